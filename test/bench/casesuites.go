@@ -157,7 +157,7 @@ func ReadParts(folder string) (reports []*result.Report, err error) {
 		if err != nil {
 			return nil, err
 		}
-		report, err := c.join(parts)
+		report, err := c.join(folder, parts)
 		if err != nil {
 			return nil, err
 		}

@@ -86,6 +86,11 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	if err != nil && !errors.Is(err, result.ErrNoEvaluation) {
 		return nil, err
 	}
+	if known != nil {
+		if err := e.result().CheckGoOn(options.Folder, known.Head); err != nil {
+			return nil, err
+		}
+	}
 	var todo []workload.Workload
 	for _, w := range picked {
 		if known != nil && !slices.ContainsFunc(e.systemsFor(w), func(s workload.System) bool { return !e.knows(known, w, s) }) {

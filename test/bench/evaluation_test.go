@@ -156,6 +156,11 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if _, err := evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
 		t.Errorf("again: %v\n%s", err, &progress)
 	}
+	options.Version = "another"
+	if _, err := evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), options.Folder+`: commit is "", and "another" now: name another folder with --out`) {
+		t.Errorf("goes on from another build's results: %v", err)
+	}
+	options.Version = ""
 	options.Systems = []string{"only-timeslice"}
 	results, err = evaluate(context.Background(), options)
 	if err != nil {

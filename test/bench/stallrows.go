@@ -55,9 +55,8 @@ func readStalls(folder string) (*result.Report, error) {
 		if report == nil {
 			report = &result.Report{Head: p.Head}
 		}
-		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
-			return nil, fmt.Errorf("read results: %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", file,
-				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
+		if err := p.CheckJoin(file, report.Head, files[0]); err != nil {
+			return nil, err
 		}
 		report.Date, report.Command = max(report.Date, p.Date), result.AddWords(report.Command, p.Command)
 		parts[p.Case] = append(parts[p.Case], p)

@@ -445,8 +445,8 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 	head := newHead(e.session.info, e.options, "time-sliced")
 	if m.part == nil {
 		m.part = &stallPart{Head: head, Case: c.name, System: system.Name, Seen: map[string]int{}}
-	} else if m.part.Commit != head.Commit || m.part.GPU != head.GPU {
-		return false, fmt.Errorf("%s is of %s on %s, this is %s on %s: name another folder with --out", path, m.part.Commit, m.part.GPU, head.Commit, head.GPU)
+	} else if err := head.CheckGoOn(path, m.part.Head); err != nil {
+		return false, err
 	}
 	m.part.Note = ""
 	seconds, requests := c.length(system, e.options)

@@ -183,16 +183,16 @@ func (c caseSuite) readParts(folder string) (map[string]*casePart, error) {
 	return parts, nil
 }
 
-// join is the report of partial results, in the order of the suite's cases.
-func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
+// join is the report of a folder's partial results, in the order of the suite's cases.
+func (c caseSuite) join(folder string, parts map[string]*casePart) (*result.Report, error) {
 	var report *result.Report
+	first := ""
 	add := func(p *casePart) error {
 		if report == nil {
-			report = &result.Report{Head: p.Head}
+			report, first = &result.Report{Head: p.Head}, p.Part
 		}
-		if p.GPU != report.GPU || p.Driver != report.Driver || p.Commit != report.Commit {
-			return fmt.Errorf("case %s is of %s, driver %s, commit %s; others of %s, driver %s, commit %s", p.Part,
-				p.GPU, p.Driver, p.Commit, report.GPU, report.Driver, report.Commit)
+		if err := p.CheckJoin(c.partPath(folder, p.Part), report.Head, c.partPath(folder, first)); err != nil {
+			return err
 		}
 		report.Date, report.Command = max(report.Date, p.Date), result.AddWords(report.Command, p.Command)
 		report.Cases = append(report.Cases, p.Cases...)
@@ -201,7 +201,7 @@ func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
 	for _, one := range allCases {
 		if p := parts[one.Name]; p != nil && slices.Contains(one.suites, c.name) {
 			if err := add(p); err != nil {
-				return nil, fmt.Errorf("read results: %w", err)
+				return nil, err
 			}
 		}
 	}
@@ -280,9 +280,8 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.parts)) {
-		if p := r.parts[name]; p.Commit != s.report.Commit || p.GPU != s.report.GPU {
-			return nil, fmt.Errorf("%s is of %s on %s, this is %s on %s: name another folder with --out", c.partPath(options.Folder, name),
-				p.Commit, p.GPU, s.report.Commit, s.report.GPU)
+		if err := s.report.CheckGoOn(c.partPath(options.Folder, name), r.parts[name].Head); err != nil {
+			return nil, err
 		}
 	}
 	for _, one := range cases {
@@ -293,7 +292,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 		r.todo = append(r.todo, one)
 	}
 	err = r.measureAll(ctx)
-	report, joined := c.join(r.parts)
+	report, joined := c.join(options.Folder, r.parts)
 	if report != nil {
 		report.Left = r.untimed
 		if report.Simulated {

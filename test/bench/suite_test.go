@@ -56,12 +56,12 @@ func TestPartialResults(t *testing.T) {
 	if err != nil || len(reports) != 1 || reports[0].Benchmark != PairedSuite || len(reports[0].Cases) != 2 {
 		t.Errorf("read: %v, %+v", err, reports)
 	}
+	path := suite.partPath(options.Folder, "launch-off")
 	options.Version = "another"
-	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), "name another folder with --out") {
+	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), ": commit is \"test\", and \"another\" now: name another folder with --out") {
 		t.Errorf("went on from another build's results: %v", err)
 	}
 	options.Version = "test"
-	path := suite.partPath(options.Folder, "launch-off")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)

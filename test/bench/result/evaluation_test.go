@@ -123,8 +123,8 @@ func TestCompare(t *testing.T) {
 
 func TestEvaluationsJoin(t *testing.T) {
 	folder := t.TempDir()
-	write := func(name, commit string, cases ...result.EvaluationCase) string {
-		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: commit, Command: "gpreempt bench --part " + name,
+	write := func(name string, cases ...result.EvaluationCase) string {
+		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: "abc", Command: "gpreempt bench --part " + name,
 			Left: []string{"B", "Z"}}, Cases: cases}
 		path := filepath.Join(folder, name, "results.json")
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -135,14 +135,14 @@ func TestEvaluationsJoin(t *testing.T) {
 		}
 		return path
 	}
-	first := write("1", "abc", resulttest.Case("A", "alone", []int{1500}, 0), resulttest.Case("A", "default", []int{3500}, 200), resulttest.Case("A", "mps", []int{2500}, 200))
-	second := write("2", "abc", resulttest.Case("Z", "alone", []int{1500}, 0))
-	third := write("3", "def", resulttest.Case("A", "alone", []int{1000}, 0), resulttest.Case("A", "default", []int{3000}, 100))
+	first := write("1", resulttest.Case("A", "alone", []int{1500}, 0), resulttest.Case("A", "default", []int{3500}, 200), resulttest.Case("A", "mps", []int{2500}, 200))
+	second := write("2", resulttest.Case("Z", "alone", []int{1500}, 0))
+	third := write("3", resulttest.Case("A", "alone", []int{1000}, 0), resulttest.Case("A", "default", []int{3000}, 100))
 	all, err := result.ReadEvaluation(first, filepath.Dir(second), third)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all.Commit != "abc; def" || strings.Count(all.Command, "; ") != 2 {
+	if all.Commit != "abc" || strings.Count(all.Command, "; ") != 2 {
 		t.Errorf("commit %q, command %q", all.Commit, all.Command)
 	}
 	if !slices.Equal(all.Left, []string{"B"}) {
@@ -161,7 +161,7 @@ func TestEvaluationsJoin(t *testing.T) {
 	if c := all.Of("A", "mps"); c.Note != "of an earlier run than what it is compared with" {
 		t.Errorf("compared with another run, and says %q", c.Note)
 	}
-	skipped := write("4", "ghi", resulttest.Case("A", "alone", []int{1000}, 0), result.EvaluationCase{Case: "A", System: "mps", Skipped: "not there"},
+	skipped := write("4", resulttest.Case("A", "alone", []int{1000}, 0), result.EvaluationCase{Case: "A", System: "mps", Skipped: "not there"},
 		result.EvaluationCase{Case: "A", System: "nvshare", Skipped: "needs root"}, result.EvaluationCase{Case: "Z", System: "nvshare", Cannot: "one GPU"})
 	all, err = result.ReadEvaluation(first, skipped)
 	if err != nil {
@@ -178,5 +178,37 @@ func TestEvaluationsJoin(t *testing.T) {
 	}
 	if _, err := result.ReadEvaluation(first, filepath.Join(folder, "missing.json")); err == nil {
 		t.Error("a file that is missing is accepted")
+	}
+}
+
+// Figures of another build, GPU or driver are of another measurement: the error says which file, what of it, and what to do.
+func TestOtherMeasurementsDoNotJoin(t *testing.T) {
+	folder := t.TempDir()
+	write := func(name string, change func(h *result.Head)) string {
+		e := resulttest.Evaluation()
+		change(&e.Head)
+		path := filepath.Join(folder, name)
+		if err := e.Write(path); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	first := write("first.json", func(*result.Head) {})
+	for name, test := range map[string]struct {
+		change func(h *result.Head)
+		want   string
+	}{
+		"commit.json": {func(h *result.Head) { h.Commit = "def" }, `commit is "def", and "abc" in `},
+		"gpu.json":    {func(h *result.Head) { h.GPU = "NVIDIA Other" }, `gpu is "NVIDIA Other", and "NVIDIA Test" in `},
+		"driver.json": {func(h *result.Head) { h.Driver = "1.3" }, `driver is "1.3", and "1.2" in `},
+	} {
+		path := write(name, test.change)
+		want := path + ": " + test.want + first
+		if _, err := result.ReadEvaluation(first, path); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "read them apart") {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+	if _, err := result.ReadEvaluation(first, write("date.json", func(h *result.Head) { h.Date, h.Command = "2026-01-03", "another" })); err != nil {
+		t.Errorf("another day: %v", err)
 	}
 }

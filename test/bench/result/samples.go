@@ -283,6 +283,7 @@ var ErrNoEvaluation = errors.New("no results of an evaluation")
 // The figures are made anew from the samples.
 func ReadEvaluation(paths ...string) (*Evaluation, error) {
 	var all *Evaluation
+	first := ""
 	for _, path := range paths {
 		files := []string{path}
 		if info, err := os.Stat(path); err == nil && info.IsDir() {
@@ -299,8 +300,10 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 				}
 				continue
 			}
-			if all != nil && (one.GPU != all.GPU || one.Driver != all.Driver) {
-				return nil, fmt.Errorf("read results: %s is of %s, driver %s; others of %s, driver %s", file, one.GPU, one.Driver, all.GPU, all.Driver)
+			if all == nil {
+				first = file
+			} else if err := one.CheckJoin(file, all.Head, first); err != nil {
+				return nil, err
 			}
 			all = all.With(one)
 		}
@@ -362,7 +365,7 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	}
 	all := *e
 	all.Date = max(e.Date, later.Date)
-	all.Commit, all.Command = AddWords(e.Commit, later.Commit), AddWords(e.Command, later.Command)
+	all.Command = AddWords(e.Command, later.Command)
 	all.Cases = nil
 	for _, c := range e.Cases {
 		switch {
