@@ -121,16 +121,32 @@ func groups(p *plot.Plot, names []string) {
 
 // render makes an SVG of a plot, with its legend on the right. It has a white ground of its own, for pages that are dark.
 func render(p *plot.Plot, width, height vg.Length) ([]byte, error) {
-	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height)
+	return renderStack([]*plot.Plot{p}, width, height)
+}
+
+// renderStack draws plots of equal size below each other.
+func renderStack(plots []*plot.Plot, width, height vg.Length) ([]byte, error) {
+	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height*vg.Length(len(plots)))
 	whole := draw.New(canvas)
 	whole.SetColor(color.White)
 	whole.Fill(whole.Rectangle.Path())
+	for i, p := range plots {
+		drawWithLegend(p, draw.Crop(whole, 0, 0, height*vg.Length(len(plots)-1-i), -height*vg.Length(i)), width)
+	}
+	var svg bytes.Buffer
+	if _, err := canvas.WriteTo(&svg); err != nil {
+		return nil, err
+	}
+	return bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,sans-serif;")), nil
+}
+
+// drawWithLegend draws a plot of a width, and its legend on its right.
+func drawWithLegend(p *plot.Plot, whole draw.Canvas, width vg.Length) {
 	area := draw.Crop(whole, vg.Points(4), -vg.Points(legendWidth+plotMargin), vg.Points(4), -vg.Points(6))
 	legend, y := p.Legend, p.Y.Label
 	p.Legend, p.Y.Label.Text = plot.NewLegend(), ""
 	// Plot makes room for the label as if the middle of a logarithmic axis were that of a linear one.
-	height = y.TextStyle.Height(y.Text)
-	inner := draw.Crop(area, height+y.Padding, 0, 0, 0)
+	inner := draw.Crop(area, y.TextStyle.Height(y.Text)+y.Padding, 0, 0, 0)
 	p.Draw(inner)
 	y.TextStyle.Rotation, y.TextStyle.YAlign = math.Pi/2, text.YTop
 	data := p.DataCanvas(inner)
@@ -138,11 +154,6 @@ func render(p *plot.Plot, width, height vg.Length) ([]byte, error) {
 	legend.Top, legend.Left = true, true
 	legend.YOffs = -p.Title.TextStyle.Rectangle(p.Title.Text).Size().Y - p.Title.Padding
 	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
-	var svg bytes.Buffer
-	if _, err := canvas.WriteTo(&svg); err != nil {
-		return nil, err
-	}
-	return bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,sans-serif;")), nil
 }
 
 // column is a value and its interval, which is empty where there is none.

@@ -187,8 +187,10 @@ func capitalised(text string) string {
 	return strings.ToUpper(text[:1]) + text[1:]
 }
 
-// reportFolder has the report of the committed results, in their folder.
-const reportFolder = "evaluation"
+// reportFolder has the report of a committed result file, in the folder of results: each GPU has its own.
+func reportFolder(file string) string {
+	return "evaluation/" + strings.TrimSuffix(filepath.Base(file), ".json")
+}
 
 // evaluationTable shows a result file in a document: the published figures, the plots of the report and, for each
 // workload, the LC latencies of the systems relative to alone; or its summary.
@@ -200,7 +202,7 @@ func evaluationTable(path, what, links string) (string, error) {
 	if what == summary {
 		return summaryTable(e) + origin(e.Head, path), nil
 	}
-	links += "/" + reportFolder
+	links += "/" + reportFolder(path)
 	var text strings.Builder
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")

@@ -3,7 +3,9 @@ package report
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 
+	"gonum.org/v1/plot"
 	"gonum.org/v1/plot/vg"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -12,7 +14,8 @@ import (
 // HeadlineFile is the README's first figure, in the folder of results.
 const HeadlineFile = "headline.svg"
 
-const headlineResults = "h200-paper.json"
+// headlineResults are the result files that it shows, each of a GPU.
+const headlineResults = "*-paper.json"
 
 var (
 	headlineSystems   = []string{"default", "mps", "mps-priority", "gpreempt", "gpreempt-hints"}
@@ -20,16 +23,44 @@ var (
 )
 
 // Headline draws what the slowest of a hundred requests takes relative to running alone, under the driver's time slicing,
-// MPS and this library, as an SVG. The same results give the same bytes.
+// MPS and this library, as an SVG, with a plot for each GPU. The same results give the same bytes.
 func Headline(results string) ([]byte, error) {
-	e, err := result.ReadEvaluation(filepath.Join(results, headlineResults))
-	if err != nil {
-		return nil, fmt.Errorf("draw headline: %w", err)
+	files, _ := filepath.Glob(filepath.Join(results, headlineResults)) // sorted; the pattern is a good one
+	if len(files) == 0 {
+		return nil, fmt.Errorf("draw headline: %s has no %s", results, headlineResults)
+	}
+	var plots []*plot.Plot
+	for _, file := range files {
+		e, err := result.ReadEvaluation(file)
+		if err != nil {
+			return nil, fmt.Errorf("draw headline: %w", err)
+		}
+		p, err := headlinePlot(e)
+		if err != nil {
+			return nil, fmt.Errorf("draw headline: %s: %w", file, err)
+		}
+		plots = append(plots, p)
+	}
+	return renderStack(plots, vg.Points(70+80*float64(len(headlineWorkloads))), vg.Points(300))
+}
+
+// headlinePlot shows the systems and workloads that were measured; of these none may be missing beside others.
+func headlinePlot(e *result.Evaluation) (*plot.Plot, error) {
+	measured := func(c *result.EvaluationCase) bool {
+		return c.Ratio != nil && slices.Contains(headlineWorkloads, c.Case) && slices.Contains(headlineSystems, c.System)
+	}
+	pick := func(all, measured []string) []string {
+		return slices.DeleteFunc(slices.Clone(all), func(name string) bool { return !slices.Contains(measured, name) })
+	}
+	workloads := pick(headlineWorkloads, e.Names(result.CaseName, measured))
+	systems := pick(headlineSystems, e.Names(result.SystemName, measured))
+	if len(workloads) == 0 {
+		return nil, fmt.Errorf("none of the workloads %v", headlineWorkloads)
 	}
 	p := newPlot("99th percentile of latency-critical requests beside best-effort work, "+e.GPU+withIntervals, "", timesAlone)
 	logarithmic(&p.Y)
 	missing := ""
-	addColumns(p, headlineWorkloads, headlineSystems, 1, func(workload, system string) (column, bool) {
+	addColumns(p, workloads, systems, 1, func(workload, system string) (column, bool) {
 		c := e.Of(workload, system)
 		if c == nil || c.Ratio == nil {
 			missing = workload + " under " + system
@@ -38,8 +69,8 @@ func Headline(results string) ([]byte, error) {
 		return p99OfAlone(c)
 	})
 	if missing != "" {
-		return nil, fmt.Errorf("draw headline: %s has no %s", headlineResults, missing)
+		return nil, fmt.Errorf("no %s", missing)
 	}
-	acrossWorkloads(p, headlineWorkloads)
-	return render(p, vg.Points(70+80*float64(len(headlineWorkloads))), vg.Points(300))
+	acrossWorkloads(p, workloads)
+	return p, nil
 }

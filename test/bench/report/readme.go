@@ -14,8 +14,8 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// Tables in a document stand between these lines. The first one names the result file and, where it is not gpreempt, the
-// system to show beside alone and default, summary for the evaluation's systems in a line each, or compatibility for what became
+// Tables in a document stand between these lines. The first one names the result file, or with a * the files of all GPUs, each of
+// which gets a table; and, where it is not gpreempt, the system to show beside alone and default, summary for the evaluation's systems in a line each, or compatibility for what became
 // of programs in each way to run them.
 const (
 	tableBegin = "<!-- results "
@@ -56,13 +56,65 @@ func FillTables(document []byte, results, links string) ([]byte, error) {
 		if !named {
 			system = "gpreempt"
 		}
-		table, err := markdownTable(filepath.Join(results, file), system, links)
+		tables, err := markdownTables(filepath.Join(results, file), system, links)
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(&out, "%s%s -->\n%s%s", tableBegin, name, table, tableEnd)
+		fmt.Fprintf(&out, "%s%s -->\n%s%s", tableBegin, name, tables, tableEnd)
 		rest = after
 	}
+}
+
+// markdownTables shows the result files that a pattern stands for. What is longer than a summary is below the name of its GPU where
+// there are several.
+func markdownTables(pattern, system, links string) (string, error) {
+	files, err := filepath.Glob(pattern) // sorted
+	if err != nil {
+		return "", fmt.Errorf("read results %s: %w", pattern, err)
+	}
+	if len(files) == 0 {
+		files = []string{pattern} // which says what there may not be yet
+	}
+	var tables []string
+	for _, file := range files {
+		table, err := markdownTable(file, system, links)
+		if err != nil {
+			return "", err
+		}
+		if len(files) > 1 && system != summary {
+			gpu, err := gpuOf(file)
+			if err != nil {
+				return "", err
+			}
+			table = "### " + gpu + "\n\n" + table
+		}
+		tables = append(tables, table)
+	}
+	return strings.Join(tables, "\n"), nil
+}
+
+func gpuOf(path string) (string, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read results: %w", err)
+	}
+	var head result.Head
+	if err := json.Unmarshal(data, &head); err != nil {
+		return "", fmt.Errorf("read results %s: %w", path, err)
+	}
+	return head.GPU, nil
+}
+
+// shows says whether a document has a place for a result file.
+func shows(document []byte, file string) bool {
+	for _, marked := range bytes.Split(document, []byte(tableBegin))[1:] {
+		name, _, _ := bytes.Cut(marked, []byte(" -->\n"))
+		pattern, _, _ := strings.Cut(string(name), " ")
+		if matches, err := filepath.Match(pattern, file); matches && err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // markdownTable shows a result file: one line a case, alone / default / a system side by side.

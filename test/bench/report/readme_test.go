@@ -6,9 +6,12 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/result/resulttest"
 )
 
 var update = flag.Bool("update", false, "write the documents' tables and plots from the committed results")
@@ -77,7 +80,7 @@ func TestNoResultIsHidden(t *testing.T) {
 		t.Fatalf("no results: %v", err)
 	}
 	for _, file := range files {
-		if !bytes.Contains(shown, []byte(tableBegin+filepath.Base(file))) {
+		if !shows(shown, filepath.Base(file)) {
 			t.Errorf("no document shows %s", file)
 		}
 	}
@@ -96,49 +99,130 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 	}
 }
 
-// The report of the evaluation, with its plots, is that of the committed results.
-func TestReportIsOfTheResults(t *testing.T) {
-	const folder = results + "/evaluation"
-	all, err := result.ReadEvaluation(results)
-	if errors.Is(err, result.ErrNoEvaluation) {
-		if *update {
-			if err := os.RemoveAll(folder); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := os.Stat(folder); err == nil {
-			t.Errorf("%s is of no results", folder)
-		}
-		return
-	}
+// writeReports makes the reports of all evaluations among some results, each in a folder of its own, and returns these.
+func writeReports(t *testing.T, results, folder string) (names []string) {
+	t.Helper()
+	files, err := filepath.Glob(results + "/*.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	made := folder
-	if *update {
-		if err := os.RemoveAll(folder); err != nil {
-			t.Fatal(err)
+	for _, file := range files {
+		e, err := result.ReadEvaluation(file)
+		if errors.Is(err, result.ErrNoEvaluation) {
+			continue
 		}
-	} else {
-		made = t.TempDir()
-	}
-	if _, err := Write(all, made); err != nil {
-		t.Fatal(err)
-	}
-	names, err := os.ReadDir(made)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if is, err := os.ReadDir(folder); err != nil || len(is) != len(names) {
-		t.Errorf("%s has files that are not of the committed results, or lacks some; run: make readme (%v)", folder, err)
-	}
-	for _, name := range names {
-		want, err := os.ReadFile(filepath.Join(made, name.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if is, err := os.ReadFile(filepath.Join(folder, name.Name())); err != nil || !bytes.Equal(is, want) {
-			t.Errorf("%s does not show the committed results; run: make readme", filepath.Join(folder, name.Name()))
+		names = append(names, reportFolder(file))
+		if _, err := Write(e, filepath.Join(folder, names[len(names)-1])); err != nil {
+			t.Fatal(err)
 		}
+	}
+	return names
+}
+
+// filesBelow are the contents of a folder's files, by path in it.
+func filesBelow(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	files := map[string]string{}
+	err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		files[strings.TrimPrefix(path, folder)] = string(text)
+		return err
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// The reports of the evaluations, with their plots, are those of the committed results.
+func TestReportIsOfTheResults(t *testing.T) {
+	if *update {
+		if err := os.RemoveAll(results + "/evaluation"); err != nil {
+			t.Fatal(err)
+		}
+		writeReports(t, results, results)
+		return
+	}
+	made := t.TempDir()
+	writeReports(t, results, made)
+	is, want := filesBelow(t, results+"/evaluation"), filesBelow(t, made+"/evaluation")
+	for path := range want {
+		if is[path] != want[path] {
+			t.Errorf("evaluation%s does not show the committed results; run: make readme", path)
+		}
+	}
+	if len(is) != len(want) {
+		t.Errorf("%d files in %s, %d of the committed results; run: make readme", len(is), results+"/evaluation", len(want))
+	}
+}
+
+// Two GPUs are in one set of documents: a table, a plot of the headline and a report for each.
+func TestTwoGPUsInTheDocuments(t *testing.T) {
+	folder := t.TempDir()
+	gpus := map[string]string{"h100-paper.json": "NVIDIA First", "h200-paper.json": "NVIDIA Second"}
+	for file, gpu := range gpus {
+		e := resulttest.Evaluation()
+		e.GPU, e.Driver, e.Commit = gpu, "of "+gpu, "at "+gpu
+		if err := e.Write(filepath.Join(folder, file)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := result.ReadEvaluation(folder); err == nil {
+		t.Error("two GPUs are one evaluation")
+	}
+	const begin, end = tableBegin + "*-paper.json", tableEnd + "\n"
+	document, err := FillTables([]byte(begin+" summary -->\n"+end+begin+" -->\n"+end), folder, "results")
+	if err != nil {
+		t.Fatal(err)
+	}
+	short, long, _ := strings.Cut(string(document), end)
+	for _, gpu := range gpus {
+		if strings.Count(short, gpu+", driver of "+gpu) != 1 || strings.Contains(short, "###") {
+			t.Errorf("the summary of %s:\n%s", gpu, short)
+		}
+		if !strings.Contains(long, "### "+gpu+"\n\n| figure | published | source | here ("+gpu+")") || !strings.Contains(long, gpu+", driver of "+gpu) {
+			t.Errorf("the tables of %s:\n%s", gpu, long)
+		}
+	}
+	if strings.Index(long, "NVIDIA First") > strings.Index(long, "NVIDIA Second") || !strings.Contains(long, "](results/evaluation/h100-paper/p99-models.svg)") ||
+		!strings.Contains(long, "](results/evaluation/h200-paper/evaluation.md)") {
+		t.Errorf("order, or links:\n%s", long)
+	}
+	headline, err := Headline(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, gpu := range gpus {
+		if bytes.Count(headline, []byte(gpu)) != 1 {
+			t.Errorf("the headline does not show %s once", gpu)
+		}
+	}
+	reports := writeReports(t, folder, folder)
+	if !slices.Equal(reports, []string{"evaluation/h100-paper", "evaluation/h200-paper"}) {
+		t.Errorf("reports in %v", reports)
+	}
+	for file, gpu := range gpus {
+		text, err := os.ReadFile(filepath.Join(folder, reportFolder(file), ReportName))
+		if err != nil || !bytes.Contains(text, []byte("\n"+gpu+", driver of "+gpu)) {
+			t.Errorf("the report of %s: %v", gpu, err)
+		}
+		if drawn, err := os.ReadFile(filepath.Join(folder, reportFolder(file), "p99-models.svg")); err != nil || !bytes.Contains(drawn, []byte(gpu)) {
+			t.Errorf("the plot of %s: %v", gpu, err)
+		}
+	}
+	// What one of them lacks beside what it has is not passed over.
+	e := resulttest.Evaluation()
+	e.Cases = slices.DeleteFunc(e.Cases, func(c result.EvaluationCase) bool { return c.Case == "R" && c.System == "gpreempt" })
+	if err := e.Write(filepath.Join(folder, "h100-paper.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Headline(folder); err == nil || !strings.Contains(err.Error(), "no R under gpreempt") {
+		t.Errorf("a headline with a hole: %v", err)
 	}
 }

@@ -65,7 +65,7 @@ func TestEvaluationFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	document, err := FillTables([]byte(tableBegin+"test-paper.json -->\n"+tableEnd), folder, "test/bench/results")
-	for _, want := range []string{"| default |", "1.12 (0.95)", "1.01 (0.75) **missed**", "GPreempt, USENIX ATC 2025", "- A, gpreempt-hints: total 0.833 of default, 0.067 below 0.90\n", "Reached in 4 of 8 cases, not in\n\n", "No row compares like with like", "](test/bench/results/evaluation/p99-models.svg)", "](test/bench/results/evaluation/evaluation.md)",
+	for _, want := range []string{"| default |", "1.12 (0.95)", "1.01 (0.75) **missed**", "GPreempt, USENIX ATC 2025", "- A, gpreempt-hints: total 0.833 of default, 0.067 below 0.90\n", "Reached in 4 of 8 cases, not in\n\n", "No row compares like with like", "](test/bench/results/evaluation/test-paper/p99-models.svg)", "](test/bench/results/evaluation/test-paper/evaluation.md)",
 		"\nThe points of sweeps, under fewer systems:\n\n| workload | LC p99 alone | default | gpreempt |", "| workload | LC p99 alone | only-gate |\n|---|---|---|\n| A | 1598 us | 1.63 (0.95) |\n\n"} {
 		if err != nil || !bytes.Contains(document, []byte(want)) {
 			t.Errorf("the README's table lacks %q: %v\n%s", want, err, document)
