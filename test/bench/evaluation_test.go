@@ -447,6 +447,16 @@ func TestPlan(t *testing.T) {
 	if again, count := e.starting(picked[1], running); again != 0 || count != 2 {
 		t.Errorf("B after A: %s, %d processes", again, count)
 	}
+	// What BE gets alone is measured in all workloads, also at the points of sweeps.
+	e = &evaluation{options: Options{Suite: "full", Repeats: 2}}
+	if picked, err = e.pick(); err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range picked {
+		if v := e.variants(w)[1]; v.name() != result.BEAlone || !v.once {
+			t.Errorf("%s: no BE alone", w.Name)
+		}
+	}
 	options.Part = "3/2"
 	if err := planEvaluation(&out, options); err == nil {
 		t.Error("part 3 of 2 accepted")

@@ -269,10 +269,7 @@ type variant struct {
 // variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
 func (e *evaluation) variants(w workload.Workload) []*variant {
 	plain := workload.System{Name: result.LCAlone}
-	all := []*variant{{system: plain, lc: true}}
-	if !workload.InSweep(w.Name) {
-		all = append(all, &variant{system: plain, be: true, once: true})
-	}
+	all := []*variant{{system: plain, lc: true}, {system: plain, be: true, once: true}}
 	for _, system := range e.systemsFor(w) {
 		all = append(all, &variant{system: system, lc: true, be: true})
 	}

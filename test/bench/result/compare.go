@@ -130,6 +130,9 @@ func readFigures(path string) (read resultFigures, err error) {
 				be := c.Throughput.BEOfDefault
 				add(c.Case, c.System, "BE of default", be, be, be, true)
 			}
+			if c.Left != nil {
+				add(c.Case, c.System, "BE of what LC leaves", c.Left.BE, c.Left.BE, c.Left.BE, true)
+			}
 		}
 		return read, nil
 	}
