@@ -60,7 +60,7 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite foundation --part 1/2", `--part does not apply to suite "foundation"`},
 		{"--suite identity --requests 3", `--requests does not apply to suite "identity"`},
 		{"--suite blp-mps --systems mps", `--systems does not apply to suite "blp-mps"`},
-		{"--suite paper --requests 3", `--requests does not apply to suite "paper"`},
+		{"--suite fire --requests 3", `--requests does not apply to suite "blp-fire"`},
 		{"--suite foundation --against x", `--against does not apply to suite "foundation"`},
 		{"--suite paired --seconds 2", `--seconds does not apply to suite "paired"`},
 		{"--suite fire --repeats 2", `--repeats does not apply to suite "blp-fire"`},

@@ -50,7 +50,7 @@ func measureCommand() *cobra.Command {
 	flags.BoolVar(&m.list, "list", false, "list what the suite measures")
 	flags.BoolVar(&m.plan, "plan", false, "say what would be measured and about how long it takes; needs no GPU")
 	flags.BoolVar(&m.strict, "strict", false, "exit with an error when a target is missed")
-	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run (default: as the case says)")
+	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run (default: as the case says), or in all runs of a workload under a system (default: no number)")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case (default: as the suite says)")
 	flags.IntVar(&o.Repeats, "repeats", 0, "runs of each workload under each system, or rounds (default: as the suite says)")
 	flags.StringSliceVar(&o.Systems, "systems", nil, "only these systems, or files that describe others (.toml)")

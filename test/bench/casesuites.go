@@ -125,7 +125,7 @@ func Suites() []Suite {
 		}})
 	for _, name := range []string{"paper", "full", "smoke"} {
 		all = append(all, Suite{Name: name, About: evaluationAbout[name],
-			flags: []string{"seconds", "repeats", "systems", "rivals", "part", "python"}, list: listWorkloads, plan: planEvaluation,
+			flags: []string{"seconds", "repeats", "requests", "systems", "rivals", "part", "python"}, list: listWorkloads, plan: planEvaluation,
 			measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
 	}
 	return all

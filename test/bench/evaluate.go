@@ -48,7 +48,9 @@ type evaluation struct {
 	hung     map[string]int    // by system: how often its programs were waited for in vain
 	servers  map[string]server // that run, by key
 	skipped  map[string]string // by system: what it needs and this machine lacks
-	used     int               // MiB of the GPU's memory, before anything was started; -1: unknown
+	known    *result.Evaluation
+	began    time.Time // the first workload
+	used     int       // MiB of the GPU's memory, before anything was started; -1: unknown
 	length   time.Duration
 	runsLeft int
 	runsDone int
@@ -82,18 +84,20 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	if err := e.prepare(ctx, devices); err != nil {
 		return nil, err
 	}
-	known, err := result.ReadEvaluation(options.Folder)
-	if err != nil && !errors.Is(err, result.ErrNoEvaluation) {
+	if e.known, err = result.ReadEvaluation(options.Folder); err != nil && !errors.Is(err, result.ErrNoEvaluation) {
 		return nil, err
 	}
-	if known != nil {
-		if err := e.result().CheckGoOn(options.Folder, known.Head); err != nil {
+	if e.known != nil {
+		if err := e.result().CheckGoOn(options.Folder, e.known.Head); err != nil {
 			return nil, err
 		}
 	}
 	var todo []workload.Workload
 	for _, w := range picked {
-		if known != nil && !slices.ContainsFunc(e.systemsFor(w), func(s workload.System) bool { return !e.knows(known, w, s) }) {
+		if err := e.checkLength(w); err != nil {
+			return nil, err
+		}
+		if e.runs(w) == 0 {
 			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
 			continue
 		}
@@ -104,23 +108,22 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 		todo = append(todo, w)
 		e.runsLeft += e.runs(w)
 	}
-	unknownFirst(known, todo)
-	began, costs := time.Now(), e.costs(todo)
+	e.unknownFirst(todo)
+	costs := e.costs(todo)
+	e.began = time.Now()
 	var failed []error
 	var left []string
 	for i, w := range todo {
-		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
+		if first := costs[i] - e.runSeconds(e.runs(w)-e.firstRuns(w)); i > 0 && !e.timeFor(first) {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
-			for _, w := range todo[i:] {
-				left = append(left, w.Name)
-			}
+			left = append(left, names(todo[i:])...)
 			break
 		}
 		e.ahead.set(w.Name, result.Sum(costs[i:]))
 		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), e.ahead.left())
-		one, err := e.measure(ctx, w)
+		whole, err := e.measure(ctx, w)
 		if err != nil && ctx.Err() != nil {
-			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err()))
+			failed, left = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err())), append(left, names(todo[i:])...)
 			break
 		}
 		if err != nil {
@@ -128,14 +131,8 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 			e.session.log("%v", failed[len(failed)-1])
 			e.keepOnly(nil)
 		}
-		if known != nil && len(known.OfWorkload(w.Name).Cases) > 0 { // under other systems
-			one = known.OfWorkload(w.Name).With(one)
-			if err := one.Summarise(); err != nil {
-				return nil, err
-			}
-		}
-		if err := result.WriteJSON(e.partial(w), one, " "); err != nil {
-			return nil, err
+		if !whole && err == nil {
+			left = append(left, w.Name)
 		}
 		e.keepOnly(todo[i+1:])
 	}
@@ -147,22 +144,19 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	return results, errors.Join(failed...)
 }
 
-// knows says whether a workload has been measured under a system, or was left out for a reason that still holds. What failed, and what
-// was skipped and need not be now, is tried again for who asks for it, and a workload of which there is nothing to compare with.
-func (e *evaluation) knows(known *result.Evaluation, w workload.Workload, system workload.System) bool {
-	alone, c := known.Of(w.Name, result.LCAlone), known.Of(w.Name, system.Name)
-	if alone == nil || len(alone.Runs) == 0 || c == nil {
-		return false
+func names(workloads []workload.Workload) (all []string) {
+	for _, w := range workloads {
+		all = append(all, w.Name)
 	}
-	return len(c.Runs) > 0 || len(e.options.Systems) == 0 || c.Cannot != "" && c.Cannot == system.CannotTake(w) ||
-		c.Skipped != "" && c.Skipped == e.skipped[system.Name]
+	return all
 }
 
-// unknownFirst puts workloads first that were not measured at all: those of which a system is tried again, perhaps in vain, could take
-// all the time of each call.
-func unknownFirst(known *result.Evaluation, todo []workload.Workload) {
+// unknownFirst puts workloads first that were not measured to their end alone: those of which a system is tried again, perhaps in vain,
+// could take all the time of each call.
+func (e *evaluation) unknownFirst(todo []workload.Workload) {
 	again := func(w workload.Workload) int {
-		if known != nil && known.Of(w.Name, result.LCAlone) != nil {
+		w = e.rated(w)
+		if c := e.knownCase(w, result.LCAlone); c != nil && len(c.Runs) >= e.repeats(w) {
 			return 1
 		}
 		return 0
@@ -176,20 +170,6 @@ func (e *evaluation) systemsFor(w workload.Workload) []workload.System {
 		return e.systems
 	}
 	return slices.DeleteFunc(slices.Clone(e.systems), func(s workload.System) bool { return !s.Sweeps })
-}
-
-func (e *evaluation) runs(w workload.Workload) int {
-	n := 0
-	for _, v := range e.variants(w) {
-		switch {
-		case v.leftOut() != "":
-		case v.once:
-			n++
-		default:
-			n += e.options.Repeats
-		}
-	}
-	return n
 }
 
 // pick is what the options ask for.
@@ -222,10 +202,6 @@ func (e *evaluation) pick() ([]workload.Workload, error) {
 		return nil, fmt.Errorf("part %q: must be i/n", e.options.Part)
 	}
 	return part(picked, e.costs(picked), i, n), nil
-}
-
-func (e *evaluation) partial(w workload.Workload) string {
-	return filepath.Join(e.options.Folder, w.Name+".json")
 }
 
 // prepare looks at the machine, at that many of its GPUs, and makes what the programs need.
@@ -309,7 +285,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 			prepare, hint, until = w.PrepareUs, system.Hints == "given", "-"
 		}
 		if m.RateHz > 0 {
-			all[i] = m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.Device, m.index)) // the same under all systems
+			all[i] = m.arrivals(w, repeat, length)
 			if all[i] == nil {
 				all[i] = []time.Duration{}
 			}
@@ -353,11 +329,11 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 	return run, nil
 }
 
-// calibrate sets the rates that are given as a load.
+// calibrate sets the rates that are given as a load, unless an earlier call did.
 func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted []member) error {
 	for i := range wanted {
 		m := &wanted[i]
-		if m.Load == 0 {
+		if m.Load == 0 || w.LC[i].RateHz > 0 {
 			continue
 		}
 		m.RateHz, m.Arrival = 20, ""
@@ -373,32 +349,48 @@ func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted
 	return nil
 }
 
-// measure measures a workload under all systems, in a new order in each repeat. What went wrong is told in the result's
-// notes; where the programs can not even be run without any system, it is an error, too.
-func (e *evaluation) measure(ctx context.Context, w workload.Workload) (*result.Evaluation, error) {
-	variants := e.variants(w)
+// measure measures what the folder lacks of a workload under all systems, in a new order in each repeat. It is whole where the time sufficed. What
+// went wrong is told in the result's notes; where the programs can not even be run without any system, it is an error, too.
+func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bool, err error) {
 	runsAfter := e.runsLeft - e.runs(w)
+	w = e.rated(w)
+	variants := e.variants(w)
+	lacks := func(v *variant) bool {
+		for repeat := range e.repeats(w) {
+			if v.lacks(repeat + 1) {
+				return true
+			}
+		}
+		return false
+	}
+	managed := slices.ContainsFunc(variants, func(v *variant) bool { return v.system.Managed && lacks(v) }) // who tells how much memory there is runs, too
 	var measured []*variant
 	for _, v := range variants {
-		if v.leftOut() == "" {
+		if lacks(v) || managed && v.leftOut() == "" {
 			measured = append(measured, v)
 		}
 	}
-	err := e.measureVariants(ctx, &w, measured)
+	whole, err = e.measureVariants(ctx, &w, measured, func() error { return e.save(w, variants, false) })
 	e.runsLeft = runsAfter
-	all := e.result()
-	for _, v := range variants {
-		c := result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed,
-			Note: v.note, Skipped: v.skipped, Cannot: v.cannot, Runs: v.runs}
-		if err != nil && c.Note == "" && v.leftOut() == "" {
-			c.Note = err.Error()
-		}
-		all.Cases = append(all.Cases, c)
+	if ctx.Err() != nil {
+		return false, ctx.Err()
 	}
-	return all, errors.Join(err, all.Summarise())
+	aloneToo := slices.ContainsFunc(variants, func(v *variant) bool { return v.name() == result.LCAlone && len(v.runs) > v.recalled })
+	for _, v := range variants {
+		switch {
+		case v.leftOut() != "":
+		case err != nil && v.note == "" && len(v.runs) == 0:
+			v.note = err.Error()
+		case v.note == "" && v.lc && v.recalled == 0 && len(v.runs) > 0 && !aloneToo:
+			v.note = result.AnotherRun
+		}
+	}
+	return whole, errors.Join(err, e.save(w, variants, whole || err != nil))
 }
 
-func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, variants []*variant) error {
+// measureVariants measures what variants lack of a workload, and saves it after each run. It ends before a repeat for which there is no time,
+// but not before the first.
+func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, variants []*variant, save func() error) (whole bool, err error) {
 	began := time.Now()
 	fail := func(v *variant, err error, times int) {
 		v.failures += times
@@ -452,7 +444,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 		return nil
 	}
 	if err := bringUp(plain); err != nil {
-		return err
+		return false, err
 	}
 	for _, v := range managed {
 		if v.failures >= tries {
@@ -463,12 +455,12 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 			e.session.log("%s under %s: %s", w.Name, v.name(), v.skipped)
 		}
 		if err := bringUp([]*variant{v}); err != nil {
-			return err
+			return false, err
 		}
 	}
 	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())
 	if err := e.calibrate(ctx, w, variants[0].tasks); err != nil {
-		return err
+		return false, err
 	}
 	for _, v := range variants {
 		fresh := members(*w, v.lc, v.be)
@@ -476,39 +468,45 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 			v.tasks[i].Task = fresh[i].Task
 		}
 	}
-	for repeat := 1; repeat <= e.options.Repeats; repeat++ {
-		shuffled := slices.Clone(variants)
+	repeats, first := e.repeats(*w), true
+	for repeat := 1; repeat <= repeats; repeat++ {
+		shuffled := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.failures >= tries || !v.lacks(repeat) })
+		if len(shuffled) == 0 {
+			continue
+		}
+		if !first && !e.timeFor(e.runSeconds(len(shuffled))) {
+			e.session.log("%s: another call with the same --out goes on with repeat %d of %d", w.Name, repeat, repeats)
+			return false, nil
+		}
+		first = false
 		random := workload.Seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
-			if v.once && len(v.runs) > 0 {
-				continue
-			}
 			began := time.Now()
 			e.runsLeft--
-			if v.failures >= tries {
-				continue
-			}
 			err := e.restart(ctx, v)
 			var run result.RunResult
 			if err == nil {
 				run, err = e.run(ctx, v.system, *w, repeat, e.length, v.tasks)
 			}
 			if ctx.Err() != nil {
-				return ctx.Err()
+				return false, ctx.Err()
 			}
 			if err != nil {
 				fail(v, fmt.Errorf("repeat %d: %w", repeat, err), 1)
 				continue
 			}
 			v.runs = append(v.runs, run)
+			if err := save(); err != nil {
+				return false, err
+			}
 			e.runsDone++
 			e.spent += time.Since(began)
 			e.ahead.set(w.Name, (e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Seconds())
-			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, e.options.Repeats, v.name(), run.Brief(), e.ahead.left())
+			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, repeats, v.name(), run.Brief(), e.ahead.left())
 		}
 	}
-	return nil
+	return true, nil
 }
 
 // restart starts again what ended when a run failed, be it another system's that has the same programs.

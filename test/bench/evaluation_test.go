@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -166,11 +167,11 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if err != nil {
 		t.Fatalf("another system: %v\n%s", err, &progress)
 	}
-	if c := results.Of("spin", "gpreempt"); c == nil || c.LC == nil || c.Note != result.AnotherRun {
+	if c := results.Of("spin", "gpreempt"); c == nil || c.LC == nil || c.Note != "" {
 		t.Errorf("what was measured before another system: %+v", c)
 	}
-	if c := results.Of("spin", "only-timeslice"); c == nil || c.LC == nil || c.Note != "" {
-		t.Errorf("another system: %+v", c)
+	if c := results.Of("spin", "only-timeslice"); c == nil || c.LC == nil || c.Note != result.AnotherRun {
+		t.Errorf("another system, compared with an earlier run: %+v", c)
 	}
 	deaf := filepath.Join(t.TempDir(), "deaf.toml")
 	if err := os.WriteFile(deaf, []byte("about = \"hints that nobody takes\"\nhints = \"given\""), 0o600); err != nil {
@@ -195,6 +196,145 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	options.Folder = t.TempDir()
 	if _, err := evaluate(stopped, options); err == nil {
 		t.Error("an interrupted evaluation says it is complete")
+	}
+}
+
+// An evaluation that ends in the middle of a workload keeps each run, and the same call goes on with what is missing. So many repeats
+// are measured that there are as many requests as are asked for.
+func TestEvaluationGoesOn(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	options := Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress, Systems: []string{"default", "gpreempt"},
+		Repeats: 1, Requests: 150, Seconds: .8, Folder: t.TempDir(), Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
+	file := filepath.Join(options.Folder, "spin.json")
+	// It is interrupted as soon as two runs are in the file.
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	options.Progress = writer(func(text []byte) (int, error) {
+		if known, err := result.ReadEvaluation(options.Folder); err == nil && countRuns(known) == 2 {
+			interrupt()
+		}
+		return progress.Write(text)
+	})
+	results, err := evaluate(ctx, options)
+	if err == nil || results == nil || countRuns(results) != 2 || !slices.Equal(results.Unmeasured(), []string{"spin"}) {
+		t.Fatalf("interrupted: %v, %+v\n%s", err, results, &progress)
+	}
+	kept, err := result.ReadEvaluation(file)
+	if err != nil || !slices.Equal(kept.Left, []string{"spin"}) {
+		t.Fatalf("the file of an interrupted evaluation: %v, %+v", err, kept)
+	}
+	// There is time for a repeat each.
+	options.Progress, options.Minutes = &progress, .001
+	calls := 0
+	for ; len(results.Unmeasured()) > 0; calls++ {
+		if calls == 5 {
+			t.Fatalf("no end:\n%s", &progress)
+		}
+		if results, err = evaluate(t.Context(), options); err != nil {
+			t.Fatalf("%v\n%s", err, &progress)
+		}
+	}
+	// 100 requests a second for 0.6 s that count: 150 are 3 repeats.
+	if calls != 3 || len(results.Failed()) > 0 {
+		t.Errorf("%d calls, failed %v\n%s", calls, results.Failed(), &progress)
+	}
+	for system, runs := range map[string]int{"alone": 3, "be-alone": 1, "default": 3, "gpreempt": 3} {
+		c := results.Of("spin", system)
+		if c == nil || len(c.Runs) != runs || c.Note != "" || system != "be-alone" && (c.LC == nil || c.LC.N < 150) || system != "alone" && system != "be-alone" && c.Left == nil {
+			t.Errorf("%s: %+v", system, c)
+			continue
+		}
+		repeats := map[int]bool{}
+		for _, run := range c.Runs {
+			repeats[run.Repeat] = true
+		}
+		if len(repeats) != runs {
+			t.Errorf("%s: repeats %v", system, repeats)
+		}
+		for _, run := range kept.Of("spin", system).Runs {
+			if !slices.ContainsFunc(c.Runs, func(now result.RunResult) bool { return reflect.DeepEqual(now, run) }) {
+				t.Errorf("%s: repeat %d of the interrupted call is gone", system, run.Repeat)
+			}
+		}
+	}
+	if whole, err := result.ReadEvaluation(file); err != nil || len(whole.Left) > 0 {
+		t.Errorf("the file of the whole: %v, %+v are left", err, whole.Left)
+	}
+	progress.Reset()
+	if _, err := evaluate(t.Context(), options); err != nil || !strings.Contains(progress.String(), "spin: measured already") {
+		t.Errorf("again: %v\n%s", err, &progress)
+	}
+	options.Requests, options.Minutes = 200, 0
+	if results, err = evaluate(t.Context(), options); err != nil || results.Of("spin", "gpreempt").LC.N < 200 || len(results.Of("spin", "alone").Runs) != 4 {
+		t.Errorf("more requests: %v\n%s", err, &progress)
+	}
+	options.Requests, options.Seconds = 300, 1
+	if _, err := evaluate(t.Context(), options); err == nil || !strings.Contains(err.Error(), file+": seconds is 0.8, and 1 now: give --seconds 0.8, or name another folder") {
+		t.Errorf("runs of another length: %v", err)
+	}
+}
+
+// writer is a function that is written to.
+type writer func(text []byte) (int, error)
+
+func (w writer) Write(text []byte) (int, error) { return w(text) }
+
+func countRuns(e *result.Evaluation) (all int) {
+	for _, c := range e.Cases {
+		all += len(c.Runs)
+	}
+	return all
+}
+
+// A rate that follows from a load is measured once: calls that go on have the same requests.
+func TestLoadsKeepTheirRate(t *testing.T) {
+	e := &evaluation{options: Options{Suite: "paper", Only: []string{"load-50"}, Repeats: 2, Requests: 100}}
+	picked, err := e.pick()
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := picked[0].LC[0]
+	task.RateHz = 321.5
+	e.known = &result.Evaluation{Cases: []result.EvaluationCase{{Case: "load-50", System: result.LCAlone, Runs: []result.RunResult{{Repeat: 1, Tasks: []result.TaskRun{{Task: task, Role: "lc"}}}}}}}
+	if rated := e.rated(picked[0]); rated.LC[0].RateHz != 321.5 || picked[0].LC[0].RateHz != 0 {
+		t.Errorf("%+v of %+v", rated.LC, picked[0].LC)
+	}
+	w := e.rated(picked[0])
+	if err := e.calibrate(t.Context(), &w, e.variants(w)[0].tasks); err != nil || w.LC[0].RateHz != 321.5 {
+		t.Errorf("measured again: %v, %+v", err, w.LC)
+	}
+}
+
+// Requests are counted as they come: random arrivals take more repeats than the rate says, and slow ones more than quick ones.
+func TestRepeatsForRequests(t *testing.T) {
+	e := &evaluation{options: Options{Suite: "paper", Repeats: 3, Seconds: 3.6, Requests: 1000}}
+	picked, err := e.pick()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range picked {
+		count := func(repeats int) (n int) {
+			for repeat := 1; repeat <= repeats; repeat++ {
+				for _, m := range members(w, true, false) {
+					if m.RateHz == 0 {
+						m.RateHz = m.Load * 800
+					}
+					for _, at := range m.Arrivals(e.length, workload.Seed(w.Name, repeat, m.role, m.Program, m.Device, m.index)) {
+						if at >= result.WarmUp {
+							n++
+						}
+					}
+				}
+			}
+			return n
+		}
+		if n := e.repeats(w); n < 3 || count(n) < 1000 || n > 3 && count(n-1) >= 1000 {
+			t.Errorf("%s: %d repeats, %d requests", w.Name, n, count(n))
+		}
+		if n := e.repeats(w); w.Name == "decode" && n != 12 || w.Name == "B" && n != 3 {
+			t.Errorf("%s: %d repeats", w.Name, n)
+		}
 	}
 }
 

@@ -264,6 +264,8 @@ type variant struct {
 	skipped  string // why it is not measured: what this machine lacks
 	cannot   string // the same: what the system cannot take
 	runs     []result.RunResult
+	recalled int   // so many of them are of earlier calls
+	over     []int // repeats in which it failed, or not, in earlier calls
 }
 
 // variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
@@ -277,6 +279,7 @@ func (e *evaluation) variants(w workload.Workload) []*variant {
 		if v.cannot = v.system.CannotTake(w); v.cannot == "" {
 			v.skipped = e.skipped[v.system.Name]
 		}
+		e.recall(v, w)
 		if v.leftOut() == "" {
 			v.tasks = members(w, v.lc, v.be)
 		}

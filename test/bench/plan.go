@@ -30,7 +30,7 @@ func (e *evaluation) costs(workloads []workload.Workload) []float64 {
 	running := map[string]bool{}
 	for _, w := range workloads {
 		starting, _ := e.starting(w, running)
-		all = append(all, float64(e.runs(w))*(e.length+startAhead+aroundRun+backlog).Seconds()+starting.Seconds())
+		all = append(all, e.runSeconds(e.runs(w))+starting.Seconds())
 	}
 	return all
 }
@@ -91,15 +91,19 @@ func planEvaluation(out io.Writer, options Options) error {
 	for _, system := range e.systems {
 		names = append(names, system.Name)
 	}
-	fmt.Fprintf(out, "%d runs of %s (%s: 1) of each workload under each of: %s\n\n", e.options.Repeats, e.length, result.BEAlone, strings.Join(names, ", "))
-	t := result.NewTable(out, "workload", "systems", "processes", "seconds", "until", "what")
+	requests := ""
+	if e.options.Requests > 0 {
+		requests = fmt.Sprintf(", and so many more that they have %d LC requests,", e.options.Requests)
+	}
+	fmt.Fprintf(out, "%d runs of %s (%s: 1)%s of each workload under each of: %s\n\n", e.options.Repeats, e.length, result.BEAlone, requests, strings.Join(names, ", "))
+	t := result.NewTable(out, "workload", "systems", "runs", "processes", "seconds", "until", "what")
 	running := map[string]bool{}
 	costs := e.costs(picked)
 	total := 0.0
 	for i, w := range picked {
 		_, processes := e.starting(w, running)
 		total += costs[i]
-		t.Row(w.Name, strconv.Itoa(len(e.systemsFor(w))), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
+		t.Row(w.Name, strconv.Itoa(len(e.systemsFor(w))), strconv.Itoa(e.repeats(w)), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
 	}
 	if err := t.End(); err != nil {
 		return err

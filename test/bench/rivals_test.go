@@ -329,12 +329,14 @@ func TestRivalsThatFail(t *testing.T) {
 // What is tried again does not keep the calls that have a limit of time from what was never measured.
 func TestWhatIsUnknownGoesFirst(t *testing.T) {
 	t.Parallel()
-	known := &result.Evaluation{Cases: []result.EvaluationCase{{Case: "A", System: result.LCAlone}, {Case: "B", System: "default"}}}
-	todo := []workload.Workload{{Name: "A"}, {Name: "B"}, {Name: "C"}}
-	unknownFirst(nil, todo)
-	unknownFirst(known, todo)
-	if got := todo[0].Name + todo[1].Name + todo[2].Name; got != "BCA" {
-		t.Errorf("order %s, want BCA", got)
+	runs := []result.RunResult{{Repeat: 1}, {Repeat: 2}}
+	e := &evaluation{options: Options{Repeats: 2}}
+	todo := []workload.Workload{{Name: "A"}, {Name: "B"}, {Name: "C"}, {Name: "D"}}
+	e.unknownFirst(todo)
+	e.known = &result.Evaluation{Cases: []result.EvaluationCase{{Case: "A", System: result.LCAlone, Runs: runs}, {Case: "B", System: "default", Runs: runs}, {Case: "D", System: result.LCAlone, Runs: runs[:1]}}}
+	e.unknownFirst(todo)
+	if got := strings.Join(names(todo), ""); got != "BCDA" {
+		t.Errorf("order %s, want BCDA", got)
 	}
 }
 

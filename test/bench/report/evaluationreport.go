@@ -34,7 +34,7 @@ func Write(e *result.Evaluation, folder string) (string, error) {
 const method = `How it was measured:
 
 - Every program is a process of its own. Systems take turns in a new order in each repeat; meanwhile the processes of the other
-  systems are idle. The BE programs run without the LC ones in the first repeat only.
+  systems are idle. The BE programs run without the LC ones in the first repeat only. Repeats may be of several calls.
 - Requests arrive whether or not earlier ones are served: by the clock, with a phase that is drawn anew every quarter of a
   second, unless said otherwise. They are the same under all systems.
 - A latency counts from a request's arrival. It includes the preparation on the CPU and the wait for earlier requests. None is

@@ -122,10 +122,10 @@ func TestCompare(t *testing.T) {
 }
 
 func TestEvaluationsJoin(t *testing.T) {
-	folder := t.TempDir()
+	folder, left := t.TempDir(), map[string][]string{"1": {"B", "Z"}, "2": {"B"}, "3": {"B"}}
 	write := func(name string, cases ...result.EvaluationCase) string {
 		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: "abc", Command: "gpreempt bench --part " + name,
-			Left: []string{"B", "Z"}}, Cases: cases}
+			Left: left[name]}, Cases: cases}
 		path := filepath.Join(folder, name, "results.json")
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -378,7 +379,7 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 		switch {
 		case later.Of(c.Case, c.System) != nil && (len(c.Runs) == 0 || later.Of(c.Case, c.System).Mark() == ""):
 			continue
-		case later.Of(c.Case, LCAlone) != nil && len(c.Runs) > 0:
+		case later.Of(c.Case, LCAlone) != nil && len(c.Runs) > 0 && !later.Of(c.Case, LCAlone).goesOn(e.Of(c.Case, LCAlone)):
 			c.Note = AnotherRun
 		}
 		all.Cases = append(all.Cases, c)
@@ -394,12 +395,25 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 		}
 		return SystemOrder(a.System) - SystemOrder(b.System)
 	})
+	has := func(e *Evaluation, name string) bool {
+		return slices.ContainsFunc(e.Cases, func(c EvaluationCase) bool { return c.Case == name })
+	}
 	all.Left = slices.DeleteFunc(slices.Concat(e.Left, later.Left), func(name string) bool {
-		return slices.ContainsFunc(all.Cases, func(c EvaluationCase) bool { return c.Case == name })
+		if has(later, name) { // which may not be whole
+			return !slices.Contains(later.Left, name)
+		}
+		return has(e, name) && !slices.Contains(e.Left, name)
 	})
 	slices.Sort(all.Left)
 	all.Left = slices.Compact(all.Left)
 	return &all
+}
+
+// goesOn says whether a case has all runs of an earlier one.
+func (c *EvaluationCase) goesOn(earlier *EvaluationCase) bool {
+	return earlier != nil && !slices.ContainsFunc(earlier.Runs, func(run RunResult) bool {
+		return !slices.ContainsFunc(c.Runs, func(ours RunResult) bool { return reflect.DeepEqual(ours, run) })
+	})
 }
 
 // AddWords is a list of different words.
