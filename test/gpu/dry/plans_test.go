@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -50,5 +51,55 @@ func TestPlansCanBeRun(t *testing.T) {
 				t.Errorf("%s: %d s on GPU %s", plan, all, gpu)
 			}
 		}
+	}
+}
+
+// The plans of the evaluation have each of its workloads once, with equal runs and systems, which one document takes; and by the command's own
+// estimate each ends within its time. What TVM compiled has as many requests.
+func TestPlansOfTheEvaluation(t *testing.T) {
+	t.Chdir("../../..")
+	want := []string{"A", "B", "C", "D", "E", "REAL", "R", "Y", "Z", "decode", "http", "load-50", "load-90"}
+	slices.Sort(want)
+	const runs = "--systems default,mps-priority,gpreempt,gpreempt-hints,gpreempt-mps --seconds 3.6 --requests 1000"
+	plans, err := filepath.Glob("test/gpu/plans/eval-*.plan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^0 +(\d+) +paper +build/gpreempt bench --busy --suite paper --only (\S+) (.*) --minutes \$MINUTES --out \$PARTS --json \$JSON$`)
+	estimate := regexp.MustCompile(`About (\d+):(\d\d) in all`)
+	var workloads []string
+	tvm := 0
+	for _, plan := range plans {
+		text, err := os.ReadFile(plan)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tvm += strings.Count(string(text), "--suite tvm --only tvm-")
+		if strings.Count(string(text), "--requests 1000 ") != strings.Count(string(text), "--suite ") {
+			t.Errorf("%s: a line without 1000 requests", plan)
+		}
+		for _, field := range line.FindAllStringSubmatch(string(text), -1) {
+			workloads = append(workloads, strings.Split(field[2], ",")...)
+			if field[3] != runs {
+				t.Errorf("%s: %s, want %s", plan, field[3], runs)
+			}
+			said, err := exec.Command("build/gpreempt", append([]string{"bench", "--suite", "paper", "--plan", "--only", field[2]}, strings.Fields(field[3])...)...).CombinedOutput()
+			about := estimate.FindStringSubmatch(string(said))
+			if err != nil || about == nil {
+				t.Fatalf("%s: %v\n%s", plan, err, said)
+			}
+			minutes, _ := strconv.Atoi(about[1])
+			seconds, _ := strconv.Atoi(about[2])
+			limit, _ := strconv.Atoi(field[1])
+			if minutes*60+seconds > limit-20 { // as session.sh tells the command
+				t.Errorf("%s: %s in %d s", plan, about[0], limit)
+			}
+		}
+	}
+	if slices.Sort(workloads); !slices.Equal(workloads, want) {
+		t.Errorf("workloads %v, want %v", workloads, want)
+	}
+	if tvm != 3 {
+		t.Errorf("%d networks of TVM, want 3", tvm)
 	}
 }
