@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -16,13 +18,13 @@ import (
 
 // reportCommand is `gpreempt bench report`.
 func reportCommand() *cobra.Command {
-	var folder, merged string
+	var folder, merged, into string
 	command := &cobra.Command{
 		Use:   "report DIR|FILE...",
 		Short: "Show the results of a folder; of an evaluation, make the report with plots",
 		Long: "Reads result files of `gpreempt bench --suite paper`, also those in folders, as one and writes evaluation.md\n" +
 			"and its plots (SVG). Where several files have the same case, the last one counts. The same files give the same\n" +
-			"report. For a folder with partial results of other suites it prints their tables.",
+			"report. For folders with partial results of other suites it prints their tables.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return cli.Usage(fmt.Errorf("report: which folder of result files?"))
@@ -30,9 +32,12 @@ func reportCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
+			if into != "" {
+				return writeInto(command, args, into)
+			}
 			results, err := result.ReadEvaluation(args...)
-			if errors.Is(err, result.ErrNoEvaluation) && len(args) == 1 {
-				return showParts(command, args[0], merged)
+			if errors.Is(err, result.ErrNoEvaluation) {
+				return showParts(command, args, merged)
 			}
 			if err != nil {
 				return err
@@ -58,12 +63,60 @@ func reportCommand() *cobra.Command {
 	}
 	command.Flags().StringVarP(&folder, "out", "o", "", "folder of the report (default: the first DIR, or where the first FILE is)")
 	command.Flags().StringVar(&merged, "json", "", "write the results of all files to this one")
+	command.Flags().StringVar(&into, "into", "", "only write the results of each suite into this folder, as GPU-SUITE.json; earlier ones\n"+
+		"with cases that these lack stay, which is an error")
+	command.MarkFlagsMutuallyExclusive("into", "out")
+	command.MarkFlagsMutuallyExclusive("into", "json")
 	return command
 }
 
-// showParts prints what the partial results of a folder give, and writes them to a file that is named.
-func showParts(command *cobra.Command, folder, file string) error {
-	reports, err := bench.ReadParts(folder)
+// writeInto writes the results of each suite in folders to files of their own.
+func writeInto(command *cobra.Command, folders []string, into string) error {
+	evaluations, parts := map[string][]string{}, []string{} // folders, by suite, and of other suites
+	for _, folder := range folders {
+		one, err := result.ReadEvaluation(folder)
+		switch {
+		case errors.Is(err, result.ErrNoEvaluation):
+			parts = append(parts, folder)
+		case err != nil:
+			return err
+		default:
+			evaluations[one.Benchmark] = append(evaluations[one.Benchmark], folder)
+		}
+	}
+	var results []interface {
+		Into(folder string) (path string, err error)
+	}
+	for _, suite := range slices.Sorted(maps.Keys(evaluations)) {
+		one, err := result.ReadEvaluation(evaluations[suite]...)
+		if err != nil {
+			return err
+		}
+		results = append(results, one)
+	}
+	if len(parts) > 0 {
+		reports, err := bench.ReadParts(parts...)
+		if err != nil {
+			return err
+		}
+		for _, one := range reports {
+			results = append(results, one)
+		}
+	}
+	var failed error
+	for _, one := range results {
+		path, err := one.Into(into)
+		if err == nil {
+			_, err = fmt.Fprintln(command.OutOrStdout(), path)
+		}
+		failed = errors.Join(failed, err)
+	}
+	return failed
+}
+
+// showParts prints what the partial results of folders give, and writes them to a file that is named.
+func showParts(command *cobra.Command, folders []string, file string) error {
+	reports, err := bench.ReadParts(folders...)
 	if err != nil {
 		return err
 	}
@@ -72,7 +125,7 @@ func showParts(command *cobra.Command, folder, file string) error {
 		for _, r := range reports {
 			names = append(names, r.Benchmark)
 		}
-		return cli.Usage(fmt.Errorf("--json %s: %s has results of several suites: %v", file, folder, names))
+		return cli.Usage(fmt.Errorf("--json %s: there are results of several suites: %v", file, names))
 	}
 	for _, r := range reports {
 		if err := r.Print(command.OutOrStdout()); err != nil {

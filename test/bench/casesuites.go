@@ -143,9 +143,9 @@ func FindSuite(name string) (Suite, error) {
 	return Suite{}, fmt.Errorf("no suite %q; there are %s", name, strings.Join(names, ", "))
 }
 
-// ReadParts is what the partial results of a folder give, a report for each suite.
-func ReadParts(folder string) (reports []*result.Report, err error) {
-	stalls, err := readStalls(folder)
+// ReadParts is what the partial results of folders give, a report for each suite. Where several have the same case, the last one counts.
+func ReadParts(folders ...string) (reports []*result.Report, err error) {
+	stalls, err := readStalls(folders...)
 	if err != nil && !errors.Is(err, errNoParts) {
 		return nil, err
 	}
@@ -153,11 +153,11 @@ func ReadParts(folder string) (reports []*result.Report, err error) {
 		reports = append(reports, stalls)
 	}
 	for _, c := range caseSuites {
-		parts, err := c.readParts(folder)
+		parts, err := c.readParts(folders...)
 		if err != nil {
 			return nil, err
 		}
-		report, err := c.join(folder, parts)
+		report, err := c.join(parts)
 		if err != nil {
 			return nil, err
 		}
@@ -166,7 +166,7 @@ func ReadParts(folder string) (reports []*result.Report, err error) {
 		}
 	}
 	if reports == nil {
-		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
+		return nil, fmt.Errorf("%s: %w", strings.Join(folders, ", "), errNoParts)
 	}
 	return reports, nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
@@ -39,11 +40,11 @@ func (c stallCase) sumUp(p *stallPart, alone *result.Latency, limitUs float64) *
 	return s
 }
 
-// readStalls is what the partial results of a folder give.
-func readStalls(folder string) (*result.Report, error) {
-	files, err := filepath.Glob(filepath.Join(folder, result.StallsSuite+"-*.json")) // sorted
+// readStalls is what the partial results of folders give.
+func readStalls(folders ...string) (*result.Report, error) {
+	files, err := partFiles(folders, result.StallsSuite)
 	if err != nil {
-		return nil, fmt.Errorf("read results: %w", err)
+		return nil, err
 	}
 	var report *result.Report
 	parts := map[string][]*stallPart{}
@@ -62,7 +63,7 @@ func readStalls(folder string) (*result.Report, error) {
 		parts[p.Case] = append(parts[p.Case], p)
 	}
 	if report == nil {
-		return nil, fmt.Errorf("%s: %w", folder, errNoParts)
+		return nil, fmt.Errorf("%s: %w", strings.Join(folders, ", "), errNoParts)
 	}
 	for _, c := range stallCases {
 		report.Cases = append(report.Cases, c.rows(parts[c.name])...)
@@ -126,6 +127,21 @@ func withoutLibrary(rows []result.Row) {
 			}
 		}
 	}
+}
+
+// partFiles are those with a suite's partial results: sorted, folder by folder. Of one name the last is meant.
+func partFiles(folders []string, suite string) (files []string, err error) {
+	for _, folder := range folders {
+		found, err := filepath.Glob(filepath.Join(folder, suite+"-*.json"))
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		files = slices.DeleteFunc(files, func(file string) bool {
+			return slices.ContainsFunc(found, func(other string) bool { return filepath.Base(file) == filepath.Base(other) })
+		})
+		files = append(files, found...)
+	}
+	return files, nil
 }
 
 var errNoParts = errors.New("no partial results of any suite")

@@ -159,16 +159,20 @@ func (c caseSuite) left(cases []Case) (seconds float64) {
 type casePart struct {
 	result.Report
 	Part string `json:"part"` // the case
+	file string
 }
 
 func (c caseSuite) partPath(folder, name string) string {
 	return filepath.Join(folder, c.name+"-"+name+".json")
 }
 
-// readParts reads the partial results of a folder, by case.
-func (c caseSuite) readParts(folder string) (map[string]*casePart, error) {
+// readParts reads the partial results of folders, by case.
+func (c caseSuite) readParts(folders ...string) (map[string]*casePart, error) {
 	parts := map[string]*casePart{}
-	files, _ := filepath.Glob(filepath.Join(folder, c.name+"-*.json")) // the pattern is a good one
+	files, err := partFiles(folders, c.name)
+	if err != nil {
+		return nil, err
+	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -178,20 +182,21 @@ func (c caseSuite) readParts(folder string) (map[string]*casePart, error) {
 		if err := json.Unmarshal(text, p); err != nil || p.Schema != 1 || p.Benchmark != c.name || p.Part == "" {
 			continue // a result file of this suite or of another
 		}
+		p.file = file
 		parts[p.Part] = p
 	}
 	return parts, nil
 }
 
-// join is the report of a folder's partial results, in the order of the suite's cases.
-func (c caseSuite) join(folder string, parts map[string]*casePart) (*result.Report, error) {
+// join is the report of partial results, in the order of the suite's cases.
+func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
 	var report *result.Report
 	first := ""
 	add := func(p *casePart) error {
 		if report == nil {
-			report, first = &result.Report{Head: p.Head}, p.Part
+			report, first = &result.Report{Head: p.Head}, p.file
 		}
-		if err := p.CheckJoin(c.partPath(folder, p.Part), report.Head, c.partPath(folder, first)); err != nil {
+		if err := p.CheckJoin(p.file, report.Head, first); err != nil {
 			return err
 		}
 		report.Date, report.Command = max(report.Date, p.Date), result.AddWords(report.Command, p.Command)
@@ -280,7 +285,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 		return nil, err
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.parts)) {
-		if err := s.report.CheckGoOn(c.partPath(options.Folder, name), r.parts[name].Head); err != nil {
+		if err := s.report.CheckGoOn(r.parts[name].file, r.parts[name].Head); err != nil {
 			return nil, err
 		}
 	}
@@ -292,7 +297,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 		r.todo = append(r.todo, one)
 	}
 	err = r.measureAll(ctx)
-	report, joined := c.join(options.Folder, r.parts)
+	report, joined := c.join(r.parts)
 	if report != nil {
 		report.Left = r.untimed
 		if report.Simulated {
@@ -387,7 +392,7 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	if errors.As(err, &left) {
 		s.log("%s: left out: %s", one.Name, left)
 		r.parts[one.Name] = &casePart{result.Report{Head: s.report.Head, Cases: []result.Row{
-			{Case: one.Name, System: "gpreempt", Note: "left out: " + string(left)}}}, one.Name}
+			{Case: one.Name, System: "gpreempt", Note: "left out: " + string(left)}}}, one.Name, r.partPath(r.s.options.Folder, one.Name)}
 		return nil
 	}
 	if err != nil {
@@ -397,7 +402,7 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 			Case: one.Name, System: "gpreempt", Target: cmp.Or(one.Target, measured), Pass: &missed, Note: err.Error()})
 	}
 	s.log("%-24s %5.1f s; about %s left", one.Name, seconds, clock(r.secondsLeft()))
-	part := &casePart{*s.report, one.Name}
+	part := &casePart{*s.report, one.Name, r.partPath(r.s.options.Folder, one.Name)}
 	r.parts[one.Name] = part
-	return result.WriteJSON(r.partPath(r.s.options.Folder, one.Name), part, "")
+	return result.WriteJSON(part.file, part, "")
 }
