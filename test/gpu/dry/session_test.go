@@ -15,7 +15,24 @@ import (
 	"testing"
 )
 
-// session runs plans, which are called 0, 1 and so on; files is what the archive has.
+// kind is the folder of what is measured on the GPU of these tests.
+const kind = "Stub-GPU-80GB"
+
+// sessionScript runs the script on a machine with such GPUs.
+func sessionScript(t *testing.T, environment []string, arguments ...string) (printed string, err error) {
+	t.Helper()
+	tools := t.TempDir()
+	const smi = "#!/bin/sh\n[ \"$1\" = --query-gpu=name ] && echo 'Stub GPU, 80GB'\n"
+	if err := os.WriteFile(filepath.Join(tools, "nvidia-smi"), []byte(smi), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("../session.sh", arguments...)
+	command.Env = append(os.Environ(), append([]string{"PATH=" + tools + ":" + os.Getenv("PATH"), "SESSION_COMMIT=0123abc"}, environment...)...)
+	text, err := command.CombinedOutput()
+	return string(text), err
+}
+
+// session runs plans, which are called 0, 1 and so on; files is what the archive has, without the kind of the GPU.
 func session(t *testing.T, plans []string, seconds string, environment ...string) (printed string, files map[string]string, err error) {
 	t.Helper()
 	folder := t.TempDir()
@@ -27,9 +44,7 @@ func session(t *testing.T, plans []string, seconds string, environment ...string
 		}
 	}
 	out := filepath.Join(folder, "out")
-	command := exec.Command("../session.sh", strings.Join(paths, ","), out, seconds)
-	command.Env = append(os.Environ(), append([]string{"SESSION_WORK=" + filepath.Join(folder, "work")}, environment...)...)
-	text, err := command.CombinedOutput()
+	text, err := sessionScript(t, append([]string{"SESSION_WORK=" + filepath.Join(folder, "work")}, environment...), strings.Join(paths, ","), out, seconds)
 	archive, openErr := os.Open(filepath.Join(out, "session.tar.gz"))
 	if openErr != nil {
 		t.Fatalf("%v\n%s", openErr, text)
@@ -52,13 +67,13 @@ func session(t *testing.T, plans []string, seconds string, environment ...string
 		if err != nil {
 			t.Fatal(err)
 		}
-		files[strings.TrimPrefix(header.Name, "./")] = string(content)
+		files[strings.TrimPrefix(header.Name, kind+"/")] = string(content)
 	}
 	table, readErr := os.ReadFile(filepath.Join(out, "table.txt"))
-	if readErr != nil || !strings.HasSuffix(string(text), string(table)) {
+	if readErr != nil || !strings.HasSuffix(text, string(table)) {
 		t.Errorf("%v: the table is not what is printed last:\n%s", readErr, text)
 	}
-	return string(text), files, err
+	return text, files, err
 }
 
 // Lines of two GPUs run at the same time, those of one after another; what takes too long is ended, and what it left is kept.
@@ -76,12 +91,12 @@ func TestSessionOfTwoGPUs(t *testing.T) {
 	if !errors.As(err, &status) || status.ExitCode() != 1 {
 		t.Errorf("%v", err)
 	}
-	for _, want := range []string{"== 0/meets, GPU 0, ", "== 0/meets-too, GPU 1, ", "\nGPU 0\n", "\nGPU 1, 0.", "status 3\n"} {
+	for _, want := range []string{"== " + kind + "/0/meets, GPU 0, ", "== " + kind + "/0/meets-too, GPU 1, ", "\nGPU 0\n", "\nGPU 1, 0.", "status 3\n"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %q:\n%s", want, printed)
 		}
 	}
-	for _, want := range []string{`== 0/endless, GPU 0, \d+ s, status 124\nsays why\n`, `== 0/after, GPU 0, \d+ s, status 0\nlast\n`} {
+	for _, want := range []string{`== ` + kind + `/0/endless, GPU 0, \d+ s, status 124\nsays why\n`, `== ` + kind + `/0/after, GPU 0, \d+ s, status 0\nlast\n`} {
 		if !regexp.MustCompile(want).MatchString(printed) {
 			t.Errorf("lacks %s:\n%s", want, printed)
 		}
@@ -97,7 +112,7 @@ func TestSessionOfTwoGPUs(t *testing.T) {
 func TestSessionOfOneGPU(t *testing.T) {
 	// 25 seconds of all are for the archive, and for what does not end when it is asked to. The second takes what the first leaves.
 	printed, files, err := session(t, []string{"1 100 two echo two; sleep 600\n0 100 one echo one\n", "0 100 three echo three\n"}, "35", "SESSION_GPUS=1")
-	one, two, three := strings.Index(printed, "== 0/one, GPU 0"), strings.Index(printed, "== 0/two, GPU 0, "), strings.Index(printed, "== 1/three, GPU 0, 0 s, status not begun")
+	one, two, three := strings.Index(printed, "== "+kind+"/0/one, GPU 0"), strings.Index(printed, "== "+kind+"/0/two, GPU 0, "), strings.Index(printed, "== "+kind+"/1/three, GPU 0, 0 s, status not begun")
 	if err == nil || one < 0 || two < one || three < two || files["0/two.txt"] != "two\n" {
 		t.Errorf("%v\n%s", err, printed)
 	}
@@ -109,7 +124,7 @@ func TestSessionOfTwoPlans(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	for _, want := range []string{"== 0/a, GPU 0, ", "== 0/b, GPU 1, ", "== 1/c, GPU 2, ", "== 1/d, GPU 3, "} {
+	for _, want := range []string{"== " + kind + "/0/a, GPU 0, ", "== " + kind + "/0/b, GPU 1, ", "== " + kind + "/1/c, GPU 2, ", "== " + kind + "/1/d, GPU 3, "} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %q:\n%s", want, printed)
 		}
@@ -124,7 +139,7 @@ func TestSessionOfSuites(t *testing.T) {
 1 8 long build/gpreempt bench --busy --suite stalls --only spin --seconds 100 --systems gpreempt --out $PARTS --json $JSON
 `
 	printed, files, _ := session(t, []string{plan}, "600", "SESSION_GPUS=2", "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir())
-	for _, want := range []string{"0/stalls, GPU 0, ", "0/paired, GPU 1, ", "launch-lc"} {
+	for _, want := range []string{kind + "/0/stalls, GPU 0, ", kind + "/0/paired, GPU 1, ", "launch-lc"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %q:\n%s", want, printed)
 		}
