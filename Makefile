@@ -14,7 +14,7 @@ GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './p
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
-	check-generated readme man gpu-patch bench-check results tvm
+	check-generated readme man gpu-patch bench-check results results-check tvm
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
 
@@ -363,6 +363,11 @@ bench-check: build/gpreempt-bench build/libgpreempt.so
 	build/gpreempt-bench --suite $(BENCH_SUITE) $(BENCH_FLAGS) --out build/bench-check/parts --json $(BENCH_NEW) || status=1; \
 	build/gpreempt-bench compare $(BENCH_RESULTS)/$(BENCH_GPU)-$(BENCH_SUITE).json $(BENCH_NEW) || status=1; \
 	exit $$status
+
+# For people, not for CI: a change of the library makes results older, and who makes it may have no GPU.
+results-check: ## which committed results are older than the library, by commits that may change them
+results-check: build/gpreempt-bench
+	build/gpreempt-bench stale
 
 # Measures all that the README shows, on a machine with a GPU (about 40 minutes), and writes its tables and plots. A suite
 # that fails leaves the figures that are there. Interrupted, it goes on where it was. A user that is not root has no

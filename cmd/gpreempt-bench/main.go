@@ -16,7 +16,7 @@ var version string
 func rootCommand() *cobra.Command {
 	root := measureCommand()
 	root.Version = cli.Version(version)
-	root.AddCommand(reportCommand(), compareCommand())
+	root.AddCommand(reportCommand(), compareCommand(), staleCommand())
 	return root
 }
 

@@ -36,7 +36,7 @@ func TestManualIsCurrent(t *testing.T) {
 }
 
 const (
-	statuses = `0, or 1 where something could not be measured, a target was missed and \-\-strict was given, or figures got worse, or 2 for
+	statuses = `0, or 1 where something could not be measured, a target was missed and \-\-strict was given, or figures got worse, or results may be older than the library, or 2 for
 wrong arguments, or 3 where \-\-minutes did not suffice for all: the same command goes on from there. 130 and 143 are those of a measurement that SIGINT or SIGTERM ended: the same command goes on from there.`
 	environment = `.TP
 .B GPREEMPT_LIBRARY

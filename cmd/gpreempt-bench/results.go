@@ -170,3 +170,34 @@ func compareCommand() *cobra.Command {
 	command.Flags().Float64Var(&tolerance, "tolerance", 0.1, "a smaller difference is noise; 0.1 is 10 %")
 	return command
 }
+
+// staleCommand is `gpreempt bench stale`.
+func staleCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "stale [FILE...]",
+		Short: "Say which results that the documents show are older than the library",
+		Long: "In a clone of the repository: for each result file that a document shows, how many commits have changed the\n" +
+			"library since it was measured, without those of which test/bench/results/unchanged.txt says why they cannot\n" +
+			"change it. Of files that are named it lists these commits. The status is 1 if any file has one, if a file's\n" +
+			"commit is not in the history, and where the history is not there or not whole.",
+		RunE: func(command *cobra.Command, args []string) error {
+			ages, err := report.Ages(command.Context(), ".")
+			if err != nil {
+				return err
+			}
+			if err := report.PrintAges(command.OutOrStdout(), ages, args); err != nil {
+				return err
+			}
+			stale := 0
+			for _, age := range ages {
+				if age.Stale() {
+					stale++
+				}
+			}
+			if stale > 0 {
+				return cli.Exit{Status: 1, Err: fmt.Errorf("%d of %d files may no longer be what the library gives", stale, len(ages))}
+			}
+			return nil
+		},
+	}
+}
