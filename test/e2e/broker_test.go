@@ -502,7 +502,7 @@ func TestUsersInNamespaces(t *testing.T) {
 	first := m.start("") // makes the simulated GPU
 	first.request(1, 1, "stream")
 	first.finish()
-	for path, mode := range map[string]os.FileMode{filepath.Dir(worker): 0o755, filepath.Dir(m.dir): 0o755, m.dir: 0o755, m.config: 0o644, m.broker: 0o755, filepath.Join(m.dir, "sim"): 0o777} {
+	for path, mode := range map[string]os.FileMode{filepath.Dir(worker): 0o755, m.dir: 0o755, m.config: 0o644, m.broker: 0o755, filepath.Join(m.dir, "sim"): 0o777} {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}

@@ -66,9 +66,25 @@ type machine struct {
 	environment []string
 }
 
+// folder goes with the test. T.TempDir would name it after the test, which may have a comma in its name: lists of options and of paths
+// name what is in the folder.
+func folder(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "gpreempt-machine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 func newMachine(t *testing.T, settings string, environment ...string) *machine {
 	t.Helper()
-	m := &machine{t: t, dir: t.TempDir(), environment: environment}
+	m := &machine{t: t, dir: folder(t), environment: environment}
 	m.config = filepath.Join(m.dir, "gpreempt.toml")
 	if err := os.Mkdir(filepath.Join(m.dir, "sim"), 0o700); err != nil {
 		t.Fatal(err)
