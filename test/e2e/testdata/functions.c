@@ -72,7 +72,7 @@ static void *own_functions(void *unused)
 	unsigned us = 10;
 	void *parameters[] = {&at, &at, &n, &us};
 	OK(cuCtxSetCurrent(context));
-	*(volatile uint32_t *)(uintptr_t)at = 7;
+	*(_Atomic uint32_t *)(uintptr_t)at = 7;
 	OK(cuLaunchKernel_ptsz(waits, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
 	for (int i = 0; i < MANY_FUNCTIONS; i++)
 		OK(cuLaunchHostFunc_ptsz(NULL, nothing, NULL));
@@ -192,7 +192,7 @@ static void instance_ahead_of_function(unsigned rounds)
 		pthread_t thread;
 		_Atomic bool over = false;
 		released = false;
-		*(volatile uint32_t *)(uintptr_t)(word + 4) = 7;
+		*(_Atomic uint32_t *)(uintptr_t)(word + 4) = 7;
 		OK(cuGraphLaunch(exec, one));
 		OK(cuLaunchHostFunc(one, host_wait, NULL));
 		CHECK(!pthread_create(&thread, NULL, wait_then_release, &over));

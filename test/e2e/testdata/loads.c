@@ -537,7 +537,7 @@ static void unloaded_at_exit(unsigned rounds)
 	usleep(CALLED_US / 2);
 	spin(another);
 	join(unloads);
-	CHECK(!unloaded[0].result && *(volatile uint32_t *)(uintptr_t)word);
+	CHECK(!unloaded[0].result && *(_Atomic uint32_t *)(uintptr_t)word);
 }
 
 int main(int argc, char **argv)

@@ -310,7 +310,7 @@ static void freed_meanwhile(unsigned rounds)
 	for (unsigned r = 0; r < rounds * WAYS; r++) {
 		launch(&b, one, r, 300000);
 		released = false;
-		*(volatile uint32_t *)(uintptr_t)word = 7;
+		*(_Atomic uint32_t *)(uintptr_t)word = 7;
 		pthread_t thread = begin_freeing(r % 3);
 		switch (r % WAYS) {
 		case 0: spin(another); break;
@@ -405,7 +405,7 @@ static void freed_green(unsigned rounds)
 	for (unsigned r = 0; r < rounds * WAYS; r++) {
 		launch(&b, one, r, 300000);
 		released = false;
-		*(volatile uint32_t *)(uintptr_t)word = 7;
+		*(_Atomic uint32_t *)(uintptr_t)word = 7;
 		pthread_t thread = begin_freeing(MEMORY);
 		OK(cuCtxSetCurrent(r % 2 ? context : green.context));
 		if (r % WAYS < 2)

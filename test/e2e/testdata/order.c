@@ -670,7 +670,7 @@ static void own_ahead_of_copy(unsigned rounds)
 		spin_until(two, word);
 		if (r % 2)
 			launch_by(cuLaunchKernel_ptsz, &b, NULL, r, 20000);
-		*(volatile uint32_t *)(uintptr_t)at = 7;
+		*(_Atomic uint32_t *)(uintptr_t)at = 7;
 		OK(cuLaunchKernel_ptsz(waits, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
 		OK(cuEventRecord(event, NULL));
 		until_stopped();
@@ -678,7 +678,7 @@ static void own_ahead_of_copy(unsigned rounds)
 		CHECK(cuStreamQuery_ptsz(NULL) == NOT_READY);
 		CHECK(!pthread_create(&thread, NULL, write_later, (void *)(uintptr_t)at));
 		OK(cuStreamSynchronize_ptsz(NULL));
-		CHECK(!*(volatile uint32_t *)(uintptr_t)at && cuStreamQuery_ptsz(NULL) == 0);
+		CHECK(!*(_Atomic uint32_t *)(uintptr_t)at && cuStreamQuery_ptsz(NULL) == 0);
 		CHECK(!pthread_join(thread, NULL));
 		write_word(word);
 		copy(&b, NULL);
@@ -726,7 +726,7 @@ static void meanwhile(unsigned rounds)
 	for (unsigned r = 0; r < rounds; r++) {
 		pthread_t thread;
 		struct wait all = {.stream = NULL};
-		*(volatile uint32_t *)(uintptr_t)word = 7;
+		*(_Atomic uint32_t *)(uintptr_t)word = 7;
 		OK(cuLaunchKernelEx(&config, waits, parameters, NULL));
 		OK(cuEventRecord(behind, four));
 		launch(&b, one, r, 3000);
@@ -954,7 +954,7 @@ static void record_loosely(void)
 	OK(cuStreamSynchronize(loose.other)); // the library notices that nothing is left that could be cut
 	OK(cuEventDestroy_v2(left));
 	void *parameters[] = {&word, &loose.c.data, &n, &us};
-	*(volatile uint32_t *)(uintptr_t)word = 7;
+	*(_Atomic uint32_t *)(uintptr_t)word = 7;
 	OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, loose.stream, parameters, NULL));
 	launch(&loose.b, loose.stream, 1, 1);
 	OK(cuEventRecord(loose.event, loose.stream));
@@ -962,7 +962,7 @@ static void record_loosely(void)
 
 static void let_end(void)
 {
-	*(volatile uint32_t *)(uintptr_t)word = 0;
+	*(_Atomic uint32_t *)(uintptr_t)word = 0;
 	OK(cuCtxSynchronize());
 }
 
@@ -1093,7 +1093,7 @@ static void note(unsigned rounds)
 	OK(gpreempt_stream_enable((stream_t)noted.stream, GPREEMPT_LEVEL_BLOCK));
 	for (unsigned r = 0; r < rounds; r++) {
 		noted.b = buffer();
-		*(volatile uint32_t *)(uintptr_t)word = 7;
+		*(_Atomic uint32_t *)(uintptr_t)word = 7;
 		OK(cuLaunchKernelEx(&config, waits, parameters, NULL)); // then it adds 1 to the first word
 		OK(cuEventRecord(noted.event, two));
 		launch(&c, noted.stream, r, 20000);
@@ -1342,13 +1342,13 @@ static void full(unsigned rounds)
 		slow.word = 0;
 		slow.b = buffer(), slow.stream = stream_of(NON_BLOCKING);
 		void *parameters[] = {&word, &slow.b.data, &n, &us};
-		*(volatile uint32_t *)(uintptr_t)word = 7;
+		*(_Atomic uint32_t *)(uintptr_t)word = 7;
 		OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, slow.stream, parameters, NULL));
 		for (int i = 1; i < ENTRIES; i++)
 			launch_block();
 		begin_to_wait(&first, wait_for_room, NULL);
 		begin_to_wait(&second, wait_for_all, NULL);
-		*(volatile uint32_t *)(uintptr_t)word = 0;
+		*(_Atomic uint32_t *)(uintptr_t)word = 0;
 		CHECK(!pthread_join(first, NULL));
 		while (!slow.word)
 			usleep(50);

@@ -132,13 +132,13 @@ static inline void host_wait(void *none)
 static ptr word;
 static inline void wait_for_value(handle stream)
 {
-	*(volatile uint32_t *)(uintptr_t)word = 0;
+	*(_Atomic uint32_t *)(uintptr_t)word = 0;
 	OK(cuStreamWaitValue32_v2(stream, word, 1, 0));
 }
 
 static inline void release(void)
 {
-	*(volatile uint32_t *)(uintptr_t)word = 1;
+	*(_Atomic uint32_t *)(uintptr_t)word = 1;
 	released = true;
 }
 
@@ -149,11 +149,11 @@ static inline void spin_until(handle stream, ptr at)
 	int n = 0;
 	unsigned us = 10;
 	void *parameters[] = {&at, &data, &n, &us};
-	*(volatile uint32_t *)(uintptr_t)at = 7;
+	*(_Atomic uint32_t *)(uintptr_t)at = 7;
 	OK(cuLaunchKernel(waits, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 }
 
-static inline void write_word(ptr at) { *(volatile uint32_t *)(uintptr_t)at = 0; }
+static inline void write_word(ptr at) { *(_Atomic uint32_t *)(uintptr_t)at = 0; }
 
 static inline void spin(handle stream) { spin_until(stream, word); }
 

@@ -112,7 +112,7 @@ static void filled(unsigned rounds)
 		pthread_t thread;
 		wait_for_value(two);
 		OK(cuStreamQuery(one));
-		*(volatile uint32_t *)(uintptr_t)(word + 4) = 7;
+		*(_Atomic uint32_t *)(uintptr_t)(word + 4) = 7;
 		spin_until(one, word + 4);
 		CHECK(!pthread_create(&thread, NULL, launch_more, one));
 		usleep(100000); // the queue is full by then
@@ -172,7 +172,7 @@ static void given_up(unsigned rounds)
 	CHECK(cuStreamQuery(one) == NOT_READY);
 	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(uintptr_t)(word + 4)));
 	OK(cuStreamSynchronize(one));
-	CHECK(!*(volatile uint32_t *)(uintptr_t)(word + 4) && cuStreamQuery(one) == 0);
+	CHECK(!*(_Atomic uint32_t *)(uintptr_t)(word + 4) && cuStreamQuery(one) == 0);
 	CHECK(!pthread_join(thread, NULL));
 	write_word(word);
 	copy(&b, one);
@@ -192,20 +192,20 @@ static void own_given_up(unsigned rounds)
 	handle apart = stream_of(NON_BLOCKING);
 	CHECK(rounds == 1);
 	launch_many(&c, apart);
-	*(volatile uint32_t *)(uintptr_t)at = 7;
+	*(_Atomic uint32_t *)(uintptr_t)at = 7;
 	OK(cuLaunchKernel_ptsz(waits, 1, 1, 1, 32, 1, 1, 0, NULL, parameters, NULL));
 	until_stopped();
 	launch_many(&c, apart);
 	CHECK(cuStreamQuery_ptsz(NULL) == NOT_READY);
 	CHECK(!pthread_create(&thread, NULL, write_later, (void *)(uintptr_t)at));
 	OK(cuStreamSynchronize_ptsz(NULL));
-	CHECK(!*(volatile uint32_t *)(uintptr_t)at && cuStreamQuery_ptsz(NULL) == 0);
+	CHECK(!*(_Atomic uint32_t *)(uintptr_t)at && cuStreamQuery_ptsz(NULL) == 0);
 	CHECK(!pthread_join(thread, NULL));
 }
 
 static void *write_much_later(void *at)
 {
-	for (int i = 0; i < 5000 && *(volatile uint32_t *)at; i++)
+	for (int i = 0; i < 5000 && *(_Atomic uint32_t *)at; i++)
 		usleep(1000);
 	write_word((ptr)(uintptr_t)at);
 	return NULL;
@@ -224,7 +224,7 @@ static void refused_wait(unsigned rounds)
 		cuStreamEndCapture(captured, &graph);
 		CHECK(!pthread_create(&thread, NULL, write_much_later, (void *)(uintptr_t)word));
 		OK(cuStreamSynchronize(two));
-		CHECK(*(volatile uint32_t *)(uintptr_t)word); // the kernel still waits
+		CHECK(*(_Atomic uint32_t *)(uintptr_t)word); // the kernel still waits
 		let_go();
 		CHECK(!pthread_join(thread, NULL));
 		OK(cuCtxSynchronize());
@@ -265,7 +265,7 @@ static void filled_before(unsigned rounds)
 		CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)(word + 4)));
 		OK(cuEventRecord(event, three));
 		launch(&b, three, 1, 1);
-		CHECK(*(volatile uint32_t *)(uintptr_t)(word + 4));
+		CHECK(*(_Atomic uint32_t *)(uintptr_t)(word + 4));
 		write_word(word + 4);
 		CHECK(!pthread_join(watch, NULL));
 		CHECK(!pthread_join(thread, NULL));
@@ -310,7 +310,7 @@ static void filled_behind(unsigned rounds)
 		usleep(300000); // the queue is full by then
 		CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)(word + 4)));
 		launch(&b, three, 1, 1);
-		CHECK(*(volatile uint32_t *)(uintptr_t)(word + 4));
+		CHECK(*(_Atomic uint32_t *)(uintptr_t)(word + 4));
 		write_word(word + 4);
 		CHECK(!pthread_join(watch, NULL));
 		CHECK(!pthread_join(thread, NULL));
@@ -367,7 +367,7 @@ static bool goes_on(void (*what)(void *), void *argument, ptr at)
 	pthread_t watch;
 	CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)at));
 	what(argument);
-	bool before = *(volatile uint32_t *)(uintptr_t)at;
+	bool before = *(_Atomic uint32_t *)(uintptr_t)at;
 	write_word(at);
 	CHECK(!pthread_join(watch, NULL));
 	return before;
@@ -393,7 +393,7 @@ static void filled_ahead(unsigned rounds)
 	launch_on(three);
 	for (unsigned r = 0; r < rounds; r++) {
 		pthread_t fills, launcher;
-		*(volatile uint32_t *)(uintptr_t)word = 7;
+		*(_Atomic uint32_t *)(uintptr_t)word = 7;
 		OK(cuGraphLaunch(launches.exec, one));
 		copy(&b, one);
 		spin_until(two, word + 4);
@@ -435,13 +435,13 @@ static void leave_events(handle more, unsigned records)
 		OK(cuStreamEndCapture(left.one, &graph));
 		OK(cuGraphInstantiateWithFlags(&left.logged, graph, 0));
 	}
-	*(volatile uint32_t *)(uintptr_t)word = 0;
+	*(_Atomic uint32_t *)(uintptr_t)word = 0;
 	OK(cuGraphLaunch(left.logged, left.apart)); // the stream gets its place
 	OK(cuCtxSynchronize());
 	OK(cuStreamQuery(left.apart));
 	spin_until(left.apart, word + 4); // is not logged
 	OK(cuEventRecord(left.ahead, left.apart));
-	*(volatile uint32_t *)(uintptr_t)word = 7;
+	*(_Atomic uint32_t *)(uintptr_t)word = 7;
 	OK(cuGraphLaunch(left.logged, left.one));
 	if (records)
 		launch_on(more);
