@@ -177,6 +177,8 @@ static struct operation some_operation(struct generator *g, int t)
 			o.form = PARAMETERS;
 		if (o.form >= MARLIN && !(with(g, WITH_waiting) && one_in(g, 2)))
 			o.form = INCREMENT;
+		if (with(g, WITH_modules) && o.form <= EXTENDED && !capture && one_in(g, 2))
+			o.module = (uint8_t)(1 + below(g, MODULES));
 		break;
 	case 0:
 	case 1:
@@ -289,6 +291,11 @@ static struct operation some_operation(struct generator *g, int t)
 	case 31:
 		o.kind = with(g, WITH_hints) ? HINT : KERNEL;
 		o.form = 0;
+		break;
+	case 34:
+		o.kind = with(g, WITH_modules) ? MODULE_RENEW : KERNEL;
+		o.form = 0;
+		o.module = (uint8_t)(o.kind == MODULE_RENEW ? 1 + below(g, MODULES) : 0);
 		break;
 	case 33:
 		o.kind = with(g, WITH_built) ? (one_in(g, 2) ? BUILD : one_in(g, 2) ? CHANGE : UPDATE) : KERNEL;
@@ -526,6 +533,8 @@ void describe_operation(FILE *f, const struct operation *o)
 	switch (o->kind) {
 	case KERNEL:
 		fprintf(f, "%s %s on %s, %u us, add %u%s", kernel[o->form], to, s, o->us, o->value, captured);
+		if (o->module)
+			fprintf(f, ", of module %d", o->module - 1);
 		break;
 	case KERNEL_COPY: fprintf(f, "copy kernel %s = %s on %s%s", to, from, s, captured); break;
 	case MEMSET: fprintf(f, "%s %s = %u on %s%s", memset_form[o->form], to, o->value, s, captured); break;
@@ -578,6 +587,7 @@ void describe_operation(FILE *f, const struct operation *o)
 			o->value);
 		break;
 	case UPDATE: fprintf(f, "update graph %d: chain %s, %u us, add %u ...", o->graph, to, o->us, o->value); break;
+	case MODULE_RENEW: fprintf(f, "unload and load module %d:%d", o->device, o->module - 1); break;
 	case EPISODE: fprintf(f, "a context of its own comes and goes on device %d", o->device); break;
 	case PAUSE: fprintf(f, "pause %u us", o->value); break;
 	case HINT: fprintf(f, "hint"); break;

@@ -94,6 +94,7 @@ bool may_wait(const struct operation *o)
 	case FREE:
 	case AWAIT:
 	case STREAM_RENEW:
+	case MODULE_RENEW:
 	case READ:
 	case UPLOAD:
 	case EPISODE: return true;
@@ -110,9 +111,9 @@ bool may_wait(const struct operation *o)
 // Calls that CUDA forbids beside captures that are not relaxed.
 static bool unsafe(const struct operation *o)
 {
-	return o->kind == EVENT_SYNC || o->kind == EVENT_QUERY || o->kind == EPISODE || o->kind == FREE ||
-	       o->kind == FREE_ASYNC || synchronous(o) || (o->kind == COPY && o->form == SYNCHRONOUS) ||
-	       (o->kind == MEMSET && o->form == AT_ONCE);
+	return o->kind == EVENT_SYNC || o->kind == EVENT_QUERY || o->kind == EPISODE || o->kind == MODULE_RENEW ||
+	       o->kind == FREE || o->kind == FREE_ASYNC || synchronous(o) ||
+	       (o->kind == COPY && o->form == SYNCHRONOUS) || (o->kind == MEMSET && o->form == AT_ONCE);
 }
 
 static void touch(struct accesses *a, int place, bool write, bool at_host)
@@ -175,6 +176,11 @@ static void handles_of(const struct plan *m, const struct operation *o, struct a
 		touch(a, event, true, true);
 	if (o->kind == END || o->kind == LAUNCH || o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE)
 		touch(a, PLACE_GRAPH + o->graph, true, true);
+	int module = PLACE_MODULE + o->device * MODULES + o->module - 1;
+	if (o->module)
+		touch(a, module, o->kind == MODULE_RENEW, true);
+	if (o->module && o->kind == KERNEL && m->threads > 1) // it ends before its code goes; else the driver waits for it
+		touch(a, module, false, false);
 	if (o->kind == FREE || o->kind == FREE_ASYNC) {
 		touch(a, PLACE_BUFFER + o->buffer, true, true);
 	} else {
@@ -459,6 +465,8 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 	if ((o->kind == COPY || o->kind == KERNEL_COPY) && o->source == o->buffer &&
 	    abs(o->first - o->source_first) < o->count)
 		return SENSELESS;
+	if (o->module && capture) // the graph would need it for good
+		return SENSELESS;
 	if (o->kind == BUILD && (o->nodes == 0 || o->nodes > LAUNCHES))
 		return SENSELESS;
 	if ((o->kind == BUILD || o->kind == CHANGE || o->kind == UPDATE) && device_buffer(o->buffer) &&
@@ -518,6 +526,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 	case CONTEXT_SYNC:
 	case FREE:
 	case STREAM_RENEW:
+	case MODULE_RENEW:
 		for (int j = 0; j < i; j++)
 			if (on_stream(&m->operation[j]) && m->operation[j].device == o->device && !m->capture_of[j]) {
 				set all = until(m, device(j));
@@ -591,7 +600,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 		if (m->threads == 1 && (!empty(&stuck) || (m->waiting_functions && !empty(&called))))
 			return SENSELESS;
 		bool wide = o->kind == FREE || o->kind == FREE_ASYNC || o->kind == CONTEXT_SYNC ||
-			    o->kind == STREAM_RENEW || o->kind == EPISODE;
+			    o->kind == STREAM_RENEW || o->kind == MODULE_RENEW || o->kind == EPISODE;
 		if (m->threads > 1 && wide && m->features & WITH_cpu)
 			return SENSELESS;
 	}

@@ -26,6 +26,7 @@ enum {
 	CELL_WORDS = 264, // two blocks on each of 132 SMs
 	WORDS = 24,       // that streams and host functions wait for
 	GRAPHS = 3,
+	MODULES = 2,   // of a device, that come and go
 	LAUNCHES = 24, // operations of a graph
 };
 
@@ -62,6 +63,7 @@ enum kind {
 	BUILD,
 	CHANGE,
 	UPDATE,
+	MODULE_RENEW,
 	EPISODE,
 	PAUSE,
 	HINT,
@@ -89,6 +91,7 @@ struct operation {
 	uint8_t buffer, first, count, source, source_first;
 	uint8_t event, word, graph;
 	uint8_t nodes;     // BUILD: so many kernels, each of a value one higher. CHANGE: which
+	uint8_t module;    // of a kernel: 1 + the one that comes and goes; 0: one that stays. MODULE_RENEW: 1 + which
 	uint8_t id, other; // number in the program as generated; that of the post
 	uint8_t position;
 	bool captured;
@@ -103,7 +106,7 @@ struct operation {
 // clang-format off
 #define FEATURES(F) F(threads) F(legacy) F(perthread) F(captures) F(host) F(cpu) F(values) F(frees) F(plain) F(cooperative) \
 	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints) \
-	F(waiting) F(built) F(episodes) F(spins)
+	F(waiting) F(built) F(episodes) F(spins) F(modules)
 enum {
 #define NUMBER(name) NUMBER_##name,
 	FEATURES(NUMBER)

@@ -68,8 +68,9 @@ enum {
 
 static struct {
 	handle context, chain, clustered, increment, marlin, lamport, barrier, add,
-		copy; // add, copy: NULL where there is no image of them
-	ptr turns;    // words by which blocks wait for each other
+		copy;                                  // add, copy: NULL where there is no image of them
+	handle module[MODULES], module_chain[MODULES]; // that come and go, and their kernels
+	ptr turns;                                     // words by which blocks wait for each other
 	// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. So
 	// programs in which streams wait for the CPU use those made first, and programs that make new ones have others.
 	// A thread looks up handles that another makes anew, if only to leave them alone.
@@ -249,7 +250,9 @@ static void kernel(const struct operation *o, handle stream)
 	     *added[] = {&data, &count, &add};
 	if (o->variant & 16 && blocks % 12 == 0)
 		x = blocks / 12, y = 4, z = 3;
-	handle chain = o->variant & 32 && x % CLUSTER == 0 ? machine[d].clustered : machine[d].chain;
+	handle chain = o->module                           ? machine[d].module_chain[o->module - 1] :
+		       o->variant & 32 && x % CLUSTER == 0 ? machine[d].clustered :
+							     machine[d].chain;
 	switch (form) {
 	case PACKED: {
 		struct {
@@ -434,6 +437,13 @@ static void load(handle *function, handle module, const char *name)
 	OK(cuFuncLoad(*function));
 }
 
+static void new_module(int d, int i)
+{
+	OK(cuModuleLoadData(&machine[d].module[i], image));
+	load(&machine[d].module_chain[i], machine[d].module[i], "sim_chain");
+	OK(cuFuncSetAttribute(machine[d].module_chain[i], MAX_DYNAMIC_SHARED, LARGE_SHARED));
+}
+
 // A context that comes, is used, and goes with work in flight.
 static void episode(const struct operation *o)
 {
@@ -557,6 +567,10 @@ static void carry_out(const struct operation *o)
 	case CHANGE:
 	case UPDATE: build(o); break;
 	case LAUNCH: OK(cuGraphLaunch(executable[o->graph], stream)); break;
+	case MODULE_RENEW:
+		OK(cuModuleUnload(machine[d].module[o->module - 1]));
+		new_module(d, o->module - 1);
+		break;
 	case EPISODE: episode(o); break;
 	case PAUSE: pause_us(o->value); break;
 	case HINT:
@@ -777,6 +791,8 @@ static void start(const char *path)
 		OK(cuFuncSetAttribute(machine[d].clustered, MAX_DYNAMIC_SHARED, LARGE_SHARED));
 		OK(cuFuncSetAttribute(machine[d].clustered, REQUIRED_CLUSTER_WIDTH, CLUSTER));
 		OK(cuFuncSetAttribute(machine[d].increment, MAX_DYNAMIC_SHARED, LARGE_SHARED));
+		for (int i = 0; i < MODULES; i++)
+			new_module(d, i);
 		if (cuModuleLoadData(&module, "simulated image") == 0) { // not on a GPU
 			load(&machine[d].add, module, "sim_add");
 			load(&machine[d].copy, module, "sim_copy");
