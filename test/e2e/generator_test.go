@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/hex"
 	"errors"
@@ -150,12 +151,77 @@ type outcome struct {
 	programs    uint64
 	differences int
 	hung        bool
-	stops       uint64
-	evictions   uint64
-	narrowed    uint64
+	counts
 }
 
 func (o outcome) wrong() bool { return o.text != "" }
+
+// counts are what a process has told, of all GPUs together.
+type counts struct{ stops, evictions, narrowed, givenUp uint64 }
+
+func (c *counts) raise(to counts) {
+	c.stops, c.evictions = max(c.stops, to.stops), max(c.evictions, to.evictions)
+	c.narrowed, c.givenUp = max(c.narrowed, to.narrowed), max(c.givenUp, to.givenUp)
+}
+
+// counted is what a process has told so far; nothing where it cannot be seen.
+func (m *machine) counted(p *process, role string) (c counts) {
+	all, err := m.look()
+	if err != nil {
+		return c
+	}
+	for _, s := range all {
+		for _, peer := range s.Peers {
+			if int(peer.Pid) != p.pid() {
+				continue
+			}
+			if peer.BLP != nil {
+				c.stops += peer.BLP.Stops
+				c.narrowed += peer.BLP.Narrowed
+				c.givenUp += peer.BLP.GivenUp
+			}
+			if peer.Memory != nil {
+				c.evictions += peer.Memory.Evictions
+			}
+			if role == "lc" { // which is held up by nobody, but holds
+				c.stops += peer.Counters.Holds
+			}
+		}
+	}
+	return c
+}
+
+// told waits until a process has told what it has counted by now.
+func (m *machine) told(p *process) {
+	m.t.Helper()
+	for range 2 { // it may have been in the middle of telling
+		now := segment.Now()
+		m.until("the process tells of itself", func() bool {
+			return !slices.ContainsFunc(m.snapshots(), func(s segment.Snapshot) bool {
+				return slices.ContainsFunc(s.Peers, func(peer segment.Peer) bool {
+					return int(peer.Pid) == p.pid() && s.TakenNs-peer.HeartbeatAgeNs <= now
+				})
+			})
+		})
+	}
+}
+
+// expected is what the library may say of the programs.
+var expected = []string{
+	"neither cubin, fatbin nor PTX",                            // of what has the kernels that are not rewritten
+	"blocks of a kernel wait for later blocks of their launch", // those of some kernels do
+	"hints were wrong or early too often",                      // they come at random
+}
+
+func unexpected(stderr string) string {
+	var lines []string
+	for line := range strings.Lines(stderr) {
+		if !slices.ContainsFunc(expected, func(text string) bool { return strings.Contains(line, text) }) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
 
 // generated runs programs beside the peer.
 func (v variant) generated(t *testing.T, m *machine, peer *process, generator string, arguments ...string) (o outcome) {
@@ -166,7 +232,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	}
 	cmd := m.command(v.role, generator, arguments...)
 	if v.role == "" {
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build", "sim", "libcuda.so.1"))
+		cmd.Env = append(cmd.Env, "LD_PRELOAD="+strings.Join(append(sanitizer.runtime(), built("sim/libcuda.so.1")), ":"))
 	}
 	if v.library != "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build", v.library, "libgpreempt.so")+":"+filepath.Join(root, "build", "sim", "libcuda.so.1"))
@@ -188,6 +254,10 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err == nil {
 		err = cmd.Start()
@@ -196,27 +266,17 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 		t.Fatal(err)
 	}
 	p := &process{m: m, cmd: cmd}
-	counted := make(chan outcome)
+	counted := make(chan counts)
 	stop := make(chan struct{})
-	go func() { // the count goes with the process
-		var stops, evictions, narrowed uint64
+	go func() { // the count goes with the process, which may end by itself
+		var c counts
 		for {
 			select {
 			case <-stop:
-				counted <- outcome{stops: stops, evictions: evictions, narrowed: narrowed}
+				counted <- c
 				return
 			case <-time.After(50 * time.Millisecond):
-				peer := m.glance(p)
-				if peer.BLP != nil {
-					stops = max(stops, peer.BLP.Stops)
-					narrowed = max(narrowed, peer.BLP.Narrowed)
-				}
-				if peer.Memory != nil {
-					evictions = max(evictions, peer.Memory.Evictions)
-				}
-				if v.role == "lc" { // which is held up by nobody, but holds
-					stops = max(stops, peer.Counters.Holds)
-				}
+				c.raise(m.counted(p, v.role))
 			}
 		}
 	}()
@@ -225,24 +285,42 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 		fired = m.evictUntil(p, done)
 	}
 	var all bytes.Buffer
-	_, _ = all.ReadFrom(out)
-	err = cmd.Wait()
+	lines := bufio.NewScanner(out)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		fmt.Fprintln(&all, lines.Text())
+		if strings.HasPrefix(lines.Text(), "programs ") { // it ends with its input
+			m.told(p)
+			o.raise(m.counted(p, v.role))
+			_ = in.Close()
+		}
+	}
+	err = errors.Join(lines.Err(), cmd.Wait())
 	close(stop)
-	o = <-counted
+	o.raise(<-counted)
 	close(done)
 	for _, end := range []<-chan struct{}{ended, fired, left} {
 		if end != nil {
 			<-end
 		}
 	}
-	lines := strings.Split(strings.TrimSpace(all.String()), "\n")
+	said := strings.Split(strings.TrimSpace(all.String()), "\n")
 	var operations, own uint64
 	var seconds float64
-	_, scanned := fmt.Sscanf(lines[len(lines)-1], "programs %d operations %d seconds %f differences %d stops %d", &o.programs, &operations, &seconds, &o.differences, &own)
+	_, scanned := fmt.Sscanf(said[len(said)-1], "programs %d operations %d seconds %f differences %d stops %d", &o.programs, &operations, &seconds, &o.differences, &own)
 	o.stops = max(o.stops, own)
 	if err != nil || scanned != nil || o.differences > 0 {
-		o.text = fmt.Sprintf("%v\n%s\n%s", err, all.String(), stderr.String())
+		o.text = fmt.Sprintf("%v\n%s", err, all.String())
 		o.hung = cmd.ProcessState.ExitCode() == 3
+	}
+	if text := unexpected(stderr.String()); text != "" {
+		o.text += "\nthe library says " + text
+	}
+	if peer != nil && unexpected(peer.stderr.String()) != "" {
+		o.text += "\nthe library says in the process beside it " + unexpected(peer.stderr.String())
+	}
+	if o.givenUp > 0 {
+		o.text += fmt.Sprintf("\n%d domains were given up", o.givenUp)
 	}
 	return o
 }
@@ -291,6 +369,19 @@ func (v variant) leaves(generator, seed string, without []string) bool {
 func (v variant) describe(generator, seed string, without []string) ([]byte, error) {
 	arguments := append([]string{"", "seed", seed, "programs", "1", "describe", "not", v.not, "without", strings.Join(without, ",")}, v.arguments...)
 	return exec.Command(generator, arguments...).Output()
+}
+
+// What the library gives up, and says, is seen, also where all results are right.
+func TestGeneratorSeesWhatIsGivenUp(t *testing.T) {
+	t.Parallel()
+	v := variants[slices.IndexFunc(variants, func(v variant) bool { return v.name == "blp under MPS" })]
+	v.environment = append(slices.Clone(v.environment), "SIMCUDA_FAIL=cuEventQuery:1") // of the library's
+	v.not = "queries,episodes"
+	m, peer := v.stage(t)
+	o := v.generated(t, m, peer, compileGenerator(t), "seconds", "1", "seed", "1")
+	if o.givenUp == 0 || !strings.Contains(o.text, "the driver refused a call that stops or resumes kernels") || !strings.Contains(o.text, "given up") {
+		t.Errorf("%d domains were given up: %q", o.givenUp, o.text)
+	}
 }
 
 // GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which

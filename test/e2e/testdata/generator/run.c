@@ -4,7 +4,7 @@
 //		[stop block|queue|narrow] [patience N] [stay N] [room BYTES] [spins N]
 //
 // IMAGE is test/simcuda/kernels/sim.cubin, which runs on a GPU too. Answers "programs N operations N seconds N differences N stops N"; exits with 1
-// after differences, with 3 if a program hangs for patience seconds. "stop" has a thread stop and restore
+// after differences, with 3 if a program hangs for patience seconds. It ends with its input, so that its counters can be read until then. "stop" has a thread stop and restore
 // streams by gpreempt.h, "narrow" in widths that change at random; "stay" has a process that hangs print its stacks, with gdb, and keeps it for so many seconds.
 // "room" makes device memory that is allocated as large as that, if it is smaller. One in "spins" programs has kernels that spin, 64 without it; 0: none.
 #define _GNU_SOURCE
@@ -951,5 +951,7 @@ int main(int count, char **argument)
 	       (unsigned long long)operations, (double)(now_ms() - from) / 1000, (unsigned long long)differences,
 	       (unsigned long long)stops);
 	fflush(stdout);
+	while (getchar() != EOF)
+		;
 	_exit(differences > 0);
 }
