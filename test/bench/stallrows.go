@@ -79,13 +79,15 @@ func readStalls(folders ...string) (*result.Report, error) {
 func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 	slices.SortStableFunc(parts, func(a, b *stallPart) int { return result.SystemOrder(a.System) - result.SystemOrder(b.System) })
 	var alone *result.Latency
+	lacks := ""
 	for _, p := range parts {
 		if p.System == result.LCAlone {
 			alone = p.latency()
+			lacks = p.lacks()
 		}
 	}
 	for _, p := range parts {
-		row := result.Row{Case: c.name, System: p.System, LC: p.latency(), Note: p.Note}
+		row := result.Row{Case: c.name, System: p.System, LC: p.latency(), Note: p.Note, Undecided: p.lacks()}
 		if row.LC != nil {
 			limit := c.target.limit(alone)
 			if limit == 0 {
@@ -104,7 +106,17 @@ func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 			row.Target, row.Pass = cmp.Or(map[bool]string{true: c.target.text}[judged], measured), &missed
 		case judged && (alone != nil || !c.target.alone):
 			met := c.target.met(row.LC, alone, row.Stalls)
-			row.Target, row.Pass = c.target.text, &met
+			row.Target = c.target.text
+			if c.target.alone && row.Undecided == "" && lacks != "" {
+				row.Undecided = result.LCAlone + " is " + lacks
+			}
+			// A part of the requests can show that the target is missed, and not that it is reached.
+			if !met {
+				row.Undecided = ""
+			}
+			if row.Undecided == "" {
+				row.Pass = &met
+			}
 		}
 		rows = append(rows, row)
 	}

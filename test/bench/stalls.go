@@ -239,7 +239,7 @@ func stallSystems(names []string) (systems []workload.System, err error) {
 	return systems, nil
 }
 
-// length is how long a case is measured under a system, and how many requests are wanted; the first that is reached counts.
+// length is how long a case is measured under a system, or how many requests are wanted; the other one is 0.
 func (c stallCase) length(system workload.System, options Options) (seconds float64, requests int) {
 	seconds, requests = c.seconds, c.requests
 	if len(c.guests) > 0 && system.Name == result.LCAlone {
@@ -300,9 +300,13 @@ type stallPart struct {
 	Rounds []result.RunResult `json:"rounds"`
 	Stalls []result.Stall     `json:"stalls"` // slowest first
 	// Of all requests: how many saw what requests that stall are looked at for.
-	Seen   map[string]int `json:"seen"`
-	CameMs []float64      `json:"came_ms,omitempty"` // how long each guest took to come, of those that began to in a round
-	Note   string         `json:"note,omitempty"`
+	Seen map[string]int `json:"seen"`
+	// What was asked for the last time; the other one is 0.
+	WantedRequests int     `json:"wanted_requests,omitempty"`
+	WantedSeconds  float64 `json:"wanted_seconds,omitempty"`
+
+	CameMs []float64 `json:"came_ms,omitempty"` // how long each guest took to come, of those that began to in a round
+	Note   string    `json:"note,omitempty"`
 }
 
 func (p *stallPart) lcRun(round int) *result.TaskRun {
@@ -331,6 +335,17 @@ func (p *stallPart) seconds() (total float64) {
 		total += round.Seconds
 	}
 	return total
+}
+
+// lacks says what was asked for and is not measured; "": it is whole.
+func (p *stallPart) lacks() string {
+	if n := len(p.latencies()); n < p.WantedRequests {
+		return fmt.Sprintf("not whole: %d of %d requests", n, p.WantedRequests)
+	}
+	if p.WantedSeconds-p.seconds() > result.WarmUp.Seconds() {
+		return fmt.Sprintf("not whole: %.1f of %.1f s", p.seconds(), p.WantedSeconds)
+	}
+	return ""
 }
 
 func (p *stallPart) write(path string) error { return result.WriteJSON(path, p, "") }
@@ -450,6 +465,14 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 	}
 	m.part.Note = ""
 	seconds, requests := c.length(system, e.options)
+	if p := m.part; p.WantedSeconds != seconds || p.WantedRequests != requests {
+		p.WantedSeconds, p.WantedRequests = seconds, requests
+		if len(p.Rounds) > 0 {
+			if err := p.write(path); err != nil {
+				return false, err
+			}
+		}
+	}
 	left := func() float64 { // in seconds
 		if requests == 0 {
 			return seconds - m.part.seconds()
@@ -457,7 +480,7 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 		rate := cmp.Or(m.part.RateHz, c.lc.RateHz, 100)
 		return float64(requests-len(m.part.latencies()))/rate + result.WarmUp.Seconds()
 	}
-	done := func() bool { return left() <= result.WarmUp.Seconds() }
+	done := func() bool { return m.part.lacks() == "" }
 	if done() {
 		e.session.log("%s under %s: measured already, in %s", c.name, system.Name, e.options.Folder)
 		return true, nil

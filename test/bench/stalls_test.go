@@ -139,6 +139,33 @@ func TestStallTargets(t *testing.T) {
 	if rows := find("load-50").rows([]*stallPart{failed}); !rows[0].Failed() {
 		t.Errorf("%+v", rows[0])
 	}
+	// Nor is a part of what was asked for, but where it misses the target already.
+	short := func(system string, slowest float64) *stallPart {
+		p := part(system, slowest)
+		p.WantedRequests = 1001
+		return p
+	}
+	for _, test := range []struct {
+		alone, hints *stallPart
+		undecided    string
+		missed       bool
+	}{
+		{part(result.LCAlone, 1500), short("gpreempt-hints", 1500), "not whole: 1000 of 1001 requests", false},
+		{short(result.LCAlone, 1500), part("gpreempt-hints", 1500), "alone is not whole: 1000 of 1001 requests", false},
+		{part(result.LCAlone, 1500), short("gpreempt-hints", 9000), "", true},
+	} {
+		rows := find("load-50").rows([]*stallPart{test.alone, test.hints})
+		row := rows[1]
+		if row.Undecided != test.undecided || row.Pass == nil == test.missed || row.Target == "" || row.Failed() || rows[0].Undecided != test.alone.lacks() {
+			t.Errorf("%+v, want %q, missed %v", row, test.undecided, test.missed)
+		}
+		if r := (&result.Report{Cases: rows}); r.Missed() != 1 {
+			t.Errorf("%d of %+v are not reached", r.Missed(), rows)
+		}
+	}
+	if p := part("gpreempt-hints", 1500); p.lacks() != "" {
+		t.Errorf("%q is lacking of what nobody asked for", p.lacks())
+	}
 	if rows := find("load-50").rows([]*stallPart{part("gpreempt-hints", 1500)}); rows[0].Pass != nil || rows[0].Stalls.LimitUs != 3000 {
 		t.Errorf("%+v, %+v", rows[0], rows[0].Stalls)
 	}
@@ -264,9 +291,17 @@ func TestUnknownStallsAreListed(t *testing.T) {
 }
 
 func TestStallsInTheReadme(t *testing.T) {
+	const missed, part = "1 above 7000 us: unknown 1 | **missed**: lc p99.9", "0 above 7000 us | **undecided**, not whole: 1000 of 1200 requests: lc p99.9"
+	testStallsInTheReadme(t, 0, 9000, "1008 us (1.00) | 9000 us | "+missed)
+	testStallsInTheReadme(t, 1200, 5000, "1004 us (1.00) | 5000 us | "+part)
+}
+
+func testStallsInTheReadme(t *testing.T, wanted int, slowest float64, says string) {
+	t.Helper()
 	folder := t.TempDir()
-	for system, slowest := range map[string]float64{result.LCAlone: 5000, "gpreempt-hints": 9000} {
+	for system, slowest := range map[string]float64{result.LCAlone: 5000, "gpreempt-hints": slowest} {
 		p := syntheticPart(system, 0, append(slices.Repeat([]float64{1000}, 999), slowest)...)
+		p.WantedRequests = wanted
 		if err := p.write(stallPartPath(folder, "load-50", system)); err != nil {
 			t.Fatal(err)
 		}
@@ -279,8 +314,8 @@ func TestStallsInTheReadme(t *testing.T) {
 		t.Fatal(err)
 	}
 	document, err := report.FillTables([]byte("<!-- results test-stalls.json -->\n<!-- end of results -->"), folder, "test/bench/results")
-	for _, want := range []string{"| load-50 | alone | 1000 | 1000 us | 1000 us | 1004 us | 5000 us | 0 above 7000 us |  |\n",
-		"| load-50 | gpreempt-hints | 1000 | 1000 us | 1000 us | 1008 us (1.00) | 9000 us | 1 above 7000 us: unknown 1 | **missed**: lc p99.9", "\nNVIDIA Test, driver "} {
+	for _, want := range []string{"| load-50 | alone | 1000 | 1000 us | 1000 us | 1004 us | 5000 us | 0 above 7000 us | ",
+		"| load-50 | gpreempt-hints | 1000 | 1000 us | 1000 us | " + says, "\nNVIDIA Test, driver "} {
 		if err != nil || !strings.Contains(string(document), want) {
 			t.Errorf("the table lacks %q: %v\n%s", want, err, document)
 		}
@@ -340,6 +375,14 @@ func TestStallsOnTheSimulatedDriver(t *testing.T) {
 	if report, err = measureStalls(context.Background(), options); err != nil || report.Cases[1].Stalls.Seconds != 1.2 || strings.Count(progress.String(), "another call") != 1 ||
 		!slices.Equal(report.Unmeasured(), []string{"spin under default", "spin under gpreempt"}) {
 		t.Errorf("no time: %v\n%s", err, &progress)
+	}
+	// What is cut short says so from then on, in its file too.
+	options.Seconds, options.Systems = 60, []string{"gpreempt-hints"}
+	if _, err := measureStalls(context.Background(), options); err != nil {
+		t.Errorf("no time for the rest: %v\n%s", err, &progress)
+	}
+	if p, err := readStallPart(stallPartPath(options.Folder, "spin", "gpreempt-hints")); err != nil || p.lacks() != "not whole: 1.2 of 60.0 s" {
+		t.Errorf("%v, lacks %q", err, p.lacks())
 	}
 	options.Version, options.Minutes = "another", 0
 	if _, err := measureStalls(context.Background(), options); err == nil || !strings.Contains(err.Error(), "another folder") {

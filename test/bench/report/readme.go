@@ -275,6 +275,8 @@ func microseconds(us float64) string {
 
 func verdict(r result.Row) string {
 	switch {
+	case r.Undecided != "":
+		return strings.TrimSuffix("**undecided**, "+r.Undecided+": "+r.Target, ": ")
 	case r.Target == "":
 		return ""
 	case r.Pass != nil && *r.Pass:

@@ -68,6 +68,9 @@ type Row struct {
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
 
+	// Why the target is neither reached nor missed: too little was measured to tell. Pass is nil then.
+	Undecided string `json:"undecided,omitempty"`
+
 	Rounds []OneRound `json:"rounds,omitempty"` // where the row is what OfRounds made of them
 
 	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
@@ -250,7 +253,7 @@ func (r *Report) WithdrawTargets() {
 	for i := range r.Cases {
 		row := &r.Cases[i]
 		if !row.Failed() {
-			row.Target, row.Pass = "", nil
+			row.Target, row.Pass, row.Undecided = "", nil, ""
 		}
 	}
 }
@@ -270,11 +273,11 @@ func (r *Report) Failed() (names []string) {
 	return names
 }
 
-// Missed counts the targets that were not reached.
+// Missed counts the targets that were not reached, or of which too little was measured to tell.
 func (r *Report) Missed() int {
 	missed := 0
 	for _, row := range r.Cases {
-		if row.Pass != nil && !*row.Pass {
+		if row.Pass != nil && !*row.Pass || row.Target != "" && row.Undecided != "" {
 			missed++
 		}
 	}
@@ -295,6 +298,9 @@ func (row Row) verdict() string {
 	text := row.Target
 	if row.Pass != nil {
 		text = map[bool]string{true: "reached: ", false: "MISSED: "}[*row.Pass] + text
+	}
+	if row.Undecided != "" {
+		text = strings.TrimSuffix("undecided, "+row.Undecided+": "+text, ": ")
 	}
 	if row.Note != "" {
 		text = strings.TrimSpace(text + " (" + row.Note + ")")

@@ -190,8 +190,11 @@ func TestCommittedResults(t *testing.T) {
 				t.Errorf("schema %d, simulated %v, GPU %q, driver %q, command %q, %d rows", r.Schema, r.Simulated, r.GPU, r.Driver, r.Command, len(r.Cases))
 			}
 			for _, row := range r.Cases {
-				if (row.Pass != nil) != (row.Target != "") {
-					t.Errorf("%s, %s: a verdict without a target, or the reverse", row.Case, row.System)
+				if judged := row.Pass != nil || row.Undecided != ""; judged != (row.Target != "") || row.Pass != nil && row.Undecided != "" {
+					t.Errorf("%s, %s: a verdict without a target, or the reverse, or two", row.Case, row.System)
+				}
+				if row.Pass != nil && *row.Pass && slices.Contains(r.Left, row.Case+" under "+row.System) {
+					t.Errorf("%s, %s: reached, and not measured to its end", row.Case, row.System)
 				}
 				if l := row.LC; l != nil && (l.N <= 0 || l.P50Us > l.P99Us || l.P99Us > l.MaxUs) {
 					t.Errorf("%s, %s: %+v", row.Case, row.System, *l)
