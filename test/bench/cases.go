@@ -40,6 +40,7 @@ var allCases = slices.Concat([]Case{
 	pairedCase("launch-off", "ns", false, launchCost("off")),
 	pairedCase("launch-lc", "ns", false, launchCost("lc")),
 	pairedCase("launch-be", "ns", false, launchCost("be")),
+	pairedCase("launch-be-blp", "ns", false, stoppableLaunchCost),
 	pairedCase("be-rate", "kernels/s", true, ownRateOfBE),
 	pairedCase("lc-1x40us", "us p50", false, besideNobody(single)),
 	pairedCase("lc-50x10us-synced", "us p50", false, besideNobody(synced(10, 0))),

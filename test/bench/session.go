@@ -96,7 +96,7 @@ type work struct {
 }
 
 // contestant is a build with a configuration of its own: other builds may have another form of segment.
-type contestant struct{ library, config string }
+type contestant struct{ library, config, segments string }
 
 type info struct {
 	Name            string `json:"name"`

@@ -133,6 +133,33 @@ type Paired struct {
 	CI     [2]float64 `json:"ratio_ci"`
 }
 
+const (
+	// PairedTolerance is the difference of two builds below which there is none, however sure.
+	PairedTolerance = 0.01
+	pairedLeast     = 6 // rounds; of fewer no interval holds the median with 95 %
+)
+
+// Judge says whether the build now is not worse, or why that is not known.
+func (p Paired) Judge(moreIsBetter bool) (pass *bool, undecided string) {
+	worst, best, ratio := p.CI[1], p.CI[0], p.Ratio
+	if moreIsBetter {
+		worst, best, ratio = 2-p.CI[0], 2-p.CI[1], 2-ratio
+	}
+	sure := p.Rounds >= pairedLeast
+	switch {
+	case sure && worst <= 1+PairedTolerance:
+		pass = new(bool)
+		*pass = true
+	case sure && best > 1 && ratio > 1+PairedTolerance:
+		pass = new(bool)
+	case sure:
+		undecided = fmt.Sprintf("95 %%: %.4f to %.4f", p.CI[0], p.CI[1])
+	default:
+		undecided = fmt.Sprintf("of %d rounds", p.Rounds)
+	}
+	return pass, undecided
+}
+
 // Latency sums up the latencies of the LC process's requests.
 type Latency struct {
 	N      int     `json:"n"`
