@@ -5,6 +5,9 @@
 // is measured anew. Only then is it known what it was: the request has changed (all is learnt anew), or the level is too wide (the
 // one below is left, and this one is tried again after a long while). A machine makes some windows slow whatever is left. So one slow
 // window alone, or some after a level has stood for a while, give that level one more chance.
+//
+// Where requests follow each other closely a window holds several. So the yardstick is a line: what each operation takes, and beside that
+// what each window does, the stop. Windows that all have as many operations are compared as they are.
 #include "preempt/gpu/width.h"
 
 #include <string.h>
@@ -25,48 +28,144 @@ enum {
 	MOST_PATIENCE = 4096,
 };
 
-static void add(struct gp_durations *d, uint64_t ns) { d->ns[d->count++ % GP_WIDTH_SAMPLES] = ns; }
+typedef unsigned __int128 wide; // products of times and numbers of operations
+
+static void add(struct gp_durations *d, uint64_t ns, uint32_t operations)
+{
+	uint32_t at = d->count++ % GP_WIDTH_SAMPLES;
+	d->ns[at] = ns;
+	d->operations[at] = operations;
+}
 
 static void empty(struct gp_durations *d) { d->count = 0; }
 
 static bool full(const struct gp_durations *d) { return d->count >= GP_WIDTH_SAMPLES; }
 
-// Of those that are full.
-static uint64_t median(const struct gp_durations *d)
+// Into ascending order; also those that go with them.
+static void sort(__int128 *by, uint32_t *with, uint32_t count)
 {
-	uint64_t sorted[GP_WIDTH_SAMPLES];
-	for (int i = 0; i < GP_WIDTH_SAMPLES; i++) {
-		int at = i;
-		for (; at > 0 && sorted[at - 1] > d->ns[i]; at--)
-			sorted[at] = sorted[at - 1];
-		sorted[at] = d->ns[i];
+	for (uint32_t i = 1; i < count; i++) {
+		__int128 one = by[i];
+		uint32_t its = with[i], at = i;
+		for (; at > 0 && by[at - 1] > one; at--) {
+			by[at] = by[at - 1];
+			with[at] = with[at - 1];
+		}
+		by[at] = one;
+		with[at] = its;
 	}
-	return sorted[GP_WIDTH_SAMPLES / 2 - 1] / 2 + sorted[GP_WIDTH_SAMPLES / 2] / 2;
+}
+
+static uint64_t between(uint64_t one, uint64_t other) { return one / 2 + other / 2; }
+
+// Of those that are full.
+static uint64_t median(const uint64_t *ns)
+{
+	__int128 sorted[GP_WIDTH_SAMPLES];
+	uint32_t with[GP_WIDTH_SAMPLES] = {0};
+	for (int i = 0; i < GP_WIDTH_SAMPLES; i++)
+		sorted[i] = ns[i];
+	sort(sorted, with, GP_WIDTH_SAMPLES);
+	return between((uint64_t)sorted[GP_WIDTH_SAMPLES / 2 - 1], (uint64_t)sorted[GP_WIDTH_SAMPLES / 2]);
+}
+
+// The median of the slopes between any two windows, which no single window can bend. A window takes something of its own beside its
+// operations, and not less than nothing: so an operation takes at most its part of the whole. That it takes so much is all that windows
+// say which have as many.
+static uint64_t each(const struct gp_durations *d)
+{
+	enum { PAIRS = GP_WIDTH_SAMPLES * (GP_WIDTH_SAMPLES - 1) / 2 };
+	__int128 slopes[PAIRS];
+	uint64_t parts[GP_WIDTH_SAMPLES];
+	uint32_t with[PAIRS] = {0}, count = 0;
+
+	for (int i = 0; i < GP_WIDTH_SAMPLES; i++) {
+		parts[i] = d->ns[i] / d->operations[i];
+		for (int j = 0; j < i; j++)
+			if (d->operations[i] != d->operations[j])
+				slopes[count++] =
+					((__int128)d->ns[i] - d->ns[j]) / ((int64_t)d->operations[i] - d->operations[j]);
+	}
+	uint64_t most = median(parts);
+	if (!count)
+		return most;
+	sort(slopes, with, count);
+	__int128 middle = (slopes[(count - 1) / 2] + slopes[count / 2]) / 2;
+	return middle < 0 ? 0 : middle < most ? (uint64_t)middle : most;
+}
+
+// Of windows that are full.
+static struct gp_yardstick fit(const struct gp_durations *d)
+{
+	struct gp_yardstick y = {.each_ns = each(d), .median_ns = median(d->ns), .least = UINT32_MAX};
+	__int128 rest[GP_WIDTH_SAMPLES];
+	uint32_t of[GP_WIDTH_SAMPLES];
+
+	for (uint32_t i = 0; i < GP_WIDTH_SAMPLES; i++) {
+		uint32_t n = d->operations[i];
+		rest[i] = d->ns[i] - (__int128)y.each_ns * n;
+		of[i] = i;
+		y.least = n < y.least ? n : y.least;
+		y.most = n > y.most ? n : y.most;
+	}
+	sort(rest, of, GP_WIDTH_SAMPLES);
+	for (int i = 0; i < 2; i++) {
+		uint32_t middle = of[GP_WIDTH_SAMPLES / 2 - 1 + i];
+		y.ns[i] = d->ns[middle];
+		y.operations[i] = d->operations[middle];
+	}
+	return y;
+}
+
+// How long a window of so many operations has work alone, at least 1 ns.
+static uint64_t alone(const struct gp_yardstick *y, uint32_t operations)
+{
+	uint64_t ns[2];
+	for (int i = 0; i < 2; i++) {
+		__int128 is = y->ns[i] + (__int128)y->each_ns * ((int64_t)operations - y->operations[i]);
+		ns[i] = is < 2 ? 2 : is < UINT64_MAX ? (uint64_t)is : UINT64_MAX;
+	}
+	return between(ns[0], ns[1]);
+}
+
+// Whether the yardstick says something of windows of so many operations.
+static bool covers(const struct gp_yardstick *y, uint32_t operations)
+{
+	return operations >= y->least / 2 && operations / 2 <= y->most;
 }
 
 static bool above(uint64_t ns, int percent, uint64_t yardstick) { return ns / (uint64_t)percent > yardstick / 100; }
 
+// How long the latest windows would have had work, each with as many operations as the one that took so long alone.
+static void scale(const struct gp_durations *d, const struct gp_yardstick *y, uint64_t to, uint64_t *ns)
+{
+	for (uint32_t i = 0; i < d->count && i < GP_WIDTH_SAMPLES; i++) {
+		wide is = (wide)d->ns[i] * to / alone(y, d->operations[i]);
+		ns[i] = is < UINT64_MAX ? (uint64_t)is : UINT64_MAX;
+	}
+}
+
 // How many of the latest windows took longer than that, or shorter by as much.
-static uint32_t slower(const struct gp_durations *d, int percent, uint64_t yardstick)
+static uint32_t slower(const uint64_t *ns, uint32_t count, int percent, uint64_t yardstick)
 {
 	uint32_t n = 0;
-	for (uint32_t i = 0; i < d->count && i < GP_WIDTH_SAMPLES; i++)
-		n += above(d->ns[i], percent, yardstick);
+	for (uint32_t i = 0; i < count && i < GP_WIDTH_SAMPLES; i++)
+		n += above(ns[i], percent, yardstick);
 	return n;
 }
 
-static uint32_t faster(const struct gp_durations *d, int percent, uint64_t yardstick)
+static uint32_t faster(const uint64_t *ns, uint32_t count, int percent, uint64_t yardstick)
 {
 	uint32_t n = 0;
-	for (uint32_t i = 0; i < d->count && i < GP_WIDTH_SAMPLES; i++)
-		n += above(yardstick, percent, d->ns[i]);
+	for (uint32_t i = 0; i < count && i < GP_WIDTH_SAMPLES; i++)
+		n += above(yardstick, percent, ns[i]);
 	return n;
 }
 
 static bool may_climb(const struct gp_width *w)
 {
 	uint32_t next = w->level + 1u;
-	if (next == GP_WIDTH_LEVELS || median(&w->alone) < SHORT_NS)
+	if (next == GP_WIDTH_LEVELS || w->yardstick.median_ns < SHORT_NS)
 		return false;
 	return !w->too_wide || next < w->too_wide || w->windows >= w->retry_after;
 }
@@ -80,7 +179,7 @@ static void take_up(struct gp_width *w, uint32_t level)
 
 static void give_up(struct gp_width *w, bool harmed)
 {
-	w->before_ns = median(&w->alone);
+	w->before = w->yardstick;
 	w->given_up = w->level;
 	w->harmed = harmed;
 	take_up(w, 0);
@@ -90,9 +189,12 @@ static void give_up(struct gp_width *w, bool harmed)
 // The yardstick is measured anew. True: the level that was given up was too wide.
 static bool decide(struct gp_width *w)
 {
-	uint64_t now = median(&w->alone), before = w->before_ns;
-	w->before_ns = 0;
-	if (now < SHORT_NS || above(now, WORSE, before) || above(before, WORSE, now)) {
+	const struct gp_yardstick *y = &w->yardstick;
+	uint32_t n = y->operations[0]; // if windows have others now, of those that had most, or least
+	n = n < w->before.least ? w->before.least : n > w->before.most ? w->before.most : n;
+	uint64_t now = alone(y, n), before = alone(&w->before, n);
+	w->before.most = 0;
+	if (y->median_ns < SHORT_NS || above(now, WORSE, before) || above(before, WORSE, now)) {
 		w->too_wide = 0; // but the patience stays: of a kind that varies much the median does too
 		w->had_chance = false;
 		return false;
@@ -108,21 +210,21 @@ static bool decide(struct gp_width *w)
 	return true;
 }
 
-static void judge(struct gp_width *w, uint64_t ns)
+static void judge(struct gp_width *w, uint64_t busy_ns, uint32_t operations)
 {
-	uint64_t yardstick = median(&w->alone);
+	uint64_t yardstick = alone(&w->yardstick, operations), ns[GP_WIDTH_SAMPLES];
 
-	add(&w->beside, ns);
+	add(&w->beside, busy_ns, operations);
+	scale(&w->beside, &w->yardstick, yardstick, ns);
 	w->stood++;
-	bool slow =
-		slower(&w->beside, SLOW, yardstick) > 1 ||
-		(full(&w->beside) && above(median(&w->beside), w->stood <= GP_WIDTH_SAMPLES ? GOOD : WORSE, yardstick));
-	if (slow || above(ns, BROKEN, yardstick)) {
+	bool slow = slower(ns, w->beside.count, SLOW, yardstick) > 1 ||
+		    (full(&w->beside) && above(median(ns), w->stood <= GP_WIDTH_SAMPLES ? GOOD : WORSE, yardstick));
+	if (slow || above(busy_ns, BROKEN, yardstick)) {
 		give_up(w, w->had_chance || (slow && w->stood < STANDS));
 		w->had_chance = !w->harmed;
 		return;
 	}
-	if (above(yardstick, BROKEN, ns) || faster(&w->beside, SLOW, yardstick) > 1) {
+	if (above(yardstick, BROKEN, busy_ns) || faster(ns, w->beside.count, SLOW, yardstick) > 1) {
 		give_up(w, false);
 		return;
 	}
@@ -131,14 +233,14 @@ static void judge(struct gp_width *w, uint64_t ns)
 		if (w->level >= w->too_wide) // it is not any more, or none was
 			w->patience = w->too_wide = 0;
 	}
-	if (full(&w->beside) && may_climb(w) && !above(median(&w->beside), GOOD, yardstick))
+	if (full(&w->beside) && may_climb(w) && !above(median(ns), GOOD, yardstick))
 		take_up(w, w->level + 1u);
 }
 
 // Nothing more is to be found out for now.
 static bool is_known(const struct gp_width *w)
 {
-	return full(&w->alone) && !w->before_ns && (!w->level || full(&w->beside)) && !may_climb(w);
+	return full(&w->alone) && !w->before.most && (!w->level || full(&w->beside)) && !may_climb(w);
 }
 
 static uint32_t find(struct gp_widths *all, uint64_t key)
@@ -166,31 +268,47 @@ uint32_t gp_width_opens(struct gp_widths *all, uint64_t key)
 	all->kinds -= is_known(w);
 	w->windows++;
 	all->kinds += is_known(w); // what was too wide may be tried again
-	all->level = w->windows % CONTROL ? w->level : 0;
+	all->level = w->windows % CONTROL && !w->unknown ? w->level : 0;
 	return all->level;
 }
 
-void gp_width_closes(struct gp_widths *all, uint64_t lasted_ns, bool judged)
+// A window that left nothing is over.
+static bool measure(struct gp_width *w, uint64_t busy_ns, uint32_t operations)
+{
+	bool too_wide = false;
+
+	add(&w->alone, busy_ns, operations);
+	if (!full(&w->alone))
+		return false;
+	w->yardstick = fit(&w->alone);
+	if (w->before.most)
+		too_wide = decide(w);
+	if (w->level && w->yardstick.median_ns < SHORT_NS)
+		take_up(w, 0);
+	if (!w->level && may_climb(w))
+		take_up(w, 1);
+	if (++w->asked == GP_WIDTH_SAMPLES || covers(&w->yardstick, w->unknown))
+		w->unknown = 0;
+	return too_wide;
+}
+
+void gp_width_closes(struct gp_widths *all, uint64_t busy_ns, uint64_t operations, bool judged)
 {
 	if (!all->open)
 		return;
 	struct gp_width *w = &all->width[all->open - 1];
+	uint32_t n = !operations ? 1 : operations < INT32_MAX ? (uint32_t)operations : INT32_MAX;
 	all->open = 0;
 	if (!judged)
 		return;
 	all->kinds -= is_known(w);
-	if (all->level) {
-		judge(w, lasted_ns);
+	if (!all->level) {
+		all->too_wide += measure(w, busy_ns, n);
+	} else if (covers(&w->yardstick, n)) {
+		judge(w, busy_ns, n);
 	} else {
-		add(&w->alone, lasted_ns);
-		if (full(&w->alone)) {
-			if (w->before_ns)
-				all->too_wide += decide(w);
-			if (w->level && median(&w->alone) < SHORT_NS)
-				take_up(w, 0);
-			if (!w->level && may_climb(w))
-				take_up(w, 1);
-		}
+		w->unknown = n;
+		w->asked = 0;
 	}
 	all->kinds += is_known(w);
 }

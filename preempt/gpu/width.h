@@ -12,23 +12,36 @@ enum {
 	GP_WIDTH_SAMPLES = 8, // windows by which a level is judged
 };
 
-// The latest windows, nanoseconds.
+// The latest windows: how long they had work, and of how many operations.
 struct gp_durations {
 	uint64_t ns[GP_WIDTH_SAMPLES];
+	uint32_t operations[GP_WIDTH_SAMPLES];
 	uint32_t count; // ever, since it was emptied
+};
+
+// How long windows of so many operations have work while nothing is left: a straight line through the middle of the windows that were seen.
+struct gp_yardstick {
+	uint64_t ns[2]; // of the two windows in the middle: as many are above the line as below
+	uint32_t operations[2];
+	uint64_t each_ns;     // that one more operation takes
+	uint64_t median_ns;   // of all the windows
+	uint32_t least, most; // operations that windows had; 0: there is no yardstick
 };
 
 // Zero: nothing is known.
 struct gp_width {
-	struct gp_durations alone;  // while nothing was left: the yardstick
+	struct gp_durations alone;  // while nothing was left
 	struct gp_durations beside; // while the level was left
+	struct gp_yardstick yardstick;
 	uint32_t windows;           // since the kind is known
 	uint32_t stood;             // windows that were judged since the level was taken up
+	uint32_t unknown;           // operations of a window that the yardstick says nothing of; 0: there is none
+	uint32_t asked;             // windows that have left nothing for that
 	uint8_t level;              // what its windows leave, but for those that measure the yardstick
 	uint8_t too_wide;           // the level that was found so last; 0: none
 	uint32_t retry_after;       // the number of windows at which that one may be tried again
 	uint32_t patience;          // windows that it waited for that last; 0: it did not
-	uint64_t before_ns;         // the yardstick as it was when the level was given up; 0: none was, or that is over
+	struct gp_yardstick before; // as it was when the level was given up; none: none was, or that is over
 	uint8_t given_up;           // that level
 	bool harmed;                // it made windows slow, and not by chance
 	bool had_chance;            // it was given up and taken up again, and has not stood since
@@ -46,8 +59,8 @@ struct gp_widths {
 };
 
 uint32_t gp_width_opens(struct gp_widths *, uint64_t key); // the level that the window leaves. Any key is a kind
-// The window is over. judged: its duration says how much it suffered from what it left.
-void gp_width_closes(struct gp_widths *, uint64_t lasted_ns, bool judged);
+// The window is over. judged: how long it had work, for so many operations, says how much it suffered from what it left.
+void gp_width_closes(struct gp_widths *, uint64_t busy_ns, uint64_t operations, bool judged);
 uint32_t gp_width_sms(uint32_t level, uint32_t sms); // of a GPU with so many; green contexts have SMs in multiples of 8
 
 #endif

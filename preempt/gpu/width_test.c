@@ -4,6 +4,7 @@
 #include "preempt/gpu/width.h"
 #include "test/units/check.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MS = 1000000 };
@@ -18,6 +19,19 @@ struct request {
 };
 
 static struct gp_widths all;
+// The same windows, of more operations: as long as all have as many, nothing else is decided.
+static struct gp_widths of_3, of_1000;
+static struct {
+	struct gp_widths *of;
+	uint64_t operations;
+} more[] = {{&of_3, 3}, {&of_1000, 1000}};
+
+static void forget(void)
+{
+	memset(&all, 0, sizeof all);
+	memset(&of_3, 0, sizeof of_3);
+	memset(&of_1000, 0, sizeof of_1000);
+}
 
 static double part(void) { return (double)random_number() / (double)(1ull << 53); }
 
@@ -29,8 +43,13 @@ static uint32_t window(const struct request *r, uint64_t key, double *lasted)
 	*lasted = r->cost[level] * (1 + r->noise * (part() + part() + part() + part() - 2) * 1.7); // about normal
 	if (part() < r->rare)
 		*lasted *= r->times;
-	gp_width_closes(&all, (uint64_t)(r->alone_ns * *lasted), true);
+	gp_width_closes(&all, (uint64_t)(r->alone_ns * *lasted), 1, true);
 	CHECK(all.kinds <= GP_WIDTH_KINDS);
+	for (int i = 0; i < 2; i++) {
+		CHECK(gp_width_opens(more[i].of, key) == level);
+		gp_width_closes(more[i].of, (uint64_t)(r->alone_ns * *lasted), more[i].operations, true);
+		CHECK(more[i].of->kinds == all.kinds && more[i].of->too_wide == all.too_wide);
+	}
 	return level;
 }
 
@@ -40,7 +59,7 @@ static void learn(const struct request *r)
 	uint32_t left = 0, slow = 0, first = 0;
 	double lasted;
 
-	memset(&all, 0, sizeof all);
+	forget();
 	for (uint32_t i = 1; i <= WINDOWS; i++) {
 		uint32_t level = window(r, 42, &lasted);
 		if (all.kinds && !first)
@@ -92,7 +111,7 @@ static void change(void)
 		for (uint32_t known = 33; known < 300; known++) { // also beside windows that measure the yardstick
 			double lasted;
 			uint32_t fell = 0;
-			memset(&all, 0, sizeof all);
+			forget();
 			for (uint32_t j = 0; j < known; j++)
 				window(&before, 7, &lasted);
 			CHECK(all.width[0].level == 3);
@@ -123,7 +142,7 @@ static void other(void)
 	static const struct request after = {"", 3 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
 	double lasted;
 
-	memset(&all, 0, sizeof all);
+	forget();
 	for (int i = 0; i < 1000; i++)
 		window(&before, 1, &lasted);
 	CHECK(all.width[0].level == 2 && all.width[0].retry_after > 1100);
@@ -139,7 +158,7 @@ static void drift(void)
 	uint32_t left = 0;
 	double lasted;
 
-	memset(&all, 0, sizeof all);
+	forget();
 	for (uint32_t i = 0; i < 6000; i++) {
 		r.alone_ns = 2 * MS * (1 + 0.2 * (i < 3000 ? i : 6000 - i) / 3000);
 		left += window(&r, 1, &lasted) == 3;
@@ -160,7 +179,7 @@ static void chance(void)
 
 	for (size_t i = 0; i < sizeof hitches / sizeof *hitches; i++)
 		for (int twice = 0; twice < 2; twice++) {
-			memset(&all, 0, sizeof all);
+			forget();
 			for (uint32_t j = 0; j < hitches[i].at; j++)
 				window(&indifferent, 1, &lasted);
 			for (int hitch = 0; hitch <= twice; hitch++) {
@@ -187,7 +206,7 @@ static void hidden(void)
 	double lasted;
 
 	for (int i = 0; i < 2; i++) {
-		memset(&all, 0, sizeof all);
+		forget();
 		for (int j = 0; j < 100; j++)
 			window(i ? &not_short : &before, 1, &lasted);
 		CHECK(all.width[0].level == 3);
@@ -204,7 +223,7 @@ static void again(void)
 	uint32_t tries = 0, last = 0, gap = 0;
 	double lasted;
 
-	memset(&all, 0, sizeof all);
+	forget();
 	for (uint32_t i = 1; i <= 20000; i++) {
 		if (window(&r, 1, &lasted) < 2)
 			continue;
@@ -237,10 +256,11 @@ static void bounds(void)
 {
 	static const struct request indifferent = {"", 2 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
 	static const uint64_t durations[] = {0, 1, 99, 400000, 2000000, UINT64_MAX / 100, UINT64_MAX - 1, UINT64_MAX};
+	static const uint64_t numbers[] = {0, 1, 1, 2, 7, 1000, UINT32_MAX, UINT64_MAX};
 	double lasted;
 
 	// As many kinds as there is room for keep what they learnt; of more, the one goes that was used least recently.
-	memset(&all, 0, sizeof all);
+	forget();
 	for (int i = 0; i < 50; i++)
 		for (uint64_t key = 1; key <= GP_WIDTH_KINDS; key++)
 			window(&indifferent, key, &lasted);
@@ -251,27 +271,29 @@ static void bounds(void)
 	CHECK(all.kinds == GP_WIDTH_KINDS - 2 && gp_width_opens(&all, 0) == 3); // the same as 1
 
 	// Nothing is learnt of windows that are not judged, nor of one that is closed twice.
-	memset(&all, 0, sizeof all);
+	forget();
 	for (int i = 0; i < 1000; i++) {
 		CHECK(gp_width_opens(&all, 9) == 0);
-		gp_width_closes(&all, 2 * MS, false);
-		gp_width_closes(&all, 2 * MS, true);
+		gp_width_closes(&all, 2 * MS, 1, false);
+		gp_width_closes(&all, 2 * MS, 1, true);
 	}
 	CHECK(all.kinds == 0 && all.width[0].alone.count == 0);
+	forget();
 	for (int i = 0; i < 40; i++)
 		window(&indifferent, 9, &lasted);
 	uint32_t level = all.width[0].level;
 	for (int i = 0; i < 1000; i++) {
 		gp_width_opens(&all, 9);
-		gp_width_closes(&all, 1000 * MS, false);
+		gp_width_closes(&all, 1000 * MS, 1, false);
 	}
 	CHECK(level == 3 && all.width[0].level == 3);
 
 	// Whatever happens.
-	memset(&all, 0, sizeof all);
+	forget();
 	for (int i = 0; i < 300000; i++) {
 		CHECK(gp_width_opens(&all, random_number() % 70) < GP_WIDTH_LEVELS);
-		gp_width_closes(&all, durations[random_number() % 8], random_number() % 8 != 0);
+		gp_width_closes(&all, durations[random_number() % 8], numbers[random_number() % 8],
+				random_number() % 8 != 0);
 		CHECK(all.kinds <= GP_WIDTH_KINDS);
 	}
 
@@ -282,10 +304,81 @@ static void bounds(void)
 			CHECK(gp_width_sms(l, sms[i][0]) == sms[i][l + 1]);
 }
 
+// Requests that come at random and are served one after another, so that windows hold several of them, with gaps where none is there.
+struct traffic {
+	const char *name;
+	double load;         // alone
+	double times;        // that a request takes as long beside best effort, whatever its width
+	double noise;        // of a request
+	double mixed;        // this part of all requests takes three times as long
+	uint64_t operations; // of a request
+	uint32_t level;      // that windows are to leave, but for the first few
+	double leaves;       // at least this part of them
+};
+
+static void serve(const struct traffic *t)
+{
+	enum { WINDOWS = 20000, LEARNING = 100, MOST = 1000 };
+	const double service = 2 * MS, stop = 0.15 * MS, grace = 0.5 * MS;
+	const double apart = service * (1 + 2 * t->mixed) / t->load;
+	double arrives = 0, requests = 0;
+	uint32_t left = 0, most = 0;
+
+	forget();
+	for (uint32_t i = 0; i < WINDOWS; i++) {
+		uint32_t level = gp_width_opens(&all, 1), n = 0;
+		double opened = arrives, now = opened + stop, gaps = 0;
+		while (n < MOST && arrives < now + grace) {
+			if (arrives > now) {
+				gaps += arrives - now;
+				now = arrives;
+			}
+			double is = service * (1 + t->noise * (part() + part() + part() + part() - 2) * 1.7);
+			now += is * (part() < t->mixed ? 3 : 1) * (level ? t->times : 1);
+			arrives += -log(1 - part()) * apart;
+			n++;
+		}
+		gp_width_closes(&all, (uint64_t)(now - opened - gaps), n * t->operations, true);
+		if (arrives < now + grace) // the queue is dropped where it does not end
+			arrives = now + 2 * grace;
+		if (i >= LEARNING)
+			left += level == t->level;
+		requests += n;
+		most = n > most ? n : most;
+	}
+	printf("%s, load %.2f: %.3f leave level %u, %llu times too wide, %.1f requests a window, %u at most\n", t->name,
+	       t->load, (double)left / (WINDOWS - LEARNING), t->level, (unsigned long long)all.too_wide,
+	       requests / WINDOWS, most);
+	CHECK(left >= t->leaves * (WINDOWS - LEARNING));
+}
+
+static const struct traffic streams[] = {
+	{"indifferent", 0.5, 1, 0, 0, 1, 3, 0.8},
+	{"indifferent", 0.7, 1, 0, 0, 1, 3, 0.8},
+	{"indifferent", 0.9, 1, 0, 0, 1, 3, 0.8},
+	{"varies by 3 %, indifferent", 0.5, 1, 0.03, 0, 3, 3, 0.8},
+	{"varies by 3 %, indifferent", 0.7, 1, 0.03, 0, 3, 3, 0.8},
+	{"varies by 3 %, indifferent", 0.9, 1, 0.03, 0, 3, 3, 0.8},
+	{"suffers", 0.5, 1.2, 0.01, 0, 1, 0, 0.98},
+	{"suffers", 0.7, 1.2, 0.01, 0, 1, 0, 0.98},
+	{"suffers", 0.9, 1.2, 0.01, 0, 1, 0, 0.98},
+	{"suffers a little", 0.5, 1.07, 0.01, 0, 3, 0, 0.98},
+	{"suffers a little", 0.7, 1.07, 0.01, 0, 3, 0, 0.98},
+	{"suffers a little", 0.9, 1.07, 0.01, 0, 3, 0, 0.98},
+	{"short and long ones", 0.5, 1, 0.01, 0.5, 1, 0, 0.95},
+	{"short and long ones", 0.7, 1, 0.01, 0.5, 1, 0, 0.95},
+	{"short and long ones", 0.9, 1, 0.01, 0.5, 1, 0, 0.95},
+	{"short and long ones, suffers", 0.5, 1.2, 0.01, 0.5, 1, 0, 0.98},
+	{"short and long ones, suffers", 0.7, 1.2, 0.01, 0.5, 1, 0, 0.98},
+	{"short and long ones, suffers", 0.9, 1.2, 0.01, 0.5, 1, 0, 0.98},
+};
+
 int main(void)
 {
 	for (size_t i = 0; i < sizeof requests / sizeof *requests; i++)
 		learn(&requests[i]);
+	for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+		serve(&streams[i]);
 	change();
 	other();
 	drift();

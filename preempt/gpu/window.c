@@ -40,7 +40,9 @@ static bool any_busy(struct gp_segment *s, uint64_t slots)
 static struct measure {
 	struct gp_widths widths;
 	uint64_t opened_ns, finished_ns; // of the window; the work of its contexts that are closed had finished
+	uint64_t operations;             // of these contexts, in the window
 	bool contested;                  // when it opened, a lower level that goes on beside it had work
+	bool joined;                     // by a second context: where one has no work, another may have
 } measures[GP_GPUS];
 
 // What kind of request begins with an operation: alike are those that begin with the same function, or graph, on as many blocks, or with as
@@ -73,16 +75,21 @@ static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64
 	if (!g->going_on || !first || in_the_way(g))
 		return 0;
 	m->opened_ns = now;
+	m->finished_ns = m->operations = 0;
+	m->joined = false;
 	m->contested = any_busy(g->segment, g->going_on);
 	return gp_width_sms(gp_width_opens(&m->widths, kind(first)), (uint32_t)g->sms);
 }
 
 // A context is closed whose work had finished at a time; 0: it may not have. last: so the window is over.
-static void measure(struct gp_gpu *g, uint64_t finished_ns, bool last)
+static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 {
+	struct gp_gpu *g = c->gpu;
 	struct measure *m = &measures[g - gp_gpu];
 	struct gp_slot *slot = gp_own_slot(g);
 
+	m->operations += c->seen_activity - c->activity_before;
+	c->activity_before = c->seen_activity;
 	if (!finished_ns)
 		m->contested = false;
 	if (m->finished_ns < finished_ns)
@@ -90,7 +97,11 @@ static void measure(struct gp_gpu *g, uint64_t finished_ns, bool last)
 	if (!last || !m->widths.open)
 		return;
 	uint64_t lasted = m->finished_ns > m->opened_ns ? m->finished_ns - m->opened_ns : 0;
-	gp_width_closes(&m->widths, lasted, m->contested && !in_the_way(g));
+	uint64_t gaps = m->joined ? 0 : c->gaps_ns - c->gaps_before_ns;
+	// More than the window lasted: a thread that submits ended one before, and was kept from counting it until another thread had
+	// opened this window.
+	bool judged = m->contested && !in_the_way(g) && gaps <= lasted;
+	gp_width_closes(&m->widths, lasted - gaps, m->operations, judged);
 	slot->width.kinds = m->widths.kinds;
 	slot->width.too_wide = m->widths.too_wide;
 }
@@ -132,7 +143,7 @@ static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
 {
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t lasted = now - line->window_opened_ns;
-	gp_width_closes(&measures[g - gp_gpu].widths, 0, false); // unless it was measured, its work goes on
+	gp_width_closes(&measures[g - gp_gpu].widths, 0, 0, false); // unless it was measured, its work goes on
 	gp_count(&slot->window_ns, lasted);
 	gp_count_time(&slot->times.windows, lasted);
 	line->window_opened_ns = 0;
@@ -171,7 +182,10 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	if (g->open_contexts++ == 0) {
 		g->busy_since_ns = now;
 		wakes |= publish(g, first, now);
+	} else {
+		measures[g - gp_gpu].joined = true;
 	}
+	c->gaps_before_ns = c->gaps_ns;
 	c->open = 1;
 	pthread_spin_unlock(&g->lock);
 	return wakes;
@@ -262,11 +276,12 @@ void gp_gpu_attached(struct gp_gpu *g)
 }
 
 // g->lock is held. finished_ns: when the work of the context had; 0: it may not have.
-static void close_context(struct gp_gpu *g, uint64_t finished_ns)
+static void close_context(struct gp_context *c, uint64_t finished_ns)
 {
+	struct gp_gpu *g = c->gpu;
 	uint64_t now = gp_now_ns();
 
-	measure(g, finished_ns, g->open_contexts == 1);
+	measure(c, finished_ns, g->open_contexts == 1);
 	if (--g->open_contexts != 0)
 		return;
 	unpublish(g, now);
@@ -298,7 +313,7 @@ static bool close_window(struct gp_context *c)
 		return false;
 	}
 	gp_hold_release(c); // before anybody can open the next window
-	close_context(g, c->idle_since_ns);
+	close_context(c, c->idle_since_ns);
 	pthread_spin_unlock(&g->lock);
 	return true;
 }
@@ -308,12 +323,12 @@ void gp_window_drop(struct gp_context *c)
 {
 	pthread_spin_lock(&c->gpu->lock);
 	if (c->open)
-		close_context(c->gpu, 0);
+		close_context(c, 0);
 	c->open = 0;
 	pthread_spin_unlock(&c->gpu->lock);
 }
 
-void gp_note_gap(struct gp_context *c, uint64_t gap_ns)
+static void note_gap(struct gp_context *c, uint64_t gap_ns)
 {
 	uint64_t us = gap_ns / 1000;
 	int bucket = us ? 64 - __builtin_clzll(us) : 0;
@@ -322,6 +337,22 @@ void gp_note_gap(struct gp_context *c, uint64_t gap_ns)
 	if (++c->gaps[bucket] >= 1024) // forget slowly: behaviour changes
 		for (int i = 0; i < GP_GAP_BUCKETS; i++)
 			c->gaps[i] = c->gaps[i] / 2;
+}
+
+// It is counted before the mark goes, so that who finds the context busy finds no gap that is still to be counted. Of threads that come at
+// once, the one counts it that takes the mark away.
+void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns)
+{
+	uint64_t gap = gp_now_ns() - idle_since_ns;
+
+	c->gaps_ns += gap;
+	if (__atomic_compare_exchange_n((uint64_t *)&c->idle_since_ns, &idle_since_ns, 0, false, __ATOMIC_SEQ_CST,
+					__ATOMIC_SEQ_CST)) {
+		note_gap(c, gap);
+	} else {
+		c->gaps_ns -= gap;
+		c->idle_since_ns = 0; // another mark was set since: it too is before this work
+	}
 }
 
 // The grace period, nanoseconds, from the idle gaps seen. A window that closes too early costs the request's next submission a

@@ -53,7 +53,7 @@ bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
 
 // What is learnt: the level that the next window leaves, and what was told of the last one.
 static uint32_t level, opened, closed;
-static uint64_t key_opened, lasted_closed;
+static uint64_t key_opened, busy_closed, operations_closed;
 static bool judged_closed;
 uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
 {
@@ -62,13 +62,14 @@ uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
 	key_opened = key;
 	return level;
 }
-void gp_width_closes(struct gp_widths *w, uint64_t lasted_ns, bool judged)
+void gp_width_closes(struct gp_widths *w, uint64_t busy_ns, uint64_t operations, bool judged)
 {
 	if (!w->open)
 		return;
 	w->open = 0;
 	closed++;
-	lasted_closed = lasted_ns;
+	busy_closed = busy_ns;
+	operations_closed = operations;
 	judged_closed = judged;
 	w->kinds = 3;
 	w->too_wide = 4;
@@ -134,6 +135,73 @@ static void finishes(struct gp_context *c, uint64_t opened_ns, uint64_t after)
 	CHECK(gp_window_watch(c, c->idle_since_ns) == 0 && !c->open);
 }
 
+// An operation is submitted to a context that has been idle for so long.
+static void submit(struct gp_context *c, uint64_t idle_ns)
+{
+	c->activity++;
+	c->idle_since_ns = gp_now_ns() - idle_ns;
+	gp_end_gap(c, c->idle_since_ns);
+	CHECK(!c->idle_since_ns);
+}
+
+// What a window is judged by: the time in which it had work, and the operations.
+static void work(struct gp_context *c, struct gp_context *second, const struct gp_operation *first)
+{
+	const uint64_t lasted = 1000000ull * MS; // more than the test
+	struct gp_line *line = gp_own_line(c->gpu);
+
+	// Gaps in the window have no work. That before it is none of its own.
+	submit(c, 5 * MS);
+	gp_window_open(c, first);
+	uint64_t before = c->gaps_ns;
+	submit(c, 3 * MS);
+	c->activity += 4;
+	submit(c, 2 * MS);
+	uint64_t gaps = c->gaps_ns - before;
+	CHECK(gaps >= 5 * MS);
+	finishes(c, line->window_opened_ns, lasted);
+	CHECK(busy_closed == lasted - gaps && operations_closed == 7 && judged_closed);
+	submit(c, 0);
+	gp_window_open(c, first);
+	finishes(c, line->window_opened_ns, 2 * MS);
+	CHECK(busy_closed == 2 * MS && operations_closed == 1 && judged_closed);
+
+	// Of two threads that end a gap one counts it, and none does where there is another mark by then. That is gone too.
+	gp_window_open(c, first);
+	before = c->gaps_ns;
+	uint64_t mark = c->idle_since_ns = gp_now_ns() - 3 * MS;
+	gp_end_gap(c, mark);
+	gaps = c->gaps_ns - before;
+	CHECK(gaps >= 3 * MS);
+	gp_end_gap(c, mark);
+	CHECK(c->gaps_ns - before == gaps && !c->idle_since_ns);
+	c->idle_since_ns = mark + 1;
+	gp_end_gap(c, mark);
+	CHECK(c->gaps_ns - before == gaps && !c->idle_since_ns);
+	finishes(c, line->window_opened_ns, lasted);
+	CHECK(busy_closed == lasted - gaps && judged_closed);
+
+	// A gap longer than the window was before it.
+	gp_window_open(c, first);
+	submit(c, 3 * MS);
+	finishes(c, line->window_opened_ns, 2 * MS);
+	CHECK(!judged_closed);
+
+	// Where two contexts have work, a gap of one is none of the window, and operations are those of both.
+	for (int swapped = 0; swapped < 2; swapped++) {
+		submit(c, 0);
+		gp_window_open(c, first);
+		uint64_t opened_ns = line->window_opened_ns;
+		second->activity++;
+		gp_window_open(second, first);
+		submit(c, 3 * MS);
+		submit(second, 4 * MS);
+		finishes(swapped ? second : c, opened_ns, lasted);
+		finishes(swapped ? c : second, opened_ns, lasted);
+		CHECK(busy_closed == lasted && operations_closed == 4 && judged_closed);
+	}
+}
+
 static void learn(void)
 {
 	struct gp_gpu *g = &gp_gpu[1];
@@ -189,7 +257,7 @@ static void learn(void)
 			gp_line_of(s, 50)->window_opened_ns = cases[i].same_after;
 			finishes(c, line->window_opened_ns, 5 * MS);
 			CHECK(closed == cases[i].learns && !line->window_opened_ns);
-			CHECK(!closed || (lasted_closed == 5 * MS && judged_closed == cases[i].judged));
+			CHECK(!closed || (busy_closed == 5 * MS && judged_closed == cases[i].judged));
 		}
 	CHECK(view->own.width.kinds == 3 && view->own.width.too_wide == 4);
 	gp_line_of(s, 50)->window_opened_ns = 0;
@@ -204,7 +272,7 @@ static void learn(void)
 		finishes(swapped ? second : c, began, 7 * MS);
 		CHECK(!closed);
 		finishes(swapped ? c : second, began, 6 * MS);
-		CHECK(closed == 1 && lasted_closed == 7 * MS && judged_closed);
+		CHECK(closed == 1 && busy_closed == 7 * MS && judged_closed);
 	}
 	gp_window_open(c, &copy);
 	gp_window_open(second, &copy);
@@ -212,6 +280,8 @@ static void learn(void)
 	gp_window_drop(c); // ends with work that may be unfinished
 	finishes(second, began, 6 * MS);
 	CHECK(!judged_closed);
+
+	work(c, second, &copy);
 
 	// A window that is taken back tells nothing, and leaves nothing when it is there again.
 	level = 2;

@@ -135,12 +135,14 @@ struct gp_context {
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
 	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed
+	_Atomic uint64_t gaps_ns;   // time without work that submissions ended, ever
 	_Alignas(64) struct gp_refused_call hold_refusal;
 	struct gp_refused_call blp_refusal;
 	struct gp_hold hold;
-	uint64_t seen_activity; // watcher only
-	uint64_t unfinished_ns; // watcher only: since when work has been unfinished; 0 = it is not
-	struct {                // fill.c
+	uint64_t seen_activity;                   // watcher only
+	uint64_t unfinished_ns;                   // watcher only: since when work has been unfinished; 0 = it is not
+	uint64_t activity_before, gaps_before_ns; // under the GPU's lock: what was counted before the window
+	struct {                                  // fill.c
 		_Atomic uint32_t ready;
 		CUfunction fill, copy, fill_narrow, copy_narrow;
 	} fill;

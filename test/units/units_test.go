@@ -67,7 +67,7 @@ func TestUnits(t *testing.T) {
 			t.Run(strings.TrimPrefix(test, root+"/")+sanitizer, func(t *testing.T) {
 				program := filepath.Join(t.TempDir(), "test")
 				build := exec.Command("cc", append([]string{"-std=gnu11", "-O1", "-g", "-Wall", "-I" + root, "-o", program}, sources(t, test)...)...)
-				build.Args = append(build.Args, "-lpthread")
+				build.Args = append(build.Args, "-lpthread", "-lm")
 				if sanitizer != "" {
 					build.Args = append(build.Args, sanitizer)
 				}
