@@ -210,7 +210,8 @@ static bool decide(struct gp_width *w)
 	return true;
 }
 
-static void judge(struct gp_width *w, uint64_t busy_ns, uint32_t operations)
+// broken: it was found to be slow while it was open.
+static void judge(struct gp_width *w, uint64_t busy_ns, uint32_t operations, bool broken)
 {
 	uint64_t yardstick = alone(&w->yardstick, operations), ns[GP_WIDTH_SAMPLES];
 
@@ -219,7 +220,7 @@ static void judge(struct gp_width *w, uint64_t busy_ns, uint32_t operations)
 	w->stood++;
 	bool slow = slower(ns, w->beside.count, SLOW, yardstick) > 1 ||
 		    (full(&w->beside) && above(median(ns), w->stood <= GP_WIDTH_SAMPLES ? GOOD : WORSE, yardstick));
-	if (slow || above(busy_ns, BROKEN, yardstick)) {
+	if (slow || broken || above(busy_ns, BROKEN, yardstick)) {
 		give_up(w, w->had_chance || (slow && w->stood < STANDS));
 		w->had_chance = !w->harmed;
 		return;
@@ -265,11 +266,30 @@ uint32_t gp_width_opens(struct gp_widths *all, uint64_t key)
 
 	all->used[at] = ++all->clock;
 	all->open = at + 1;
+	all->slow = false;
 	all->kinds -= is_known(w);
 	w->windows++;
 	all->kinds += is_known(w); // what was too wide may be tried again
 	all->level = w->windows % CONTROL && !w->unknown ? w->level : 0;
 	return all->level;
+}
+
+static uint32_t number(uint64_t operations)
+{
+	return !operations ? 1 : operations < INT32_MAX ? (uint32_t)operations : INT32_MAX;
+}
+
+// More operations may come: it is slow if it took too long for all that it has, and for as few as windows ever had.
+bool gp_width_falls(struct gp_widths *all, uint64_t busy_ns, uint64_t operations)
+{
+	if (!all->open || !all->level)
+		return false;
+	const struct gp_yardstick *y = &all->width[all->open - 1].yardstick;
+	uint32_t n = number(operations);
+	if (n < y->least)
+		n = y->least;
+	all->slow = above(busy_ns, BROKEN, alone(y, n));
+	return all->slow || !covers(y, n);
 }
 
 // A window that left nothing is over.
@@ -297,15 +317,15 @@ void gp_width_closes(struct gp_widths *all, uint64_t busy_ns, uint64_t operation
 	if (!all->open)
 		return;
 	struct gp_width *w = &all->width[all->open - 1];
-	uint32_t n = !operations ? 1 : operations < INT32_MAX ? (uint32_t)operations : INT32_MAX;
+	uint32_t n = number(operations);
 	all->open = 0;
 	if (!judged)
 		return;
 	all->kinds -= is_known(w);
 	if (!all->level) {
 		all->too_wide += measure(w, busy_ns, n);
-	} else if (covers(&w->yardstick, n)) {
-		judge(w, busy_ns, n);
+	} else if (all->slow || covers(&w->yardstick, n)) {
+		judge(w, busy_ns, n, all->slow);
 	} else {
 		w->unknown = n;
 		w->asked = 0;

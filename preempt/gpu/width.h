@@ -54,11 +54,14 @@ struct gp_widths {
 	uint64_t clock;
 	uint32_t open;     // place of the kind whose window is open, and 1 more; 0: none is
 	uint32_t level;    // that this window leaves
+	bool slow;         // it was so slow that it leaves nothing any more
 	uint64_t kinds;    // whose width is known now
 	uint64_t too_wide; // times that a level was found so
 };
 
 uint32_t gp_width_opens(struct gp_widths *, uint64_t key); // the level that the window leaves. Any key is a kind
+// The window has had work for so long, for so many operations, and its work goes on. True: it is to leave nothing any more.
+bool gp_width_falls(struct gp_widths *, uint64_t busy_ns, uint64_t operations);
 // The window is over. judged: how long it had work, for so many operations, says how much it suffered from what it left.
 void gp_width_closes(struct gp_widths *, uint64_t busy_ns, uint64_t operations, bool judged);
 uint32_t gp_width_sms(uint32_t level, uint32_t sms); // of a GPU with so many; green contexts have SMs in multiples of 8

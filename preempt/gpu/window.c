@@ -385,6 +385,25 @@ static uint64_t grace(struct gp_context *c)
 	return best;
 }
 
+// A window that is much slower than without best effort beside it leaves nothing any more, though it is open. While no work is there,
+// or was announced, nothing suffers.
+static void watch_width(struct gp_context *c, uint64_t now)
+{
+	struct gp_gpu *g = c->gpu;
+	struct measure *m = &measures[g - gp_gpu];
+
+	if (!g->segment || !gp_own_line(g)->leaves || c->hint.until_ns > now)
+		return;
+	pthread_spin_lock(&g->lock);
+	// In this order: gaps that end later make it seem to have had work for less, and operations for more.
+	if (!c->idle_since_ns && !m->joined) {
+		uint64_t from = m->opened_ns + (c->gaps_ns - c->gaps_before_ns);
+		if (now > from && gp_width_falls(&m->widths, now - from, c->activity - c->activity_before))
+			gp_own_line(g)->leaves = 0;
+	}
+	pthread_spin_unlock(&g->lock);
+}
+
 // Returns nanoseconds to the next look.
 static uint64_t watch_hold(struct gp_context *c, uint64_t now)
 {
@@ -438,6 +457,7 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 
 uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 {
+	watch_width(c, now);
 	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
 	return hold && hold < work ? hold : work;
 }

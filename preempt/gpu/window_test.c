@@ -62,6 +62,18 @@ uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
 	key_opened = key;
 	return level;
 }
+// What is told of a window that is open, and the answer.
+static uint32_t looks;
+static uint64_t busy_looked, operations_looked;
+static bool falls;
+bool gp_width_falls(struct gp_widths *w, uint64_t busy_ns, uint64_t operations)
+{
+	CHECK(w->open);
+	looks++;
+	busy_looked = busy_ns;
+	operations_looked = operations;
+	return falls;
+}
 void gp_width_closes(struct gp_widths *w, uint64_t busy_ns, uint64_t operations, bool judged)
 {
 	if (!w->open)
@@ -202,6 +214,52 @@ static void work(struct gp_context *c, struct gp_context *second, const struct g
 	}
 }
 
+// The watcher looks at a window that leaves SMs, while it has work. If it is slow, nothing is left any more.
+static void fall(struct gp_context *c, struct gp_context *second, const struct gp_operation *first)
+{
+	struct gp_line *line = gp_own_line(c->gpu);
+
+	for (level = 0; level < 2; level++) {
+		looks = 0;
+		submit(c, 0);
+		gp_window_open(c, first);
+		uint64_t opened_ns = line->window_opened_ns, before = c->gaps_ns;
+		c->activity += 2;
+		CHECK(gp_window_watch(c, opened_ns) && !looks); // a look that began before it opened
+		CHECK(gp_window_watch(c, opened_ns + 3 * MS) && looks == level && line->leaves == level * SMS);
+		CHECK(!level || (busy_looked == 3 * MS && operations_looked == 3));
+		c->idle_since_ns = opened_ns + 4 * MS;
+		gp_settings.grace_min_ns = gp_settings.grace_max_ns = 1 * MS;
+		CHECK(gp_window_watch(c, opened_ns + 4 * MS) && looks == level); // it has no work
+		gp_settings.grace_min_ns = gp_settings.grace_max_ns = 0;
+		submit(c, 1 * MS);
+		uint64_t gap = c->gaps_ns - before;
+		c->hint.until_ns = UINT64_MAX;
+		CHECK(gp_window_watch(c, opened_ns + gap + 5 * MS) && looks == level); // it is to come
+		c->hint.until_ns = 0;
+		falls = true;
+		CHECK(gp_window_watch(c, opened_ns + gap + 5 * MS) && looks == 2 * level);
+		CHECK(!level || (busy_looked == 5 * MS && operations_looked == 4));
+		CHECK(line->leaves == 0 && line->window_opened_ns == opened_ns);
+		CHECK(gp_window_watch(c, opened_ns + gap + 6 * MS) && looks == 2 * level && line->leaves == 0);
+		finishes(c, opened_ns, 1000000ull * MS);
+		CHECK(closed && judged_closed);
+
+		// Of two contexts nothing is known before both have no work.
+		submit(c, 0);
+		submit(second, 0);
+		gp_window_open(c, first);
+		gp_window_open(second, first);
+		opened_ns = line->window_opened_ns;
+		looks = 0;
+		CHECK(gp_window_watch(c, opened_ns + 3 * MS) && !looks && line->leaves == level * SMS);
+		finishes(c, opened_ns, 4 * MS);
+		CHECK(gp_window_watch(second, opened_ns + 5 * MS) && !looks);
+		finishes(second, opened_ns, 6 * MS);
+		falls = false;
+	}
+}
+
 static void learn(void)
 {
 	struct gp_gpu *g = &gp_gpu[1];
@@ -282,6 +340,7 @@ static void learn(void)
 	CHECK(!judged_closed);
 
 	work(c, second, &copy);
+	fall(c, second, &copy);
 
 	// A window that is taken back tells nothing, and leaves nothing when it is there again.
 	level = 2;

@@ -123,6 +123,44 @@ func TestWidthIsLearnt(t *testing.T) {
 	})
 }
 
+// A request that takes much longer than it should leaves nothing any more, though it is not over, and until it is.
+func TestWidthFalls(t *testing.T) {
+	t.Parallel()
+	s := newSpatial(t)
+	s.works()
+	kind := s.learns(1, 64)
+	now := func() (open bool, sms uint32) {
+		peer := s.m.peer(s.lc)
+		return peer.WindowOpen, peer.Width.SMs
+	}
+	for range 4 { // the machine may be slow, and some windows leave nothing to measure that
+		s.lc.say("request %d %d", kind, 30000)
+		s.lc.hears("begun")
+		_, left := now()
+		if left == 64 {
+			s.m.until("the window leaves nothing any more", func() bool {
+				open, sms := now()
+				if !open {
+					t.Fatal("the window is closed though its request is not over")
+				}
+				return sms == 0
+			})
+		}
+		s.lc.say("%d", 30000)
+		for open := true; open; {
+			var sms uint32
+			if open, sms = now(); left == 64 && sms != 0 {
+				t.Fatalf("the window leaves %d SMs again", sms)
+			}
+		}
+		s.lc.hears("done")
+		if left == 64 {
+			return
+		}
+	}
+	t.Fatal("no request leaves what was learnt")
+}
+
 // Requests that suffer from any width leave nothing.
 func TestWidthIsNotLeft(t *testing.T) {
 	t.Parallel()
