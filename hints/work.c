@@ -7,14 +7,25 @@ _Atomic uint64_t gp_last_arrival_ns;
 
 void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 {
-	if (!gp_settings.hints)
+	const bool hints = gp_settings.hints, spatial = c->gpu->going_on;
+	if (!hints && !spatial)
 		return;
 	uint64_t now = gp_now_ns();
-	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH;
+	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH, copies = !c->open && s->work == GP_COPY;
 	uint64_t awaited =
 		c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
+	uint64_t copied =
+		kernels && c->copied_ns ? __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
+	// A copy that opens the window announces kernels. Without a hint it asks what follows.
+	bool hint = copies && hints && !awaited && slot && c->gpu->lower_peers && gp_settings.hint_copy;
 
+	if (hint || (copies && spatial))
+		c->copied_ns = hint ? now | 1 : now & ~1ull;
+	if (copied && spatial)
+		gp_window_follow(c, s);
+	if (!hints)
+		return;
 	if (awaited) {
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
@@ -28,22 +39,17 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		a->dropped = __atomic_exchange_n((uint32_t *)&gp_hint_dropped, GP_DROPPED_NONE, __ATOMIC_RELAXED);
 		a->at_ns = now;
 	}
-	// A copy that opens the window announces kernels.
-	if (!slot || !c->gpu->lower_peers)
+	if (!slot)
 		return;
 	struct gp_hint_counters *counters = &slot->hint[GP_HINT_COPY];
-	if (!c->open && !awaited && s->work == GP_COPY && gp_settings.hint_copy) {
+	if (hint) {
 		gp_count(&counters->given, 1);
-		c->copied_ns = now;
-	} else if (kernels) {
-		uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
-		if (copied) {
-			gp_count(&counters->hit, 1);
-			gp_hint_copy_hit();
-			gp_count(&counters->waited_ns, now - copied);
-			gp_count(&counters->saved_ns,
-				 now - copied < gp_hint_default_switch_ns ? now - copied : gp_hint_default_switch_ns);
-		}
+	} else if (copied & 1) {
+		uint64_t waited = now > copied ? now - copied : 0;
+		gp_count(&counters->hit, 1);
+		gp_hint_copy_hit();
+		gp_count(&counters->waited_ns, waited);
+		gp_count(&counters->saved_ns, waited < gp_hint_default_switch_ns ? waited : gp_hint_default_switch_ns);
 	}
 }
 
@@ -63,7 +69,7 @@ void gp_hint_closed(struct gp_context *c, uint64_t now)
 	uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 
-	if (copied && slot) {
+	if (copied & 1 && slot) {
 		gp_count(&slot->hint[GP_HINT_COPY].wrong, 1);
 		gp_count(&slot->hint[GP_HINT_COPY].waited_ns, now - copied);
 		gp_hint_copy_wrong(now - copied);

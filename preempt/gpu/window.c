@@ -43,6 +43,8 @@ static struct measure {
 	uint64_t operations;             // of these contexts, in the window
 	bool contested;                  // when it opened, a lower level that goes on beside it had work
 	bool joined;                     // by a second context: where one has no work, another may have
+	uint64_t copy; // kind of the copy that opened it, while it is not known what follows; 0: none did, or it is
+	struct gp_context *copied_in;
 } measures[GP_GPUS];
 
 // What kind of request begins with an operation: alike are those that begin with the same function, or graph, on as many blocks, or with as
@@ -63,23 +65,41 @@ static uint64_t kind(const struct gp_operation *o)
 	}
 	for (size_t i = 0; i < sizeof of; i++)
 		key = (key ^ ((unsigned char *)of)[i]) * 1099511628211ull;
-	return key;
+	return key ? key : 1;
 }
 
 static bool in_the_way(struct gp_gpu *g) { return gp_windows_open(g->segment, g->same | g->higher); }
 
-// How many SMs the window leaves that opens. Nothing where it is not known what comes, nor where another process needs room too.
+// The window leaves what is learnt of its kind: how many SMs.
+static uint32_t leave_of(struct gp_gpu *g, uint64_t key)
+{
+	uint32_t sms = gp_width_sms(gp_width_opens(&measures[g - gp_gpu].widths, key), (uint32_t)g->sms);
+	if (sms)
+		gp_count(&gp_own_slot(g)->width.leaving, 1);
+	return sms;
+}
+
+// How many SMs the window leaves that opens. Nothing where it is not known what comes, nor where another process needs room too. A copy
+// says little: many requests begin with one as large.
 static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
 {
 	struct measure *m = &measures[g - gp_gpu];
+	m->copy = 0;
 	if (!g->going_on || !first || in_the_way(g))
 		return 0;
 	m->opened_ns = now;
 	m->finished_ns = m->operations = 0;
 	m->joined = false;
 	m->contested = any_busy(g->segment, g->going_on);
-	return gp_width_sms(gp_width_opens(&m->widths, kind(first)), (uint32_t)g->sms);
+	if (first->work != GP_COPY)
+		return leave_of(g, kind(first));
+	m->copy = kind(first);
+	return 0;
 }
+
+// The launch path takes no lock for that: the watcher goes on from here. What comes too late, or is of another window that was closed
+// meanwhile, makes one window one of another kind.
+void gp_window_follow(struct gp_context *c, const struct gp_operation *o) { c->follows = kind(o); }
 
 // A context is closed whose work had finished at a time; 0: it may not have. last: so the window is over.
 static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
@@ -94,6 +114,8 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 		m->contested = false;
 	if (m->finished_ns < finished_ns)
 		m->finished_ns = finished_ns;
+	if (last)
+		m->copy = 0;
 	if (!last || !m->widths.open)
 		return;
 	uint64_t lasted = m->finished_ns > m->opened_ns ? m->finished_ns - m->opened_ns : 0;
@@ -120,10 +142,7 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 		gp_count(&slot->windows, 1);
 		if (any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
-		uint32_t leaves = leave(g, first, now);
-		if (leaves)
-			gp_count(&slot->width.leaving, 1);
-		line->leaves = leaves;
+		line->leaves = leave(g, first, now);
 		line->window_opened_ns = now; // last: who sees the window sees what it leaves
 	}
 	if (!line->busy) {
@@ -144,6 +163,7 @@ static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t lasted = now - line->window_opened_ns;
 	gp_width_closes(&measures[g - gp_gpu].widths, 0, 0, false); // unless it was measured, its work goes on
+	measures[g - gp_gpu].copy = 0;
 	gp_count(&slot->window_ns, lasted);
 	gp_count_time(&slot->times.windows, lasted);
 	line->window_opened_ns = 0;
@@ -181,6 +201,8 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	uint64_t now = gp_now_ns();
 	if (g->open_contexts++ == 0) {
 		g->busy_since_ns = now;
+		c->follows = 0;
+		measures[g - gp_gpu].copied_in = c;
 		wakes |= publish(g, first, now);
 	} else {
 		measures[g - gp_gpu].joined = true;
@@ -385,6 +407,28 @@ static uint64_t grace(struct gp_context *c)
 	return best;
 }
 
+// A window that a copy opened leaves something as soon as it is known what follows. Who goes on beside it is told: it may wait for nothing
+// but the window's end.
+static void watch_kind(struct gp_context *c)
+{
+	struct gp_gpu *g = c->gpu;
+	struct measure *m = &measures[g - gp_gpu];
+	uint32_t leaves = 0;
+
+	if (!c->follows)
+		return;
+	pthread_spin_lock(&g->lock);
+	if (m->copy && m->copied_in == c) {
+		if (!in_the_way(g))
+			gp_own_line(g)->leaves = leaves = leave_of(g, m->copy ^ c->follows);
+		m->copy = 0;
+	}
+	c->follows = 0;
+	pthread_spin_unlock(&g->lock);
+	if (leaves && g->stoppable)
+		gp_ring_windows(g);
+}
+
 // A window that is much slower than without best effort beside it leaves nothing any more, though it is open. While no work is there,
 // or was announced, nothing suffers.
 static void watch_width(struct gp_context *c, uint64_t now)
@@ -457,6 +501,7 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 
 uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 {
+	watch_kind(c);
 	watch_width(c, now);
 	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
 	return hold && hold < work ? hold : work;

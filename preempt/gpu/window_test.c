@@ -260,13 +260,100 @@ static void fall(struct gp_context *c, struct gp_context *second, const struct g
 	}
 }
 
+// A window that a copy opens leaves nothing, and is of no kind, before it is known what follows.
+static void follow(struct gp_context *c, struct gp_context *second, const struct gp_operation *fill,
+		   const struct gp_operation *kernel)
+{
+	struct gp_gpu *g = c->gpu;
+	struct gp_line *line = gp_own_line(g);
+	struct gp_operation copies[] = {{.work = GP_COPY, .memory.width = 100}, {.work = GP_COPY, .memory.width = 200}};
+	struct gp_operation then[] = {*kernel, *kernel, {.work = GP_GRAPH, .graph = (CUgraphExec)c}};
+	const struct gp_rings *rings = &gp_view_of(g->segment)->shared;
+	uint64_t keys[2][3];
+
+	then[1].launch.grid[0]++;
+	g->stoppable = 1;
+	level = 2;
+	for (int i = 0; i < 2; i++)
+		for (int j = 0; j < 3; j++)
+			for (int again = 0; again < 2; again++) {
+				submit(c, 0);
+				opened = closed = 0;
+				gp_window_open(c, &copies[i]);
+				uint64_t opened_ns = line->window_opened_ns;
+				uint64_t leaving = gp_own_slot(g)->width.leaving;
+				uint32_t rung = rings->windows;
+				CHECK(gp_window_watch(c, opened_ns + 1 * MS) && !opened && !line->leaves);
+				c->activity++;
+				gp_window_follow(c, &then[j]);
+				CHECK(!opened && !line->leaves); // the launch path leaves that to the watcher
+				CHECK(gp_window_watch(c, opened_ns + 2 * MS) && opened == 1);
+				CHECK(line->leaves == 2 * SMS && rings->windows != rung);
+				CHECK(gp_own_slot(g)->width.leaving == leaving + 1);
+				CHECK(!again || key_opened == keys[i][j]);
+				keys[i][j] = key_opened;
+				c->activity++;
+				gp_window_follow(c, &then[(j + 1) % 3]); // another window's, too late
+				CHECK(gp_window_watch(c, opened_ns + 3 * MS) && opened == 1);
+				// It counts from the copy on.
+				finishes(c, opened_ns, 9 * MS);
+				CHECK(closed == 1 && busy_closed == 9 * MS && operations_closed == 3 && judged_closed);
+			}
+	for (int i = 0; i < 6; i++)
+		for (int j = 0; j < i; j++)
+			CHECK(keys[i / 3][i % 3] != keys[j / 3][j % 3]);
+
+	// Nothing is left, nor learnt, where nothing followed, where it was of another window or context, where another process needs room
+	// by then, and where the window is not there any more.
+	enum { NOTHING, BEFORE, ELSEWHERE, IN_THE_WAY, WITHDRAWN, CASES };
+	for (int i = 0; i < CASES; i++) {
+		submit(c, 0);
+		opened = closed = 0;
+		if (i == BEFORE)
+			gp_window_follow(c, kernel);
+		gp_window_open(c, &copies[0]);
+		uint64_t opened_ns = line->window_opened_ns;
+		if (i == ELSEWHERE) {
+			submit(second, 0);
+			gp_window_open(second, &copies[0]);
+			gp_window_follow(second, kernel);
+			CHECK(gp_window_watch(second, opened_ns + 1 * MS));
+			finishes(second, opened_ns, 1 * MS);
+		} else if (i >= IN_THE_WAY) {
+			gp_window_follow(c, kernel);
+		}
+		gp_line_of(g->segment, 50)->window_opened_ns = i == IN_THE_WAY;
+		if (i == WITHDRAWN)
+			gp_gpu_give_way(g, true);
+		CHECK(gp_window_watch(c, opened_ns + 1 * MS) && !opened && !line->leaves);
+		if (i == WITHDRAWN)
+			gp_gpu_give_way(g, false);
+		gp_line_of(g->segment, 50)->window_opened_ns = 0;
+		CHECK(gp_window_watch(c, opened_ns + 2 * MS) && !opened && !line->leaves);
+		finishes(c, opened_ns, 3 * MS);
+		CHECK(!closed);
+	}
+
+	// The next window leaves what its own kind does, whatever follows.
+	gp_window_open(c, &copies[0]);
+	finishes(c, line->window_opened_ns, 3 * MS);
+	level = 1;
+	submit(c, 0);
+	gp_window_open(c, fill);
+	CHECK(opened == 1 && line->leaves == SMS);
+	gp_window_follow(c, kernel);
+	CHECK(gp_window_watch(c, line->window_opened_ns + 1 * MS) && opened == 1 && line->leaves == SMS);
+	finishes(c, line->window_opened_ns, 3 * MS);
+	CHECK(closed == 1);
+}
+
 static void learn(void)
 {
 	struct gp_gpu *g = &gp_gpu[1];
 	struct gp_context *c = &gp_context[0], *second = &gp_context[1];
 	struct gp_view *view = map(0);
 	struct gp_segment *s = &view->segment;
-	struct gp_operation copy = {.work = GP_COPY, .memory.width = 100};
+	struct gp_operation fill = {.work = GP_MEMSET, .memory.width = 100};
 
 	pthread_spin_init(&g->lock, 0);
 	g->slot = SLOT;
@@ -278,7 +365,7 @@ static void learn(void)
 	g->higher = 1ull << 51;
 	c->gpu = second->gpu = g;
 	c->handle = second->handle = (CUcontext)c;
-	gp_window_open(c, &copy); // the agent has not attached the segment
+	gp_window_open(c, &fill); // the agent has not attached the segment
 	g->segment = s;
 	gp_gpu_attached(g);
 	struct gp_line *line = gp_own_line(g);
@@ -308,7 +395,7 @@ static void learn(void)
 			gp_line_of(s, 41)->busy = cases[i].stops;
 			gp_line_of(s, 50)->window_opened_ns = cases[i].same_before;
 			gp_line_of(s, 51)->window_opened_ns = cases[i].higher_before;
-			gp_window_open(c, cases[i].nothing_known ? NULL : &copy);
+			gp_window_open(c, cases[i].nothing_known ? NULL : &fill);
 			uint32_t leaves = cases[i].learns ? level * SMS : 0;
 			CHECK(line->window_opened_ns && line->leaves == leaves && opened == cases[i].learns);
 			CHECK(view->own.width.leaving == leaving + (leaves > 0));
@@ -323,28 +410,28 @@ static void learn(void)
 
 	// A window of two contexts is over when the work of both has finished.
 	for (int swapped = 0; swapped < 2; swapped++) {
-		gp_window_open(c, &copy);
+		gp_window_open(c, &fill);
 		uint64_t began = line->window_opened_ns;
 		closed = 0;
-		gp_window_open(second, &copy);
+		gp_window_open(second, &fill);
 		finishes(swapped ? second : c, began, 7 * MS);
 		CHECK(!closed);
 		finishes(swapped ? c : second, began, 6 * MS);
 		CHECK(closed == 1 && busy_closed == 7 * MS && judged_closed);
 	}
-	gp_window_open(c, &copy);
-	gp_window_open(second, &copy);
+	gp_window_open(c, &fill);
+	gp_window_open(second, &fill);
 	uint64_t began = line->window_opened_ns;
 	gp_window_drop(c); // ends with work that may be unfinished
 	finishes(second, began, 6 * MS);
 	CHECK(!judged_closed);
 
-	work(c, second, &copy);
-	fall(c, second, &copy);
+	work(c, second, &fill);
+	fall(c, second, &fill);
 
 	// A window that is taken back tells nothing, and leaves nothing when it is there again.
 	level = 2;
-	gp_window_open(c, &copy);
+	gp_window_open(c, &fill);
 	CHECK(line->leaves == 2 * SMS);
 	closed = 0;
 	gp_gpu_give_way(g, true);
@@ -356,7 +443,7 @@ static void learn(void)
 
 	// Nothing is learnt where nobody goes on, whatever is known by then.
 	g->going_on = opened = 0;
-	gp_window_open(c, &copy);
+	gp_window_open(c, &fill);
 	CHECK(line->window_opened_ns && !line->leaves && !opened);
 	gp_window_drop(c);
 	g->going_on = 1ull << 40;
@@ -364,16 +451,15 @@ static void learn(void)
 	// What begins alike is of a kind.
 	struct gp_operation kernel = {.work = GP_KERNEL,
 				      .launch = {.function = (CUfunction)c, .grid = {4, 5, 6}, .block = {7, 8, 9}}};
-	struct gp_operation kinds[12] = {kernel, kernel, kernel, kernel, kernel, copy, copy, copy, copy};
+	struct gp_operation kinds[11] = {kernel, kernel, kernel, kernel, kernel, fill, fill, fill};
 	kinds[1].launch.function = (CUfunction)second;
 	kinds[2].launch.grid[0] = kinds[3].launch.grid[1] = kinds[4].launch.grid[2] = 10;
 	kinds[6].memory.width = 101;
 	kinds[7].memory.height = 2;
-	kinds[8].work = GP_MEMSET;
-	kinds[9] = (struct gp_operation){.work = GP_GRAPH, .graph = (CUgraphExec)c};
-	kinds[10] = (struct gp_operation){.work = GP_GRAPH, .graph = (CUgraphExec)second};
-	kinds[11] = (struct gp_operation){.work = GP_OTHER};
-	for (int i = 0; i < 12; i++) {
+	kinds[8] = (struct gp_operation){.work = GP_GRAPH, .graph = (CUgraphExec)c};
+	kinds[9] = (struct gp_operation){.work = GP_GRAPH, .graph = (CUgraphExec)second};
+	kinds[10] = (struct gp_operation){.work = GP_OTHER};
+	for (int i = 0; i < 11; i++) {
 		uint64_t key = key_of(kinds[i]);
 		CHECK(key == key_of(kinds[i]));
 		for (int j = 0; j < i; j++)
@@ -383,7 +469,8 @@ static void learn(void)
 	kinds[0].stream = (CUstream)c;
 	CHECK(key_of(kinds[0]) == key_of(kernel));
 	kinds[5].memory.to = kinds[5].memory.from = 4096;
-	CHECK(key_of(kinds[5]) == key_of(copy));
+	CHECK(key_of(kinds[5]) == key_of(fill));
+	follow(c, second, &fill, &kernel);
 	c->handle = second->handle = NULL;
 }
 

@@ -134,8 +134,9 @@ struct gp_context {
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
-	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed
-	_Atomic uint64_t gaps_ns;   // time without work that submissions ended, ever
+	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed. Odd: it is a hint (hints/work.c)
+	_Atomic uint64_t gaps_ns; // time without work that submissions ended, ever
+	_Atomic uint64_t follows; // what kind of kernel or graph followed the copy that opened the window; 0: none yet
 	_Alignas(64) struct gp_refused_call hold_refusal;
 	struct gp_refused_call blp_refusal;
 	struct gp_hold hold;

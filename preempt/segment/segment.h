@@ -178,7 +178,7 @@ struct gp_rings {
 struct gp_line {
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
 	_Atomic uint32_t busy;             // 1: it has, or wants to run, work
-	_Atomic uint32_t leaves; // SMs that the window leaves to lower levels; set before it opens, and may fall to 0 in it
+	_Atomic uint32_t leaves; // SMs that the window leaves to lower levels; set before it opens; may rise once in it, then fall to 0
 	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
 	uint8_t pad1[36];
 };

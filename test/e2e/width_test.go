@@ -14,6 +14,7 @@ type spatial struct {
 	lc       *process
 	be       *process
 	requests int
+	copies   bool // requests begin with a copy, and last no longer if they leave something
 }
 
 func newSpatial(t *testing.T) *spatial {
@@ -42,7 +43,11 @@ func (s *spatial) request(kind int, times int) (left uint32) {
 	s.m.t.Helper()
 	const us = 40000 // against what a loaded machine adds
 	s.requests++
-	s.lc.say("request %d %d", kind, us*3/4) // meanwhile the test looks at it
+	command := "request"
+	if s.copies {
+		command = "copied"
+	}
+	s.lc.say("%s %d %d", command, kind, us*3/4) // meanwhile the test looks at it
 	s.lc.hears("begun")
 	peer := s.m.peer(s.lc)
 	if !peer.WindowOpen {
@@ -57,7 +62,13 @@ func (s *spatial) request(kind int, times int) (left uint32) {
 	}
 	s.lc.say("%d", rest)
 	s.lc.hears("done")
-	s.m.until("the window closes", func() bool { return !s.m.peer(s.lc).WindowOpen })
+	s.m.until("the window closes", func() bool {
+		peer = s.m.peer(s.lc)
+		return !peer.WindowOpen
+	})
+	if s.copies && peer.Width != nil { // it leaves nothing until the watcher has seen what follows
+		left = peer.Width.SMs
+	}
 	return left
 }
 
@@ -159,6 +170,26 @@ func TestWidthFalls(t *testing.T) {
 		}
 	}
 	t.Fatal("no request leaves what was learnt")
+}
+
+// Requests that begin with equal copies leave what is learnt of the kernel that follows.
+func TestWidthBehindCopies(t *testing.T) {
+	t.Parallel()
+	s := newSpatial(t)
+	s.copies = true
+	s.works()
+	known := s.learns(1, 64)
+	for other := 1000; ; other++ {
+		if left := s.request(other, 1); left != 0 {
+			t.Fatalf("a kernel of which nothing is known leaves %d SMs behind a copy", left)
+		}
+		if s.request(known, 1) == 64 {
+			break
+		}
+		if other == 1010 {
+			t.Fatal("the other kernel does not leave what is known of it any more")
+		}
+	}
 }
 
 // Requests that suffer from any width leave nothing.

@@ -3,6 +3,7 @@
 //	works            work that waits for this program is on a stream from now on: "works"
 //	request N US     a kernel of N blocks begins a request and takes so long: "begun". The request goes on when the next line comes,
 //	                 and ends with one more kernel, which takes as many microseconds as that line says: "done"
+//	copied N US      the same behind a copy
 #include "driver.h"
 
 enum { NON_BLOCKING = 1, GEQ = 0 };
@@ -19,7 +20,7 @@ int main(void)
 {
 	char line[64];
 	handle context, module;
-	ptr word;
+	ptr word, input;
 	unsigned blocks, requests = 0;
 	unsigned long long us;
 
@@ -32,11 +33,15 @@ int main(void)
 	OK(cuModuleGetFunction(&kernel, module, "sim_spin_us"));
 	OK(cuStreamCreate(&stream, NON_BLOCKING));
 	OK(cuMemAlloc_v2(&word, 4));
+	OK(cuMemAlloc_v2(&input, 4));
 	OK(cuMemsetD32Async(word, 0, 1, stream));
 	OK(cuStreamSynchronize(stream));
 	puts("ready");
 	while (fgets(line, sizeof line, stdin)) {
-		if (sscanf(line, "request %u %llu", &blocks, &us) == 2) {
+		int copied = sscanf(line, "copied %u %llu", &blocks, &us) == 2;
+		if (copied || sscanf(line, "request %u %llu", &blocks, &us) == 2) {
+			if (copied)
+				OK(cuMemcpyHtoD_v2(input, &requests, sizeof requests));
 			spin(blocks, us);
 			OK(cuStreamWaitValue32_v2(stream, word, ++requests, GEQ));
 			puts("begun");
