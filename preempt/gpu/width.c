@@ -2,7 +2,7 @@
 //
 // A kind begins at level 0, and its durations there are the yardstick. A level is tried for some windows and judged by it; if it
 // is good, the next one is tried. What makes windows slow, or much faster, ends a level at once: nothing is left until the yardstick
-// is measured anew. Only then is it known what it was: the request has changed (all is learnt anew), or the level is too wide (the
+// is measured anew. Only then is it known what it was: the request has changed (the level that stood is tried), or it is too wide (the
 // one below is left, and this one is tried again after a long while). A machine makes some windows slow whatever is left. So one slow
 // window alone, or some after a level has stood for a while, give that level one more chance.
 //
@@ -20,12 +20,14 @@ enum {                // percent of the yardstick
 	WORSE = 108,  // of later ones. A yardstick beyond this, either way, is another request's
 	SLOW = 115,   // one of them may be
 	BROKEN = 150, // none may be
+	ALIKE = 102,  // windows are that differ by less
 };
 enum {
 	STANDS = 32,    // judged windows
 	CONTROL = 32,   // one window of so many leaves nothing: clocks drift
 	PATIENCE = 256, // windows until a level that was too wide is tried again, at first
 	MOST_PATIENCE = 4096,
+	AGREE = 3, // windows that are alike are a new yardstick
 };
 
 typedef unsigned __int128 wide; // products of times and numbers of operations
@@ -57,6 +59,29 @@ static void sort(__int128 *by, uint32_t *with, uint32_t count)
 }
 
 static uint64_t between(uint64_t one, uint64_t other) { return one / 2 + other / 2; }
+
+// The latest few that agree stand for all: they are as good a yardstick. Others of as many operations would say no more.
+static void settle(struct gp_durations *d)
+{
+	uint64_t least = UINT64_MAX, most = 0;
+	struct gp_durations latest = {.count = 0};
+
+	if (d->count < AGREE || full(d))
+		return;
+	for (uint32_t i = d->count - AGREE; i < d->count; i++) {
+		least = d->ns[i] < least ? d->ns[i] : least;
+		most = d->ns[i] > most ? d->ns[i] : most;
+		if (d->operations[i] != d->operations[d->count - 1])
+			return;
+	}
+	if (most / ALIKE > least / 100)
+		return;
+	while (!full(&latest)) {
+		uint32_t i = d->count - AGREE + latest.count % AGREE;
+		add(&latest, d->ns[i], d->operations[i]);
+	}
+	*d = latest;
+}
 
 // Of those that are full.
 static uint64_t median(const uint64_t *ns)
@@ -181,6 +206,7 @@ static void give_up(struct gp_width *w, bool harmed)
 {
 	w->before = w->yardstick;
 	w->given_up = w->level;
+	w->had_stood = w->stood > GP_WIDTH_SAMPLES;
 	w->harmed = harmed;
 	take_up(w, 0);
 	empty(&w->alone);
@@ -197,6 +223,8 @@ static bool decide(struct gp_width *w)
 	if (y->median_ns < SHORT_NS || above(now, WORSE, before) || above(before, WORSE, now)) {
 		w->too_wide = 0; // but the patience stays: of a kind that varies much the median does too
 		w->had_chance = false;
+		if (y->median_ns >= SHORT_NS) // it is tried with what it left before
+			take_up(w, w->had_stood ? w->given_up : w->given_up - 1u);
 		return false;
 	}
 	if (!w->harmed) {
@@ -298,6 +326,8 @@ static bool measure(struct gp_width *w, uint64_t busy_ns, uint32_t operations)
 	bool too_wide = false;
 
 	add(&w->alone, busy_ns, operations);
+	if (w->before.most)
+		settle(&w->alone);
 	if (!full(&w->alone))
 		return false;
 	w->yardstick = fit(&w->alone);

@@ -43,6 +43,7 @@ struct gp_width {
 	uint32_t patience;          // windows that it waited for that last; 0: it did not
 	struct gp_yardstick before; // as it was when the level was given up; none: none was, or that is over
 	uint8_t given_up;           // that level
+	bool had_stood;             // it was not on trial any more
 	bool harmed;                // it made windows slow, and not by chance
 	bool had_chance;            // it was given up and taken up again, and has not stood since
 };

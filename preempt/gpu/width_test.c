@@ -135,6 +135,34 @@ static void change(void)
 	}
 }
 
+// What indifferent requests leave again, whose windows vary by 1 % at most, once they are others: within 5 windows, but for one that
+// may measure the yardstick in between.
+static void back(void)
+{
+	static const struct request before = {"", 2 * MS, {1, 1, 1, 1}, 0.0029, 0, 1, 3, 0, 0};
+	static const struct request after[] = {
+		{"twice as long", 4 * MS, {1, 1, 1, 1}, 0.0029, 0, 1, 3, 0, 0},
+		{"a fifth longer", 2.4 * MS, {1, 1, 1, 1}, 0.0029, 0, 1, 3, 0, 0},
+		{"half as long", 1 * MS, {1, 1, 1, 1}, 0.0029, 0, 1, 3, 0, 0},
+	};
+	for (size_t i = 0; i < sizeof after / sizeof *after; i++)
+		for (uint32_t known = 42; known < 300; known++) { // the level has stood
+			double lasted;
+			uint32_t control = 0;
+			forget();
+			for (uint32_t j = 0; j < known; j++)
+				window(&before, 7, &lasted);
+			CHECK(all.width[0].level == 3);
+			for (uint32_t j = 1; j <= 5; j++)
+				control |= (known + j) % 32 == 0;
+			for (uint32_t j = 1; j <= 5 + control; j++)
+				window(&after[i], 7, &lasted);
+			if (all.width[0].level != 3)
+				printf("%s, after %u windows: level %u\n", after[i].name, known, all.width[0].level);
+			CHECK(all.width[0].level == 3 && !all.width[0].before.most);
+		}
+}
+
 // Another request may leave what the one before could not, however often that was tried.
 static void other(void)
 {
@@ -421,6 +449,7 @@ int main(void)
 	for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
 		serve(&streams[i]);
 	change();
+	back();
 	other();
 	drift();
 	hidden();
