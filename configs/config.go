@@ -458,6 +458,9 @@ func (c *Config) consistent() error {
 	if c.Hold.StepUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("hold.step_us = %d: must not be above timeslice.preempting_us = %d", c.Hold.StepUs, c.Timeslice.PreemptingUs)
 	}
+	if 2*c.Hints.WaitUs > 1000*c.Hold.MaxMs {
+		return fmt.Errorf("hints.wait_us = %d: must not be above half of hold.max_ms = %d", c.Hints.WaitUs, c.Hold.MaxMs)
+	}
 	if c.Memory.TurnMinMs > c.Memory.TurnMaxMs {
 		return fmt.Errorf("memory.turn_min_ms = %d: must not be above memory.turn_max_ms = %d", c.Memory.TurnMinMs, c.Memory.TurnMaxMs)
 	}

@@ -194,6 +194,8 @@ func TestParseErrors(t *testing.T) {
 		{"log.file = \"x\"", `log.file = "x": must be an absolute path, or "" for standard error`},
 		{"window.grace_min_us = 501", `window.grace_min_us = 501: must not be above window.grace_max_us = 500`},
 		{"hold.step_us = 6000\nhold.max_ms = 11\ntimeslice.preempting_us = 11000", `hold.step_us = 6000: must not be above half of hold.max_ms = 11`},
+		{"hints.wait_us = 50001", `hints.wait_us = 50001: must not be above half of hold.max_ms = 100`},
+		{"hold.max_ms = 4\nhints.wait_us = 2001", `hints.wait_us = 2001: must not be above half of hold.max_ms = 4`},
 		{"timeslice.preempting_us = 1999", `hold.step_us = 2000: must not be above timeslice.preempting_us = 1999`},
 		{"timeslice.preempting_us = 5\ntimeslice.yielding_us = 6", `timeslice.yielding_us = 6: must not be above timeslice.preempting_us = 5`},
 		{"memory.host_mb = -1", `memory.host_mb = -1: must be an integer from 0 to 100000000 (MB)`},

@@ -33,8 +33,13 @@ static void publish_off(uint32_t source, bool off)
 // Credit and debt are limited to what a second gives.
 static double full_account_ns(void) { return gp_settings.hint_max_cost * 1e9; }
 
-// One wrong hint must not use up the credit of many others.
-uint64_t gp_hint_most_at_once_ns(void) { return (uint64_t)(full_account_ns() / 8); }
+// One wrong hint must not use up the credit of many others. With hints.wait_us, which is half of it at most, it stays below the limit
+// of a hold.
+uint64_t gp_hint_most_at_once_ns(void)
+{
+	uint64_t paid = (uint64_t)(full_account_ns() / 8), held = gp_settings.max_hold_ns / 4;
+	return paid < held ? paid : held;
+}
 
 void gp_hint_refill(uint64_t now)
 {

@@ -9,8 +9,7 @@
 #include <string.h>
 
 static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000; // a hint for later is nonsense
-static const uint64_t MAX_VALID_NS = 100 * 1000 * 1000;
-static const uint64_t RECENT_NS = 10ull * 1000000000; // contexts without work for longer get no hold
+static const uint64_t RECENT_NS = 10ull * 1000000000;    // contexts without work for longer get no hold
 static const uint64_t SAMPLE_SPIN_NS = 300 * 1000, SAMPLE_POLL_NS = 10 * 1000;
 enum {
 	MAILS = 64,
@@ -52,7 +51,7 @@ static void take_at_once(struct mail *m)
 
 	if (gp_away || !gp_hint_announced(m->source) || !(trusted & 1u << m->source) || in_force ||
 	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
-	    m->start_ns > now + published_lead_ns + gp_hint_longest_margin_ns || m->valid_ns > MAX_VALID_NS ||
+	    m->start_ns > now + published_lead_ns + gp_hint_longest_margin_ns ||
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return;
 	struct gp_context *c = gp_current_context();
@@ -84,6 +83,8 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	if (__builtin_expect(gp_away, 0)) // what the work needs takes longer to come than the GPU
 		gp_recall();
 	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
+	if (valid_ns > gp_hint_most_at_once_ns()) // whoever carries it out
+		hint.valid_ns = gp_hint_most_at_once_ns();
 	take_at_once(&hint);
 	uint32_t place = mail_end;
 	for (;;) {
@@ -105,7 +106,7 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	struct mail *m = &mail[place % MAILS];
 	m->source = source;
 	m->start_ns = start_ns;
-	m->valid_ns = valid_ns;
+	m->valid_ns = hint.valid_ns;
 	m->confidence = confidence;
 	m->taken = hint.taken;
 	m->taken_ns = hint.taken_ns;
@@ -192,12 +193,9 @@ static void receive(const struct mail *m, uint64_t now)
 					 NULL;
 		return;
 	}
-	uint64_t valid = m->valid_ns < MAX_VALID_NS ? m->valid_ns : MAX_VALID_NS;
-	if (valid > gp_hint_most_at_once_ns())
-		valid = gp_hint_most_at_once_ns();
-	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + valid + gp_settings.hint_wait_ns;
+	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
-	    m->start_ns > now + MAX_AHEAD_NS || m->start_ns + valid + gp_settings.hint_wait_ns < now)
+	    m->start_ns > now + MAX_AHEAD_NS || end < now)
 		return drop(m->source, GP_DROPPED_DOUBTFUL);
 	if (gp_hint_off(m->source))
 		return drop(m->source, GP_DROPPED_OFF);

@@ -131,6 +131,9 @@ func TestWrongHints(t *testing.T) {
 	if h.Wrong == 0 || h.Hit != 0 || h.TimesOff == 0 || h.Wrong > 15 {
 		t.Errorf("%+v", h)
 	}
+	if peer.Counters.WindowsCut != 0 {
+		t.Errorf("%d windows were cut", peer.Counters.WindowsCut)
+	}
 	if peer.WindowOpen && m.peer(lc).WindowOpen {
 		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
 	}
@@ -140,6 +143,53 @@ func TestWrongHints(t *testing.T) {
 	if _, stderr := lc.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "explicit") {
 		t.Errorf("stderr %q, must be one line on the source", stderr)
 	}
+}
+
+// What a wrong hint takes is the time until the work was to come, with a switch ahead, and hints.wait_us; its window closes then.
+func TestWrongHintsEndInTime(t *testing.T) {
+	t.Parallel()
+	const wait, preparation = 20 * time.Millisecond, 6 * time.Millisecond // a switch and the 300 us that hints come ahead take less
+	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+fmt.Sprintf("max_cost = 0.4\nwait_us = %d\n[hold]\nstep_us = 50000\n", wait.Microseconds()))
+	lc, be := m.pair()
+	m.until("a window of a wrong hint is as long as it has to be", func() bool { // where the machine is not slow
+		m.until("the window closes, and the source is on", func() bool { return !m.peer(lc).WindowOpen && !m.hintsOf(lc, "explicit").Off })
+		hints, before := m.hintsOf(lc, "explicit"), m.peer(lc).Counters
+		var listened int
+		lc.ask("hints 1 0 wrong", "listened %d", &listened)
+		h := m.settled(lc, "explicit", hints.Given+1)
+		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+		after := m.peer(lc).Counters
+		waited, open := time.Duration(h.WaitedNs-hints.WaitedNs), time.Duration(after.WindowNs-before.WindowNs)
+		t.Logf("%d wrong, the GPU was kept for %v, windows were open for %v", h.Wrong-hints.Wrong, waited, open)
+		if after.WindowsCut != 0 {
+			t.Fatalf("%d windows were cut", after.WindowsCut)
+		}
+		return h.Wrong == hints.Wrong+1 && waited >= wait && waited <= wait+preparation && open <= wait+preparation
+	})
+	m.runs(be)
+}
+
+// Work that follows its range at any time within 80 ms is waited for, but not for so long that one wrong hint costs more than an
+// eighth of what all may in a second.
+func TestLateWorkIsNotWaitedForAtAnyCost(t *testing.T) {
+	t.Parallel()
+	const most = 12500 * time.Microsecond // by max_cost
+	m := newMachine(t, none+"nvtx = [\"request\"]\nmax_cost = 0.1\n")
+	lc, _ := m.pair()
+	var loaded int
+	for round := 0; m.hintsOf(lc, "nvtx").Hit < 2; round++ {
+		if lc.ask("late 8 1000000 80000", "loaded %d", &loaded); loaded != 1 || round == 8 {
+			t.Fatalf("loaded %d, %+v", loaded, m.hintsOf(lc, "nvtx"))
+		}
+	}
+	m.until("a wrong hint ends in time", func() bool { // where the machine is not slow
+		before := m.hintsOf(lc, "nvtx")
+		lc.ask("late 1 1000000 0", "loaded %d", &loaded)
+		h := m.settled(lc, "nvtx", before.Given)
+		waited := time.Duration(h.WaitedNs - before.WaitedNs)
+		t.Logf("%+v, the GPU was kept for %v", h, waited)
+		return h.Wrong > before.Wrong && waited <= most+6*time.Millisecond
+	})
 }
 
 func TestSenselessHints(t *testing.T) {

@@ -578,7 +578,8 @@ static const void *export_table(uint32_t id)
 }
 
 // Requests of one kernel, 1 ms after a range of that name began.
-static void ranges(unsigned requests, const char *name, bool in_domain)
+// Work comes up to so long after its range begins, each time another while; 0: none comes.
+static void ranges(unsigned requests, const char *name, bool in_domain, unsigned gap_us, unsigned least_us, unsigned most_us)
 {
 	static bool loaded;
 	if (!loaded) {
@@ -595,16 +596,18 @@ static void ranges(unsigned requests, const char *name, bool in_domain)
 		const void *message;
 	} attributes = {.version = 3, .size = 48, .kind = 3};
 	for (unsigned i = 0; i < requests; i++) {
-		usleep(10000);
+		usleep(gap_us);
 		if (in_domain && domain_push) {
 			attributes.message = register_a(NULL, name);
 			domain_push(NULL, &attributes);
 		} else if (push_a) {
 			push_a(name);
 		}
-		usleep(1000);
-		spin(stream, 40);
-		wait_by("stream");
+		if (most_us) {
+			usleep(least_us + (most_us - least_us) / 8 * (i * 5 % 8));
+			spin(stream, 40);
+			wait_by("stream");
+		}
 		if (pop)
 			pop();
 	}
@@ -736,7 +739,9 @@ int main(void)
 		} else if (sscanf(line, "periodic %u %u", &a, &b) == 2) {
 			periodic(a, b);
 		} else if (sscanf(line, "ranges %u %31s %u", &a, word, &b) == 3) {
-			ranges(a, word, b);
+			ranges(a, word, b, 10000, 1000, 1000);
+		} else if (sscanf(line, "late %u %u %u", &a, &b, &c) == 3) {
+			ranges(a, "request", false, b, 0, c);
 		} else if (strcmp(line, "close\n") == 0) {
 			close_segments();
 		} else if (strcmp(line, "starve\n") == 0) {
