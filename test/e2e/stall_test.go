@@ -77,20 +77,28 @@ func TestHoldsEndWithTheirLease(t *testing.T) {
 // the first link.
 func TestCallsThatWaitForTheContext(t *testing.T) {
 	t.Parallel()
-	// Much time between two doorbells, so that many calls begin in it; neither lease nor step would end a link soon.
-	m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n[share]\nmin_be = 0\n", "SIMCUDA_DOORBELL_US=150:gpreempt_hold")
-	var holds, frees int
-	for round := 0; round < 10 || holds < 100 || frees < 100; round++ {
-		var more, behind int
-		before := m.peer(lc).Counters.Holds
-		lc.ask("beside_frees 150", "frees %d behind holds %d", &more, &behind)
-		if behind != 0 {
-			t.Fatalf("%d of %d frees began while a hold was armed", behind, more)
-		}
-		frees += more
-		holds += int(m.peer(lc).Counters.Holds - before)
+	for _, c := range []struct{ what, hold, environment string }{
+		{"free", "", "NONE="}, {"load", "", "NONE="}, {"launch", "", "CUDA_MODULE_LOADING=LAZY"},
+		{"synchronize", "while_synchronizing = true\n", "NONE="}, {"synchronize", "while_synchronizing = false\n", "NONE="},
+	} {
+		t.Run(c.what+" "+strings.TrimSpace(c.hold), func(t *testing.T) {
+			// Much time between two doorbells, so that many calls begin in it; neither lease nor step would end a link soon.
+			m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n"+c.hold+"[share]\nmin_be = 0\n",
+				"SIMCUDA_DOORBELL_US=150:gpreempt_hold", c.environment)
+			var holds, calls int
+			for round := 0; round < 10 || holds < 100 || calls < 100; round++ {
+				var more, behind int
+				before := m.peer(lc).Counters.Holds
+				lc.ask("beside "+c.what+" 150", "calls %d behind holds %d", &more, &behind)
+				if behind != 0 {
+					t.Fatalf("%d of %d calls began while a hold was armed", behind, more)
+				}
+				calls += more
+				holds += int(m.peer(lc).Counters.Holds - before)
+			}
+			t.Logf("%d holds beside %d calls", holds, calls)
+		})
 	}
-	t.Logf("%d holds beside %d frees", holds, frees)
 }
 
 // A window, and so the hold, stays for a second after the last work; nothing else ends it sooner.

@@ -228,30 +228,55 @@ static void context_wide(const char *what)
 	printf("behind holds %u\n", simcuda_calls_behind_holds() - before);
 }
 
-static atomic_bool freeing;
-static atomic_uint frees;
+static atomic_bool calling;
+static atomic_uint calls;
 
-static void *free_often(void *unused)
+// Does again and again what waits for the whole context.
+static void *call_often(void *what)
 {
+	handle own, code, kernel;
+	ptr memory;
+	uint64_t us = 10;
+	void *parameters[] = {&us};
 	OK(cuCtxSetCurrent(context));
-	for (; freeing; frees++) {
-		ptr memory;
+	OK(cuStreamCreate(&own, 1));
+	for (; calling; calls++) {
 		struct timespec gap = {0, rand() % 700 * 1000L};
-		OK(cuMemAlloc_v2(&memory, 4096));
+		bool load = strcmp(what, "load") == 0, launch = strcmp(what, "launch") == 0,
+		     release = strcmp(what, "free") == 0;
+		if (launch) {
+			OK(cuModuleLoadData(&code, "simulated image"));
+			OK(cuModuleGetFunction(&kernel, code, "sim_spin_us"));
+		} else if (release) {
+			OK(cuMemAlloc_v2(&memory, 4096));
+		}
 		nanosleep(&gap, NULL);
-		OK(cuMemFree_v2(memory));
+		if (release)
+			OK(cuMemFree_v2(memory));
+		else if (load)
+			OK(cuModuleLoadData(&code, "simulated image"));
+		else if (launch)
+			OK(cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, own, parameters, NULL));
+		else
+			OK(cuCtxSynchronize());
+		if (launch)
+			OK(cuStreamSynchronize(own));
+		if (load || launch)
+			OK(cuModuleUnload(code));
 	}
-	return unused;
+	OK(cuStreamDestroy_v2(own));
+	return NULL;
 }
 
-// Requests while another thread frees memory, which waits for the context with its lock.
-static void beside_frees(unsigned requests)
+// Requests while another thread calls what waits for the context, most of it with its lock: "free", "load", "launch" (the first of
+// a kernel) or "synchronize".
+static void beside_calls(const char *what, unsigned requests)
 {
 	pthread_t thread;
 	uint32_t before = simcuda_calls_behind_holds();
-	frees = 0;
-	freeing = true;
-	OK(pthread_create(&thread, NULL, free_often, NULL));
+	calls = 0;
+	calling = true;
+	OK(pthread_create(&thread, NULL, call_often, (void *)what));
 	for (unsigned i = 0; i < requests; i++) {
 		struct timespec gap = {0, 1500000};
 		nanosleep(&gap, NULL);
@@ -260,9 +285,9 @@ static void beside_frees(unsigned requests)
 			OK(cuStreamSynchronize(stream));
 		}
 	}
-	freeing = false;
+	calling = false;
 	OK(pthread_join(thread, NULL));
-	printf("frees %u behind holds %u\n", frees, simcuda_calls_behind_holds() - before);
+	printf("calls %u behind holds %u\n", calls, simcuda_calls_behind_holds() - before);
 }
 
 static void capture(unsigned n)
@@ -701,8 +726,8 @@ int main(void)
 			printf("count %u\n", kernels);
 		} else if (sscanf(line, "wide %31s", word) == 1) {
 			context_wide(word);
-		} else if (sscanf(line, "beside_frees %u", &a) == 1) {
-			beside_frees(a);
+		} else if (sscanf(line, "beside %31s %u", word, &a) == 2) {
+			beside_calls(word, a);
 		} else if (sscanf(line, "capture %u", &a) == 1) {
 			capture(a);
 		} else if (sscanf(line, "streams %u %u", &a, &b) == 2) {
