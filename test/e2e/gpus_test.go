@@ -3,7 +3,70 @@ package e2e
 import (
 	"fmt"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
+
+// startOn starts a worker on one of two GPUs.
+func (m *machine) startOn(gpu int, role string) *process {
+	m.t.Helper()
+	cmd := m.command(role, worker)
+	cmd.Env = append(cmd.Env, fmt.Sprintf("WORKER_DEVICE=%d", gpu))
+	return m.startAs(cmd)
+}
+
+// slots are those of a process, by the GPU that the segment is of.
+func (m *machine) slots(p *process) map[string]segment.Peer {
+	m.t.Helper()
+	found := map[string]segment.Peer{}
+	for _, s := range m.snapshots() {
+		for _, peer := range s.Peers {
+			if int(peer.Pid) == p.pid() {
+				found[s.GPU] = peer
+			}
+		}
+	}
+	return found
+}
+
+// A process has a hold on each of two GPUs. A free of memory on one of them releases that one's hold and not the other's, whichever
+// context is current.
+func TestHoldOnEachGPU(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, keptHold, "SIMCUDA_DEVICES=2")
+	for gpu := range 2 {
+		be := m.startOn(gpu, "be")
+		be.runBestEffort()
+		m.joined(be)
+	}
+	lc := m.start("lc")
+	var names [2]string
+	for gpu := range 2 { // which segment is which GPU's
+		lc.ask(fmt.Sprintf("hold_on %d %d 0", 1<<gpu, 0), "freed %s", new(string))
+		m.until("it has joined", func() bool { return len(m.slots(lc)) == gpu+1 })
+		for name := range m.slots(lc) {
+			if name != names[0] {
+				names[gpu] = name
+			}
+		}
+	}
+	for _, c := range []struct{ of, current int }{{0, 0}, {0, 1}, {1, 0}, {1, 1}} {
+		m.until("a free releases a hold", func() bool { // where both windows are still open
+			before := m.slots(lc)
+			var freed string
+			lc.ask(fmt.Sprintf("hold_on 3 %d %d", c.current, 1+c.of), "freed %s", &freed)
+			after := m.slots(lc)
+			released := func(gpu int) uint64 {
+				return after[names[gpu]].Counters.HoldsReleased - before[names[gpu]].Counters.HoldsReleased
+			}
+			if n := released(1 - c.of); n != 0 {
+				t.Fatalf("a free on GPU %d, with that of GPU %d current, released %d holds of the other GPU", c.of, c.current, n)
+			}
+			other := after[names[1-c.of]]
+			return released(c.of) == 1 && other.WindowOpen && other.Counters.Holds > 0
+		})
+	}
+}
 
 // A free waits for the GPU of its memory and for no other, and so does what unmaps memory or changes who may use it: the
 // kernels of a collective operation on several GPUs wait for one another, and the thread that frees may have to launch some

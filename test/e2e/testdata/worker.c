@@ -460,6 +460,45 @@ static void reload(unsigned rounds)
 	printf("again %u slowest_us %llu\n", again, (unsigned long long)slowest);
 }
 
+// The GPUs of a set have work, so that there is a hold on each; then memory of one is freed while the context of another is current.
+static void hold_on(unsigned set, unsigned current, unsigned freed)
+{
+	enum { PIECES = 1000 }; // made before any hold, which an allocation would release too
+	static struct {
+		handle context, code, kernel, stream;
+		ptr memory[PIECES];
+		int left;
+	} gpu[2];
+	uint64_t us = 50;
+	void *parameters[] = {&us};
+	for (int i = 0; i < 2; i++) {
+		if (!(set & 1u << i))
+			continue;
+		if (!gpu[i].context) {
+			OK(cuDevicePrimaryCtxRetain(&gpu[i].context, i));
+			OK(cuCtxSetCurrent(gpu[i].context));
+			OK(cuModuleLoadData(&gpu[i].code, "simulated image"));
+			OK(cuModuleGetFunction(&gpu[i].kernel, gpu[i].code, "sim_spin_us"));
+			OK(cuStreamCreate(&gpu[i].stream, 1));
+			while (gpu[i].left < PIECES)
+				OK(cuMemAlloc_v2(&gpu[i].memory[gpu[i].left++], 4096));
+		}
+	}
+	for (int i = 0; i < 2; i++) {
+		if (!(set & 1u << i))
+			continue;
+		OK(cuCtxSetCurrent(gpu[i].context));
+		OK(cuLaunchKernel(gpu[i].kernel, 1, 1, 1, 1, 1, 1, 0, gpu[i].stream, parameters, NULL));
+		OK(cuStreamSynchronize(gpu[i].stream));
+	}
+	if (freed && gpu[freed - 1].left) {
+		OK(cuCtxSetCurrent(gpu[current].context));
+		OK(cuMemFree_v2(gpu[freed - 1].memory[--gpu[freed - 1].left]));
+	}
+	OK(cuCtxSetCurrent(context));
+	printf("freed %u\n", freed);
+}
+
 // Two contexts of this process have work at a time.
 static void both(unsigned n)
 {
@@ -755,6 +794,8 @@ int main(void)
 			second_context();
 		} else if (sscanf(line, "hinted %u %u %u", &a, &b, &c) == 3) {
 			hinted(a, b, c);
+		} else if (sscanf(line, "hold_on %u %u %u", &a, &b, &c) == 3) {
+			hold_on(a, b, c);
 		} else if (sscanf(line, "hints %u %u %31s", &a, &b, word) == 3) {
 			only_hints(a, b, word);
 		} else if (sscanf(line, "copy %u %u %u", &a, &b, &c) == 3) {
