@@ -68,6 +68,40 @@ func TestHoldOnEachGPU(t *testing.T) {
 	}
 }
 
+// Kernels on two GPUs that wait for each other, with frees between their launches, are stopped on both, and all end.
+func TestKernelsThatWaitForAnotherGPU(t *testing.T) {
+	t.Parallel()
+	const enough = 30 // stops on each
+	m := newStoppable(t, "", "SIMCUDA_DEVICES=2")
+	be := m.startAs(m.command("be", compile(t, "testdata/collective.c"), simulated("sim.cubin")))
+	be.hears("ready")
+	done := make(chan struct{})
+	var ended []<-chan struct{}
+	for gpu := range 2 {
+		lc := m.startOn(gpu, "lc")
+		m.joined(lc)
+		ended = append(ended, fire(lc, done))
+	}
+	m.until("it is stopped on both GPUs", func() bool {
+		const launches = 200
+		be.say("operation %d", launches)
+		be.hears(fmt.Sprintf("right %d", launches))
+		stops, slots := 0, m.slots(be)
+		for gpu, slot := range slots {
+			t.Logf("GPU %s: %+v", gpu, slot.BLP)
+			if slot.BLP != nil && slot.BLP.Stops >= enough {
+				stops++
+			}
+		}
+		return stops == 2
+	})
+	close(done)
+	for _, end := range ended {
+		<-end
+	}
+	be.finish()
+}
+
 // A free waits for the GPU of its memory and for no other, and so does what unmaps memory or changes who may use it: the
 // kernels of a collective operation on several GPUs wait for one another, and the thread that frees may have to launch some
 // of them.
