@@ -1,0 +1,95 @@
+package e2e
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// A process of the same user writes anything over the memory that processes of a GPU share, beside ones that run. That costs them
+// preemption, and no result; nobody ends or hangs.
+func TestScribbledSegment(t *testing.T) {
+	isOfFiles(t)
+	t.Parallel()
+	for _, mechanisms := range []string{`"auto"`, `["timeslice", "gate"]`, `["blp"]`} {
+		t.Run(mechanisms, func(t *testing.T) {
+			m := newMachine(t, "", "SIMCUDA_MPS="+map[bool]string{true: "1", false: "0"}[mechanisms == `["blp"]`])
+			m.configure(fmt.Sprintf("mechanisms = %s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", mechanisms, m.dir, m.dir))
+			plain := m.startChains("")
+			want := plain.chains("several", 20)
+			plain.finish()
+			be, busy, lc := m.startChains("be"), m.start("be"), m.start("lc")
+			m.joined(be, busy, lc)
+			busy.runBestEffort()
+			memory := m.mapSegment()
+			batches := uint32(0)
+			round := func(what string) {
+				batches++
+				if _, hash := lc.request(5, 3, "stream"); hash != sums(batches*15) {
+					t.Fatalf("%s: hash %d of LC, must be %d", what, hash, sums(batches*15))
+				}
+				if got := be.chains("several", 20); got != want {
+					t.Fatalf("%s: hash %d of BE, undisturbed %d", what, got, want)
+				}
+			}
+			round("before")
+			done := make(chan struct{})
+			random, written := rand.New(rand.NewPCG(3, 4)), 0
+			ended := repeat(done, func() bool {
+				for range 64 {
+					word := &memory[random.IntN(len(memory))]
+					switch random.IntN(3) {
+					case 0:
+						atomic.StoreUint32(word, random.Uint32())
+					case 1:
+						atomic.StoreUint32(word, 0)
+					default: // a number that may mean something
+						atomic.StoreUint32(word, random.Uint32N(64))
+					}
+				}
+				written += 64
+				time.Sleep(200 * time.Microsecond) // others have the processor, too
+				return true
+			})
+			for range 8 {
+				round("meanwhile")
+			}
+			close(done)
+			<-ended
+			t.Logf("%d words were written", written)
+			n := busy.count()
+			m.until("the other BE goes on", func() bool { return busy.count() > n })
+			round("after")
+			for _, p := range []*process{be, busy, lc} {
+				p.finish()
+			}
+		})
+	}
+}
+
+// mapSegment is the memory of the only segment, as a member of the same user has it.
+func (m *machine) mapSegment() []uint32 {
+	m.t.Helper()
+	all := m.snapshots()
+	if len(all) != 1 {
+		m.t.Fatalf("%d segments", len(all))
+	}
+	var gpu [16]byte
+	bytes, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(all[0].GPU, "GPU-"), "-", ""))
+	copy(gpu[:], bytes)
+	s, opened := segment.Open(m.segments(), gpu, -1)
+	if err = errors.Join(err, opened); err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = s.Close() })
+	const page = 4096 // one for all, two for each slot
+	return unsafe.Slice((*uint32)(s.Pointer()), (1+2*segment.Slots)*page/4)
+}
