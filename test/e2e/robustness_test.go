@@ -706,6 +706,9 @@ func TestCorruptSegment(t *testing.T) {
 	}
 }
 
+// A second where a processor is free.
+const noticedWithin = 5 * time.Second
+
 // The file through which processes know of each other is removed while they run, as logind does with all of a user's at
 // the last logout.
 func TestRemovedSegment(t *testing.T) {
@@ -725,6 +728,11 @@ func TestRemovedSegment(t *testing.T) {
 			for _, what := range []string{files[0], m.segments()} {
 				if err := os.RemoveAll(what); err != nil {
 					t.Fatal(err)
+				}
+				removed := time.Now()
+				m.until("they have noticed", func() bool { return m.peer(be).Alive && m.peer(lc).Alive })
+				if took := time.Since(removed); took > noticedWithin {
+					t.Errorf("%s removed: noticed after %v, must be %v at most", filepath.Base(what), took, noticedWithin)
 				}
 				late := m.start("be")
 				m.joined(be, lc, late)
