@@ -14,6 +14,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // result is all that a program shows of itself.
@@ -117,6 +119,66 @@ func TestDoctorOfFewMechanisms(t *testing.T) {
 		if err != nil || got.status != 0 || got.stderr != "" || !strings.HasSuffix(got.stdout, want) {
 			t.Errorf("%s: %+v, %v; want %q", mechanisms, got, err, want)
 		}
+	}
+}
+
+// A driver refuses the controls that timeslices and turns need: doctor says so of each mechanism, and nowhere the opposite.
+func TestDoctorDoesNotContradictItself(t *testing.T) {
+	t.Parallel()
+	for environment, wants := range map[string]map[string]bool{ // which are in force
+		"NONE=":                    {"timeslice": true, "turns": true, "hold": true, "gate": false},
+		"SIMCUDA_REFUSE_CONTROL=1": {"timeslice": false, "turns": false, "gate": false},
+	} {
+		t.Run(environment, func(t *testing.T) {
+			m := newMachine(t, "", environment)
+			got, err := run(m.command("", filepath.Join(root, "build", "gpreempt"), "doctor"))
+			if err != nil || got.status != 0 || got.stderr != "" {
+				t.Fatalf("%+v, %v", got, err)
+			}
+			inForce, picked := map[string]bool{}, "" // by the mechanism's own line
+			of := map[string]string{}                // what is in force in programs of a role
+			for line := range strings.Lines(got.stdout) {
+				fields := strings.Fields(line)
+				if len(fields) < 3 {
+					t.Fatalf("line %q", line)
+				}
+				says := strings.TrimSpace(strings.SplitN(line, fields[1], 2)[1])
+				switch {
+				case fields[1] == "picked":
+					picked = says
+				case fields[1] == "preempt":
+					of[strings.TrimSuffix(fields[2], ":")] = says
+				case slices.ContainsFunc(configs.MechanismRows[:], func(row configs.MechanismRow) bool { return row.Name == fields[1] }):
+					if _, twice := inForce[fields[1]]; twice {
+						t.Errorf("%s has two lines", fields[1])
+					}
+					inForce[fields[1]] = strings.HasPrefix(says, "in force in ")
+				}
+			}
+			list := func(text, before string) []string { // the words behind before, to the end of the list
+				_, text, _ = strings.Cut(text, before)
+				text, _, _ = strings.Cut(strings.NewReplacer(";", ":", ", ", ",").Replace(text), ":")
+				return strings.Split(strings.TrimSpace(text), ",")
+			}
+			if len(inForce) != len(configs.MechanismRows) || len(of) != 2 {
+				t.Fatalf("mechanisms %v, roles %v in\n%s", inForce, of, got.stdout)
+			}
+			for name, is := range inForce {
+				anywhere := slices.Contains(list(of["be"], "in force: "), name) || slices.Contains(list(of["lc"], "in force: "), name)
+				if picks := slices.Contains(list(picked, "picks "), name); is != anywhere || is != picks {
+					t.Errorf("%s: in force %v, in a program %v, picked %v", name, is, anywhere, picks)
+				}
+				if want, wanted := wants[name]; wanted && is != want {
+					t.Errorf("%s: in force %v, want %v", name, is, want)
+				}
+			}
+			if refused := strings.Contains(got.stdout, "refuse"); refused != (environment == "SIMCUDA_REFUSE_CONTROL=1") {
+				t.Errorf("it says of a refusal: %v", refused)
+			}
+			if t.Failed() {
+				t.Log(got.stdout)
+			}
+		})
 	}
 }
 
