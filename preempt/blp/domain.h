@@ -197,7 +197,7 @@ struct gp_domain {
 	_Atomic uint64_t head, tail; // sequences
 	uint64_t bytes_head;
 	_Atomic uint32_t oldest_record, next_record; // launches with records between the two may be in flight
-	uint32_t streams;                            // places ever used
+	_Atomic uint32_t streams;                    // places ever used; stop_blocks reads it without the lock
 	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
 	_Atomic uint32_t firm;                       // number of firm streams
 	_Atomic uint32_t recorded; // number of entries with records, and of others while the driver gets them

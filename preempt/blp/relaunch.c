@@ -27,6 +27,8 @@ bool blp_wanted_stopped(struct gp_domain *d)
 	return s && !g->forced && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
 }
 
+// Under gp_domain.control, with the lock or without: another thread may get its stream a place meanwhile. A place that is not seen yet
+// has nothing added, since only who has control adds, for a stream that it has found by then.
 bool blp_is_held_up(struct gp_domain *d)
 {
 	bool held = false;
