@@ -223,8 +223,9 @@ build/late/libgpreempt.so build/impatient/libgpreempt.so: build/libgpreempt.so
 		-ldflags '-extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
-# Runs e2e tests on each of the two. What a sanitizer reports in any process fails the test.
-SANITIZE_TESTS ?= TestPreemption|TestTurnsGoOn|TestHoldInGaps|TestHoldsGiveWay|TestCallsThat|TestCapture|TestExplicitHints|TestBlocksThatWait|TestEachWayIsFreedWhileOut|TestWorkThatDoesNotEndStays
+# Runs e2e tests on each of the two, with random programs for some seconds. What a sanitizer reports in any process fails the test.
+# test/e2e/sanitizer_test.go says which tests do not run, and why.
+SANITIZE_TESTS ?= .
 sanitize: ## e2e tests with the C parts under the thread and the address sanitizer
 sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
 	@for s in $(SANITIZERS); do \

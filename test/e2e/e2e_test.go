@@ -37,6 +37,9 @@ func buildAndRun(m *testing.M) (int, error) {
 	if root, err = filepath.Abs("../.."); err != nil {
 		return 0, fmt.Errorf("find the repository: %w", err)
 	}
+	if err = sanitizer.watch(); err != nil {
+		return 0, fmt.Errorf("leave out tests: %w", err)
+	}
 	dir, err := os.MkdirTemp("", "gpreempt-e2e")
 	if err != nil {
 		return 0, fmt.Errorf("create build folder: %w", err)
@@ -115,7 +118,7 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 		return strings.HasPrefix(s, "GPREEMPT_") || strings.HasPrefix(s, "SIMCUDA_") || strings.HasPrefix(s, "LD_")
 	})
 	cmd.Env = append(cmd.Env, "XDG_CACHE_HOME="+filepath.Join(m.dir, "cache"), "GPREEMPT_CONFIG="+m.config, "SIMCUDA_DIR="+filepath.Join(m.dir, "sim"),
-		"LD_LIBRARY_PATH="+filepath.Dir(built("sim/libcuda.so.1")),
+		"LD_LIBRARY_PATH="+driverPath(),
 		"LD_PRELOAD="+strings.Join(append(sanitizer.runtime(), built("libgpreempt.so"), built("sim/libcuda.so.1")), ":"))
 	if role != "" {
 		cmd.Env = append(cmd.Env, "GPREEMPT_PRIORITY="+role)
@@ -123,6 +126,11 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 	cmd.Env = append(cmd.Env, sanitizer.options(m.dir)...)
 	cmd.Env = append(cmd.Env, m.environment...)
 	return cmd
+}
+
+// driverPath is where programs find the driver, and NVML, which no sanitizer watches.
+func driverPath() string {
+	return filepath.Dir(built("sim/libcuda.so.1")) + ":" + filepath.Join(root, "build", "sim")
 }
 
 // written is what a running process has written.

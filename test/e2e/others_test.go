@@ -109,7 +109,7 @@ func TestBestEffortBesideOthers(t *testing.T) {
 	t.Parallel()
 	const fairUs, yieldingUs = 2048, 1
 	m := newMachine(t, "")
-	m.brokers = []string{"LD_LIBRARY_PATH=" + filepath.Dir(built("sim/libcuda.so.1")), "SIMCUDA_DIR=" + filepath.Join(m.dir, "sim")}
+	m.brokers = []string{"LD_LIBRARY_PATH=" + driverPath(), "SIMCUDA_DIR=" + filepath.Join(m.dir, "sim")}
 	if m.broker == "" {
 		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
 	} else {

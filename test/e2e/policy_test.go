@@ -104,7 +104,7 @@ func TestRefusedByTheNextBroker(t *testing.T) {
 func TestRefusedIsOff(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
-	m.brokers = []string{"LD_LIBRARY_PATH=" + filepath.Dir(built("sim/libcuda.so.1")), "SIMCUDA_DIR=" + filepath.Join(m.dir, "sim")}
+	m.brokers = []string{"LD_LIBRARY_PATH=" + driverPath(), "SIMCUDA_DIR=" + filepath.Join(m.dir, "sim")}
 	m.police("", "[default]\nlevel = 'lc'\n[[rule]]\nname = 'strangers'\nwhen = 'wanted == 3'\nadmit = false\nrefused = 'off'\n")
 	be, lc := m.sharing()
 	off := m.start("3")

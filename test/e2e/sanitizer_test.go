@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +14,55 @@ import (
 type build string
 
 var sanitizer = build(os.Getenv("GPREEMPT_SANITIZER"))
+
+// unwatched names tests that do not run under a sanitizer, or how names of their subtests begin that do not, and says why.
+var unwatched = []struct {
+	why   string
+	tests []string
+}{
+	{"programs that no compiler of ours makes look the driver up by libc's names, past the library (see the Makefile)", []string{
+		"TestConfigurationIsNoFile", "TestForkBeforeCUDA", "TestForkInPython", "TestNoThreads", "TestNothingStartsWithoutCUDA",
+		"TestProgramClosesEverything", "TestProgramsWithCUDA", "TestPythonModule", "TestPythonStreams", "TestRequestsOfNewConnections",
+		"TestSignalsStayWithTheProgram", "TestSocketsAnnounceRequests", "TestSocketsThatNoWorkFollows",
+	}},
+	{"runtimes of CUDA do so, too", []string{"TestRuntimeOf11_1", "TestRuntimesThatCheck"}},
+	{"a sanitizer has threads, memory, files and handlers of signals of its own", []string{
+		"TestCrashIsTheProgramsOwn", "TestFewThreads", "TestFileSizeLimit", "TestLittleMemory", "TestMemoryRunsOut", "TestOrdinaryProgramsUnchanged",
+		"TestProgramsWithoutCUDA", "TestThreadsRunOut",
+	}},
+	{"they are about the agent and the broker, which are Go: the race detector watches these in their own tests, in less time", []string{
+		"TestBestEffortBesideOthers", "TestBroker", "TestBrokerDecidesLevels", "TestBrokerIsLate", "TestBrokerKilledAtRandom",
+		"TestConfigErrors", "TestGroupByNumber", "TestJobsTakeTurnsTogether", "TestKilledPeers", "TestManyPeers", "TestMembersThatLie",
+		"TestMemoryOfAUser", "TestOthersOnTheGPU", "TestPIDNamespaces", "TestPeerThatDiesAfterItsBroker", "TestRefusedByTheBroker",
+		"TestRefusedByTheNextBroker", "TestRefusedIsBestEffort", "TestRefusedIsOff", "TestRootInOthersFolder", "TestSetTakesEffect",
+		"TestShareOfAUser", "TestShares", "TestSquatter", "TestStoppedPeers", "TestTimeNamespaces", "TestUsersInNamespaces",
+		"TestWhoLiesAboutWindowsLeavesAShare",
+	}},
+	{"kernels, requests and calls take their usual time there", []string{
+		"TestLoads/unloaded-", "TestStreamsOfOneProcess/clusters", "TestWidthIsLearnt",
+	}},
+	{"no C of the library runs, or next to none", []string{
+		"TestDoctorOfBlocks", "TestDoctorOfFewMechanisms", "TestDoctorUnderTheLibrary", "TestFuzzersAreCounted", "TestInstall", "TestInstallRefuses",
+	}},
+}
+
+// watch leaves out tests that a sanitizer is no use to, before flags are read.
+func (b build) watch() error {
+	if b == "" {
+		return nil
+	}
+	var patterns []string
+	for _, u := range unwatched {
+		for _, name := range u.tests {
+			test, subtests, some := strings.Cut(name, "/")
+			if test = "^" + test + "$"; some {
+				test += "/^" + subtests
+			}
+			patterns = append(patterns, test)
+		}
+	}
+	return flag.Set("test.skip", strings.Join(patterns, "|"))
+}
 
 // built is a file of the build that is tested.
 func built(name string) string {
@@ -47,11 +97,11 @@ func (b build) runtime() []string {
 
 const report = "sanitizer-report"
 
-// options make processes leave what is found in a folder.
+// options make processes leave what is found in a folder. Threads and memory that are there as a process ends are no fault.
 func (b build) options(dir string) []string {
 	switch log := "log_path=" + filepath.Join(dir, report); b {
 	case "thread":
-		return []string{"TSAN_OPTIONS=exitcode=0:" + log}
+		return []string{"TSAN_OPTIONS=exitcode=0:report_thread_leaks=0:" + log}
 	case "address":
 		return []string{"ASAN_OPTIONS=detect_leaks=0:" + log}
 	}
@@ -66,5 +116,25 @@ func (b build) reports(t *testing.T, dir string) {
 	}
 	for _, file := range files {
 		t.Errorf("%s", read(t, file))
+	}
+}
+
+// A name that is no test's any more leaves nothing out.
+func TestUnwatchedAreTests(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for _, file := range files {
+		all.WriteString(read(t, file))
+	}
+	for _, u := range unwatched {
+		for _, name := range u.tests {
+			name, _, _ = strings.Cut(name, "/")
+			if !strings.Contains(all.String(), "\nfunc "+name+"(t *testing.T) {") {
+				t.Errorf("%s is no test", name)
+			}
+		}
 	}
 }
