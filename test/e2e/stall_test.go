@@ -51,15 +51,19 @@ func TestHoldsStepForUnknownCauses(t *testing.T) {
 	t.Parallel()
 	const step = 20 * time.Millisecond // so long that what the machine loses does not count
 	m, lc := besideBestEffort(t, fmt.Sprintf("[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nchain = 1\nstep_us = %d\n", step.Microseconds()), "SIMCUDA_REFUSE_VALUES=1")
+	inTime := 0
 	m.until("requests behind single links wait for a step", func() bool { // where the machine is not slow
 		before := m.peer(lc).Counters.Holds
-		p50, _ := lc.request(20, 2, "stream") // the second kernel is behind a link that has stalled
+		lc.request(20, 2, "stream") // of some the second kernel is behind a link that has stalled
 		after := m.peer(lc).Counters
-		t.Logf("%d holds, a request %v, the slowest %v", after.Holds-before, p50, lc.slowest)
+		t.Logf("%d holds, the slowest request %v", after.Holds-before, lc.slowest)
 		if after.HoldsStalled != 0 || after.WindowsCut != 0 {
 			t.Fatalf("something else ended holds: %+v", after)
 		}
-		return after.Holds > before+10 && p50 >= step/2 && p50 <= 2*step
+		if after.Holds > before+10 && lc.slowest >= step*9/10 && lc.slowest <= step*3/2 {
+			inTime++
+		}
+		return inTime == 10
 	})
 }
 
