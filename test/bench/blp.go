@@ -65,7 +65,9 @@ func spatialPair(name string, blocks, blockUs int, target criterion) Case {
 	l := load{work: work{us: 40, blocksPerSM: 1, blocks: blocks}, kernels: 50, gapUs: 2000, requests: 1000}
 	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
 	return Case{name, target.text, []string{"spatial"}, 35, func(ctx context.Context, s *session, name string) error {
-		return s.measureMPS(ctx, name, l, rival, target, sharedContext, contextShare{name: "gpreempt-spatial", lcRole: "lc", beRole: "be", config: withSpatial})
+		return s.measureMPS(ctx, name, l, rival, target, sharedContext[:2],
+			contextShare{name: stopAllSystem, lcRole: "lc", beRole: "be", config: "mechanisms = " + wholeStopsNamed + "\n"},
+			contextShare{name: spatialSystem, lcRole: "lc", beRole: "be", config: withSpatial})
 	}}
 }
 

@@ -57,7 +57,11 @@ var allCases = slices.Concat([]Case{
 	mpsTorchCase("train"),
 	mpsTorchCase("infer"),
 	mpsTorchCase("gemmfp64"),
-	spatialTorchCase("train"),
 	spatialTorchCase("infer"),
-	spatialTorchCase("gemmfp64"),
+	spatialTorchCase("train"),
+	spatialTorchCase("gemmfp16"),
+	spatialTorchCase("elementwise"),
+	spatialTorchCase("spin"),
+	spatialLoadCase("infer"),
+	spatialLoadCase("train"),
 }, tvmCases(), identityCases(), programCases(), fireCases(), costCases(), memoryCases(), usersCases())

@@ -58,7 +58,7 @@ var caseSuites = []caseSuite{
 		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireAlone},
 	{name: memoryFireMPSSuite, about: "the same with all processes clients of an MPS server", mode: "MPS",
 		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireOverMPS},
-	{name: "spatial-pytorch", about: "PyTorch under MPS: LC requests, one soon after the other, beside BE programs", mode: "MPS",
+	{name: "spatial-pytorch", about: "PyTorch under MPS: LC requests of three models by the clock, and at 50 and 90 % load, beside BE programs", mode: "MPS",
 		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},
 	{name: "blp-mps-pytorch", about: "PyTorch under MPS: LC requests beside BE programs", mode: "MPS",
 		flags: []string{"requests", "seconds", "python"}, begin: torchClientsOfMPS},

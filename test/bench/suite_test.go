@@ -338,6 +338,8 @@ func TestTorchSuites(t *testing.T) {
 		{"pytorch", "resnet50-graph-beside-train", []string{"alone", "default", "gpreempt", "gpreempt"}},
 		{"nvtx", "nvtx-resnet50", []string{"alone", "gpreempt", "gpreempt-hints"}},
 		{"blp-mps-pytorch", "mps-beside-infer", []string{"gpreempt", "alone", "mps", "mps-priority", "gpreempt"}},
+		{"spatial-pytorch", "spatial-loads-beside-infer", slices.Repeat([]string{"alone", "mps", "mps-priority", "mps-25", "mps-50", "gpreempt",
+			"gpreempt-spatial", "gpreempt-spatial", "gpreempt-spatial"}, 2)},
 		{"tvm", "tvm-resnet50-beside-tvm", []string{"alone", "default", "gpreempt", "gpreempt-hints"}},
 		{"http", "http-resnet50", []string{"alone", "default", "gpreempt", "gpreempt-hints", "alone", "default", "gpreempt", "gpreempt-hints"}},
 	} {
@@ -355,7 +357,7 @@ func TestTorchSuites(t *testing.T) {
 			var systems []string
 			for _, row := range report.Cases {
 				systems = append(systems, row.System)
-				if row.LC != nil && row.LC.N < 10 || row.System != "alone" && (row.BE == nil || row.BE.Now <= 0) {
+				if row.LC != nil && row.LC.N < 10 || row.System != "alone" && row.Value == nil && (row.BE == nil || row.BE.Now <= 0) {
 					t.Errorf("%+v", row)
 				}
 			}
@@ -363,6 +365,85 @@ func TestTorchSuites(t *testing.T) {
 				t.Errorf("rows under %v", systems)
 			}
 		})
+	}
+}
+
+// Requests of a model come by the clock beside BE, which launches kernels on the simulated driver; what fails under one system does not
+// end the others.
+func TestSpatialRate(t *testing.T) {
+	t.Parallel()
+	_, torch := standInTorch(t)
+	s := preparedSession(t, "spatial-pytorch", torch...)
+	s.options.Requests, s.options.tests.beAlone = 10, 600*time.Millisecond
+	s.report = &result.Report{}
+	b, err := s.startSpatial(t.Context(), "spin", []string{"decode"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.end()
+	began := time.Now()
+	served, err := b.serve(t.Context(), b.lc["decode"][mpsSystem], spatialHz)
+	if least := (spatialWarmUp + 10) * time.Second / spatialHz; err != nil || len(served.LatenciesNs) != 10 || time.Since(began) < least {
+		t.Errorf("10 requests after %d in %s: %+v, %v", spatialWarmUp, time.Since(began), served, err)
+	}
+	b.be["mps-25"].kill()
+	if err := b.measureRate(t.Context(), "decode"); err != nil {
+		t.Fatal(err)
+	}
+	var seen []string
+	for _, row := range s.report.Cases {
+		name := strings.TrimPrefix(row.Case, "spatial-decode-100hz-beside-spin")
+		if seen = append(seen, row.System+name); row.Failed() != (row.System == "mps-25") || name == "" && row.BE != nil && row.BE.Now <= 0 {
+			t.Errorf("%+v", row)
+		}
+		if row.System == spatialSystem && name == "" && (row.Target != "lc p99 <= 1.05 x alone" || row.BLP == nil || row.BLP.Launches == 0 ||
+			!slices.Contains(row.BLP.Mechanisms, "blp") || !strings.Contains(row.Note, " launches went on narrow")) {
+			t.Errorf("%+v, %+v", row, row.BLP)
+		}
+	}
+	if want := []string{"mps-50-on-half", "alone", "mps", "mps-priority", "mps-25", "mps-50", "gpreempt", "gpreempt-spatial", "gpreempt-spatial-together",
+		"gpreempt-spatial-ordered"}; !slices.Equal(seen, want) {
+		t.Errorf("rows %v, want %v", seen, want)
+	}
+}
+
+func TestSpatialTargets(t *testing.T) {
+	now := lcResult{StartNs: 1e9, EndNs: 2e9, LatenciesNs: slices.Repeat([]uint64{9e6}, 50)}
+	alone := lcResult{LatenciesNs: []uint64{2e6, 4e6}}
+	if got := together(&now, &alone, &result.Share{Now: 30, Alone: 40}); math.Abs(got-.9) > 1e-9 { // 50 of 3 ms in a second, and three quarters
+		t.Errorf("together %g", got)
+	}
+	seen := func(ours, whole, ordered spatialSeen) map[string]spatialSeen {
+		return map[string]spatialSeen{spatialSystem: ours, stopAllSystem: whole, mpsOrdered: ordered}
+	}
+	for _, test := range []struct {
+		what  string
+		rows  []result.Row
+		value []float64
+		pass  []bool
+	}{
+		{"more than both", judgeTogether("x", seen(spatialSeen{100, .9, 0}, spatialSeen{90, .8, 0}, spatialSeen{100, .87, 0}), true), []float64{1.125, 1.034}, []bool{true, true}},
+		{"too little where half is left", judgeTogether("x", seen(spatialSeen{100, .87, 0}, spatialSeen{90, .8, 0}, spatialSeen{100, .87, 0}), true), []float64{1.088, 1}, []bool{false, false}},
+		{"enough where it is not", judgeTogether("x", seen(spatialSeen{100, .78, 0}, spatialSeen{90, .8, 0}, spatialSeen{99, .7, 0}), false), []float64{.975, 1.114}, []bool{true, false}},
+		{"less than whole stops", judgeTogether("x", seen(spatialSeen{100, .77, 0}, spatialSeen{90, .8, 0}, spatialSeen{200, .7, 0}), false), []float64{.963, 1.1}, []bool{false, true}},
+		{"nothing but ours", judgeTogether("x", map[string]spatialSeen{spatialSystem: {}}, true), nil, nil},
+		{"ours failed", judgeTogether("x", map[string]spatialSeen{stopAllSystem: {}}, true), nil, nil},
+		{"the busiest load", judgeLoad("x", seen(spatialSeen{100, .9, 15}, spatialSeen{90, .9, 10}, spatialSeen{}), 90), []float64{1.5, 1}, []bool{true, true}},
+		{"too little there", judgeLoad("x", seen(spatialSeen{100, .8, 14}, spatialSeen{90, .9, 10}, spatialSeen{}), 90), []float64{1.4, .889}, []bool{false, false}},
+		{"nothing to compare with", judgeLoad("x", map[string]spatialSeen{spatialSystem: {}}, 90), nil, nil},
+	} {
+		if len(test.rows) != len(test.value) {
+			t.Errorf("%s: %+v", test.what, test.rows)
+			continue
+		}
+		for i, row := range test.rows {
+			if *row.Value != test.value[i] || row.Pass == nil || *row.Pass != test.pass[i] {
+				t.Errorf("%s: %+v, %g, %v", test.what, row, *row.Value, row.Pass)
+			}
+		}
+	}
+	if rows := judgeLoad("x", seen(spatialSeen{100, .9, 11}, spatialSeen{90, .9, 10}, spatialSeen{}), 50); len(rows) != 2 || rows[0].Pass != nil || *rows[0].Value != 1.1 {
+		t.Errorf("at half load: %+v", rows)
 	}
 }
 

@@ -2,6 +2,8 @@
 each step had completed.
 """
 import argparse
+import ctypes
+import pathlib
 import time
 
 import torch
@@ -11,16 +13,62 @@ import protocol
 import resnet
 
 
-def training():
-    return resnet.training(128, 0.01)[1]
+SPIN_BLOCKS = 40  # of a launch, on each SM: two of 1024 threads fit
+SPIN_ITERATIONS = 1100  # about 10 us of a block, beside another one, on an H100
 
 
-def fp64_product():
+def training(batch):
+    return resnet.training(batch, 0.01)[1]
+
+
+def fp64_product(_):
     matrix = torch.randn(16384, 16384, device="cuda", dtype=torch.float64)
     return lambda: torch.mm(matrix, matrix)
 
 
-def inference():
+def fp16_product(_):
+    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.half)
+
+    def step():
+        for _ in range(8):
+            torch.mm(matrix, matrix)
+    return step
+
+
+def elementwise(_):
+    numbers = torch.ones(2 << 30, device="cuda")  # 8 GiB, read and written
+    return lambda: numbers.neg_()
+
+
+def spinning(_):
+    """Kernels that fill the GPU with short blocks, compute and leave memory alone."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+
+    def check(name, *arguments):
+        status = getattr(cuda, name)(*arguments)
+        if status:
+            raise RuntimeError(f"{name}: CUDA error {status}")
+
+    context, module, function, out = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+    check("cuInit", 0)
+    check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)  # PyTorch's
+    check("cuCtxSetCurrent", context)
+    image = (pathlib.Path(__file__).resolve().parent / "programs" / "bench.fatbin").read_bytes()
+    check("cuModuleLoadData", ctypes.byref(module), image)
+    check("cuModuleGetFunction", ctypes.byref(function), module, b"bench_work")
+    blocks = SPIN_BLOCKS * int(torch.cuda.get_device_properties(0).multi_processor_count)
+    check("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(4 * blocks))
+    iterations = ctypes.c_uint64(SPIN_ITERATIONS)
+    parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(iterations))
+
+    def step():
+        for _ in range(20):
+            check("cuLaunchKernel", function, blocks, 1, 1, 1024, 1, 1, 0, None, parameters, None)
+        check("cuCtxSynchronize")
+    return step
+
+
+def inference(_):
     model = torchvision.models.resnet152().half().cuda().eval().to(memory_format=torch.channels_last)
     images = torch.randn(64, 3, 224, 224, device="cuda", dtype=torch.half)
     images = images.to(memory_format=torch.channels_last)
@@ -31,7 +79,8 @@ def inference():
     return step
 
 
-KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference}
+KINDS = {"train": training, "gemmfp64": fp64_product, "gemmfp16": fp16_product, "infer": inference, "elementwise": elementwise,
+         "spin": spinning}
 
 
 def run(step):
@@ -50,11 +99,12 @@ def main():
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--fixed-algorithms", action="store_true",
                         help="those that cuDNN thinks best, not those that were the fastest just now")
+    parser.add_argument("--batch", type=int, default=128, help="images of a training step")
     options = parser.parse_args()
     if not protocol.begin():
         return
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
-    step = KINDS[options.kind]()
+    step = KINDS[options.kind](options.batch)
     for _ in range(5):
         step()
     torch.cuda.synchronize()
