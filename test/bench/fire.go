@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -28,7 +29,8 @@ import (
 
 const (
 	fireStops       = 1000
-	fireSeconds     = 30 // the longest under fire
+	fireWidths      = 1000 // changes of the width, where windows leave one
+	fireSeconds     = 30   // the longest under fire
 	fireUndisturbed = 2 * time.Second
 	fireStart       = 100 * time.Second // many start at once
 	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
@@ -45,7 +47,10 @@ var (
 // part of the room and wait for ever, also without the library.
 var waitingFire = []string{"cooperative", "marlin", "lamport", "exceeding"}
 
-var fireTarget = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireStops)
+var (
+	fireTarget   = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireStops)
+	narrowTarget = fmt.Sprintf("%s, >= %d changes of the width", fireTarget, fireWidths)
+)
 
 func fireCases() (cases []Case) {
 	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
@@ -110,8 +115,9 @@ func fireNarrow(ctx context.Context, s *session) (end func(), err error) {
 	return end, err
 }
 
-// leaveAtRandom has the windows of a process leave a part of the SMs, whatever it has learnt, until the end.
-func leaveAtRandom(config string, pid int) (end func(), err error) {
+// leaveAtRandom has the windows of a process leave a part of the SMs, whatever it has learnt, until the end. It counts how often that
+// changed in an open window.
+func leaveAtRandom(config string, pid int, changes *atomic.Int64) (end func(), err error) {
 	p, path, err := peer(config, pid)
 	if err == nil && p == nil {
 		err = errors.New("the process is in no segment")
@@ -130,8 +136,13 @@ func leaveAtRandom(config string, pid int) (end func(), err error) {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
+		line := s.Line(p.Slot)
 		for {
-			s.Line(p.Slot).Leaves.Store([]uint32{0, 16, 32, 64}[rand.IntN(4)])
+			opened := line.WindowOpenedNs.Load()
+			next := []uint32{0, 16, 32, 64}[rand.IntN(4)]
+			if line.Leaves.Swap(next) != next && opened != 0 && line.WindowOpenedNs.Load() == opened {
+				changes.Add(1)
+			}
 			select {
 			case <-done:
 				return
@@ -222,6 +233,7 @@ type fire struct {
 	different    bool
 	hung         bool
 	peerRequests int
+	changes      atomic.Int64 // of what open windows leave
 }
 
 func (f *fire) note(format string, arguments ...any) {
@@ -384,7 +396,7 @@ func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err e
 	}
 	defer f.finish(peer)
 	if f.narrows {
-		end, err := leaveAtRandom(f.config, peer.pid())
+		end, err := leaveAtRandom(f.config, peer.pid(), &f.changes)
 		if err != nil {
 			return fired, fmt.Errorf("set what windows leave: %w", err)
 		}
@@ -396,7 +408,7 @@ func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err e
 			if err := pause(ctx, 500*time.Millisecond); err != nil {
 				return err
 			}
-			if f.count(w).Stops-before >= fireStops {
+			if f.count(w).Stops-before >= fireStops && (!f.narrows || f.changes.Load() >= fireWidths) {
 				break
 			}
 		}
@@ -437,11 +449,17 @@ func (f *fire) startPeer(ctx context.Context) (*worker, error) {
 	return w, nil
 }
 
+// enough says whether the program was stopped, and what windows leave changed, as often as the target says.
+func (f *fire) enough() bool {
+	c := f.counted
+	return c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0 && (!f.narrows || c.Narrowed > 0 && f.changes.Load() >= fireWidths)
+}
+
 // row measures the case; what goes wrong is in the row.
 func (f *fire) row(ctx context.Context, name string, first []string) result.Row {
 	quiet, fired, err := f.underLibrary(ctx, first)
 	c := f.counted
-	passed := err == nil && !f.different && c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0 && (!f.narrows || c.Narrowed > 0)
+	passed := err == nil && !f.different && f.enough()
 	var notes []string
 	if err != nil {
 		notes = append(notes, err.Error())
@@ -458,8 +476,8 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 		notes = append(notes, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",
 			c.Cuts, c.ResumedBlocks, float64(c.DrainNs)/1000/float64(max(c.Stops, 1)), float64(c.DrainMaxNs)/1000, c.Launches, c.Uncovered, c.Barriers, refusals(c.KernelsRefused)))
 		if f.narrows {
-			notes = append(notes, fmt.Sprintf("%d launches went on narrow, for %.0f ms in all; held back: %d together, %d behind others, %d refused",
-				c.Narrowed, float64(c.NarrowNs)/1e6, c.HeldTogether, c.HeldBehind, c.HeldRefused))
+			notes = append(notes, fmt.Sprintf("the width changed %d times in open windows; %d launches went on narrow, for %.0f ms in all; held back: %d together, %d behind others, %d refused",
+				f.changes.Load(), c.Narrowed, float64(c.NarrowNs)/1e6, c.HeldTogether, c.HeldBehind, c.HeldRefused))
 		}
 		if c.Beside > 0 {
 			notes = append(notes, fmt.Sprintf("%d launches were parted whose blocks wait for later ones", c.Beside))
@@ -473,7 +491,11 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 	}
 	value := float64(c.Stops)
 	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
-	return row.Judged(fireTarget, passed)
+	target := fireTarget
+	if f.narrows {
+		target = narrowTarget
+	}
+	return row.Judged(target, passed)
 }
 
 // firstDifference is the first place at which lists differ, or -1.
