@@ -605,8 +605,8 @@ static bool is_quiet(struct gp_domain *d)
 			for (uint32_t i = 0; i < d->drains; i++)
 				if (d->late[i] && !blp_drained(d)) // a late stream may wait for what was cut
 					break;
-		if (!d->flagged && !d->narrow.on)
-			quiet = is_idle(d);
+		if (!d->flagged) // the watcher stops what is on more SMs than it may be
+			quiet = d->narrow.on ? d->narrow.on->sms <= blp_width(d) : is_idle(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);

@@ -162,6 +162,12 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("not enabled 3 negative 2 more than there are 2 all 0 few 0 too many 5 one of them 0 another context 7 ")
 		p.finish()
 	})
+	t.Run("narrow, until the width is taken away", func(t *testing.T) {
+		p := start(t)
+		p.say("taken 30 32")
+		p.hears("taken 30 of 30, busy 1")
+		p.finish()
+	})
 	t.Run("narrow, of kernels that fit at once", func(t *testing.T) {
 		p := start(t)
 		p.say("at once")

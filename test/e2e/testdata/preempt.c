@@ -125,6 +125,31 @@ static void narrow(unsigned count, int sms)
 	OK(gpreempt_stream_disable(background));
 }
 
+// Takes the width of a stopped stream away while it goes on in it; says how often nothing moved from the next call on that waits.
+static void taken(unsigned count, int sms)
+{
+	unsigned still = 0, busy = 0;
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	for (unsigned i = 0; i < count; i++) {
+		OK(gpreempt_stream_set_width(background, sms));
+		launch(6);
+		OK(gpreempt_stream_preempt(background, 1));
+		for (uint64_t first = sum(); sum() == first && cuStreamQuery(background) == 600;) // CUDA_ERROR_NOT_READY
+			usleep(100);
+		OK(gpreempt_stream_set_width(background, 0));
+		OK(gpreempt_stream_preempt(background, 1));
+		uint64_t before = sum();
+		wait_urgent(4000);
+		still += sum() == before;
+		busy += cuStreamQuery(background) == 600;
+		OK(gpreempt_stream_restore(background, 1));
+	}
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("taken %u of %u, busy %d\n", still, count, busy > 0);
+	OK(gpreempt_stream_disable(background));
+}
+
 // All blocks of a launch fit on the GPU at once, and not on so few SMs. Where they do not wait for each other it goes on there; where they
 // may, it runs when the stream is restored.
 static void at_once(handle marlin)
@@ -581,6 +606,8 @@ int main(int argc, char **argv)
 			many();
 		else if (strcmp(line, "beside captures\n") == 0)
 			beside_captures();
+		else if (sscanf(line, "taken %u %d", &n, &level) == 2)
+			taken(n, level);
 		else if (sscanf(line, "narrow %u %d", &n, &level) == 2)
 			narrow(n, level);
 		else if (strcmp(line, "at once\n") == 0)
