@@ -3,6 +3,7 @@ package bench
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -133,6 +134,7 @@ type streamsResult struct {
 	Completed   float64  `json:"completed"`
 	WallNs      float64  `json:"wall_ns"`
 	UrgentNs    float64  `json:"urgent_ns"`
+	Narrow      float64  `json:"narrow"` // kernels that ended in a width, before that was taken away
 }
 
 // rate is that of the kernels of the stream that can wait, and share its part of the time between requests.
@@ -163,6 +165,42 @@ func narrowCase(name string, blocks int) Case {
 		return s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
 			[]string{"--urgent-blocks", strconv.Itoa(blocks), "--urgent-kernels", "50"}, systems)
 	}}
+}
+
+// A stop of a stream that runs in a width is as short as one that runs everywhere: so much longer at most.
+const narrowStopLonger = 1.1
+
+// fullStopCase takes a stream's width away while it goes on in that, beside whole stops.
+func fullStopCase(name string, blockUs int) Case {
+	target := fmt.Sprintf("stop p99 <= %g x the whole stop's", narrowStopLonger)
+	return Case{name, target, []string{"blp-stream"}, 20, func(ctx context.Context, s *session, name string) error {
+		systems := []sharing{sharedStreams[0], {"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}}}
+		for _, sms := range []string{"16", "32", "64"} {
+			systems = append(systems, sharing{"gpreempt-width-" + sms, "be", []string{"--priority", "1", "--preempt", "1", "--width", sms, "--narrow-us", "1000"}})
+		}
+		if err := s.measureStreams(ctx, name, work{us: blockUs, blocksPerSM: 2, waves: 10}, "", nil, systems); err != nil {
+			return err
+		}
+		return judgeStops(s.report.Cases, name, target)
+	}}
+}
+
+// judgeStops compares the stops of a case with whole ones.
+func judgeStops(rows []result.Row, name, target string) error {
+	var whole *result.Latency
+	for i := range rows {
+		switch row := &rows[i]; {
+		case row.Case != name+"-stop":
+		case row.System == "gpreempt":
+			whole = row.LC
+		case whole == nil:
+			return errors.New("there are no whole stops to compare with")
+		default:
+			row.LCAlone, row.Ratio = whole, result.RatioOf(row.LC, whole)
+			*row = row.Judged(target, row.LC.P99Us <= narrowStopLonger*whole.P99Us)
+		}
+	}
+	return nil
 }
 
 // sharing is how the streams of a process share the GPU.
@@ -212,6 +250,12 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 		blockUs := served.KernelNs / float64(rival.waves) / 1000
 		stop := result.Row{Case: name + "-stop", System: system.name, LC: result.LatencyOf(served.StopsNs),
 			Note: fmt.Sprintf("from the call to the end of the last block; a block takes %.1f us", blockUs)}
+		if slices.Contains(system.options, "--narrow-us") {
+			stop.Note += fmt.Sprintf("; %.0f kernels ended in the width", served.Narrow)
+			if served.Narrow == 0 {
+				return fmt.Errorf("%s: nothing went on in the width", system.name)
+			}
+		}
 		if target != "" {
 			pass := stop.LC.P99Us <= blockUs+stopWithinUs
 			stop.Target, stop.Pass = target, &pass

@@ -37,6 +37,8 @@ var allCases = slices.Concat([]Case{
 	streamCase("stream-10us-blocks-kernels-of-5ms", 10, 500, false),
 	narrowCase("stream-narrow-16-blocks", 16),
 	narrowCase("stream-narrow-66-blocks", 66),
+	fullStopCase("stream-full-stop-10us-blocks", 10),
+	fullStopCase("stream-full-stop-100us-blocks", 100),
 	pairedCase("launch-off", "ns", false, launchCost("off")),
 	pairedCase("launch-lc", "ns", false, launchCost("lc")),
 	pairedCase("launch-be", "ns", false, launchCost("be")),

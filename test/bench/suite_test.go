@@ -460,6 +460,29 @@ func TestSpatialTargets(t *testing.T) {
 	}
 }
 
+// A stop from a width is compared with the whole one before it.
+func TestStopsFromAWidth(t *testing.T) {
+	stop := func(name, system string, p99 float64) result.Row {
+		return result.Row{Case: name, System: system, LC: &result.Latency{N: 9, P50Us: 9, P99Us: p99}}
+	}
+	rows := []result.Row{stop("other-stop", "gpreempt-width-16", 1), stop("x", "gpreempt", 1), stop("x-stop", "gpreempt", 100), stop("x", "gpreempt-width-16", 1),
+		stop("x-stop", "gpreempt-width-16", 110), stop("x-stop", "gpreempt-width-32", 110.2)}
+	if err := judgeStops(rows, "x", "as long"); err != nil {
+		t.Fatal(err)
+	}
+	for i, row := range rows {
+		switch judged := i > 3; {
+		case (row.Pass != nil) != judged:
+			t.Errorf("%s under %s: %v", row.Case, row.System, row.Pass)
+		case judged && (*row.Pass != (i == 4) || row.LCAlone.P99Us != 100 || row.Target != "as long"):
+			t.Errorf("%+v", row)
+		}
+	}
+	if err := judgeStops(rows[4:], "x", ""); err == nil {
+		t.Error("compared with nothing")
+	}
+}
+
 // fakeTVM makes a folder with what describes networks that are not there.
 func fakeTVM(t *testing.T) (folder string) {
 	t.Helper()

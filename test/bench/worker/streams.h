@@ -4,7 +4,8 @@
 // other asks now and then, --requests times: with --preempt 1 it has the first stream stopped (gpreempt.h) and waits
 // until nothing of it runs, with --priority 1 its stream has the highest priority; then --urgent-kernels kernels of --urgent-iterations
 // and --urgent-blocks run on it, are waited for, and the first stream goes on. With --width the first stream goes on with so many SMs
-// meanwhile. With --alone 1 it has no work.
+// meanwhile; with --narrow-us it does so for that long, and its width is then taken away, which is the stop that is timed. With --alone 1
+// it has no work.
 //
 // Prints how long the stops and the kernels took, what a kernel of the first stream takes alone, and how many of those
 // completed.
@@ -66,6 +67,7 @@ static void command_streams(void)
 	int least, greatest;
 	uint64_t kernels = number("urgent-kernels", 1);
 	bool preempting = number("preempt", 0), alone = number("alone", 0);
+	uint64_t width = number("width", 0), narrow_ns = number("narrow-us", 0) * 1000;
 	uint64_t requests = number("requests", 600), warm_up = number("warm-up", 20), done = 0;
 	uint64_t gap_ns = number("gap-us", 2000) * 1000, seconds = number("seconds", 10);
 	uint64_t *stop_ns = calloc(requests, sizeof *stop_ns), *latency_ns = calloc(requests, sizeof *latency_ns);
@@ -84,24 +86,32 @@ static void command_streams(void)
 	if (preempting) {
 		find_stop_api();
 		CHECK_STOP(stop_api.enable(stream, GPREEMPT_LEVEL_BLOCK));
-		CHECK_STOP(stop_api.set_width(stream, (int)number("width", 0)));
+		CHECK_STOP(stop_api.set_width(stream, (int)width));
 	}
 	uint64_t kernel_ns = batch_ns(&feeding.work, 4) / 4;
 	if (!alone && pthread_create(&feeder, NULL, feed, NULL))
 		fail("start a thread: %s", strerror(errno));
 	await_begin();
 
-	uint64_t began = monotonic_ns(), start_ns = began, started_with = 0, paused_ns = 0;
+	uint64_t began = monotonic_ns(), start_ns = began, started_with = 0, paused_ns = 0, narrow = 0;
 	for (uint64_t i = 0; i < warm_up + requests && !stopped; i++) {
 		if (i == warm_up) {
 			start_ns = monotonic_ns();
 			started_with = feeding.completed;
-			paused_ns = 0;
+			paused_ns = narrow = 0;
 		}
 		sleep_ns(jittered(gap_ns, gap_ns / 4, &random));
 		uint64_t asked = monotonic_ns();
 		if (preempting)
 			CHECK_STOP(stop_api.preempt(stream, 1));
+		if (narrow_ns) {
+			uint64_t went_on = feeding.completed;
+			sleep_ns(jittered(narrow_ns, narrow_ns / 4, &random));
+			narrow += feeding.completed - went_on;
+			asked = monotonic_ns();
+			CHECK_STOP(stop_api.set_width(stream, 0));
+			CHECK_STOP(stop_api.preempt(stream, 1));
+		}
 		uint64_t gone = monotonic_ns();
 		void *parameters[] = {&memory, &urgent.iterations};
 		for (uint64_t k = 0; k < kernels; k++)
@@ -109,6 +119,8 @@ static void command_streams(void)
 					     urgent.shared_bytes, urgent_stream, parameters, NULL));
 		CHECK(cuStreamSynchronize(urgent_stream));
 		uint64_t end = monotonic_ns();
+		if (narrow_ns)
+			CHECK_STOP(stop_api.set_width(stream, (int)width));
 		if (preempting)
 			CHECK_STOP(stop_api.restore(stream, 0));
 		paused_ns += end - asked;
@@ -125,6 +137,8 @@ static void command_streams(void)
 		pthread_join(feeder, NULL);
 	printf("{\"kernel_ns\":%llu,\"completed\":%llu,\"wall_ns\":%llu,\"urgent_ns\":%llu", (unsigned long long)kernel_ns,
 	       (unsigned long long)completed, (unsigned long long)wall_ns, (unsigned long long)paused_ns);
+	if (narrow_ns)
+		printf(",\"narrow\":%llu", (unsigned long long)narrow);
 	if (preempting)
 		print_list("stops_ns", stop_ns, done);
 	print_list("latencies_ns", latency_ns, done);
