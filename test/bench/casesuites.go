@@ -18,6 +18,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests"}, begin: configured(noHints)},
 	{name: "quick", about: "two cases of foundation with fewer requests", mode: "time-sliced",
 		flags: []string{"requests"}, begin: quick},
+	{name: "unhinted", about: "one short kernel without a hint beside BE of short and long blocks, which are drained before the switch or not", mode: "time-sliced",
+		flags: []string{"requests"}, begin: configured(noHints)},
 	{name: "unprivileged", about: "quick, as a user without privileges; for root", mode: "time-sliced",
 		flags: []string{"requests"}, begin: unprivileged},
 	{name: usersSuite, about: "processes of several users and namespaces by a broker, beside hostile ones, and while it is killed; for root", mode: "time-sliced",

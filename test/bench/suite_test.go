@@ -483,6 +483,32 @@ func TestStopsFromAWidth(t *testing.T) {
 	}
 }
 
+// Of a request without a hint there is a row for each way in which BE makes way.
+func TestUnhinted(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	options := simulatedOptions(t, "unhinted", &progress, "1x40us-beside-10us-blocks")
+	options.Requests = 10
+	report, err := suiteOfCases(t, "unhinted").measure(t.Context(), options)
+	if err != nil || len(report.Failed()) != 0 {
+		t.Fatalf("%v, %+v\n%s", err, report, &progress)
+	}
+	mechanisms := map[string][]string{}
+	for _, row := range report.Cases {
+		mechanisms[row.System] = nil
+		if row.BLP != nil {
+			mechanisms[row.System] = row.BLP.Mechanisms
+		}
+		if row.LC == nil || row.LC.N != 10 || row.BE == nil || row.BE.Now <= 0 {
+			t.Errorf("%+v", row)
+		}
+	}
+	if blp := mechanisms["only-timeslice-hold-blp"]; len(mechanisms) != 5 || !slices.Contains(blp, "blp") || !slices.Contains(blp, "timeslice") ||
+		slices.Contains(mechanisms["only-timeslice-hold"], "blp") {
+		t.Errorf("%v", mechanisms)
+	}
+}
+
 // fakeTVM makes a folder with what describes networks that are not there.
 func fakeTVM(t *testing.T) (folder string) {
 	t.Helper()

@@ -153,7 +153,7 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 	if err := pause(ctx, 100*time.Millisecond); err != nil {
 		return result, 0, err
 	}
-	if beRole != "" && s.addMPS != nil {
+	if beRole != "" && s.credential == nil { // segments of another user are not ours to read
 		s.counted = s.count(s.config, running[0].pid())
 	}
 	rate := 0.0
