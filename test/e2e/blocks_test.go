@@ -233,9 +233,6 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		})
 	}
 	t.Run("no library", func(t *testing.T) {
-		if sanitizer != "" {
-			t.Skip("programs are linked with the library")
-		}
 		m := newMachine(t, "")
 		cmd := m.command("be", program, simulated("sim.cubin"))
 		cmd.Env = append(cmd.Env, "LD_PRELOAD=")
