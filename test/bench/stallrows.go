@@ -97,7 +97,6 @@ func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 		}
 		if p.System != result.LCAlone && row.LC != nil && alone != nil {
 			row.LCAlone, row.Ratio = alone, result.RatioOf(row.LC, alone)
-			row.Ratio.P999 = result.Round(row.LC.P999Us/alone.P999Us, 3)
 		}
 		judged := slices.Contains(c.target.judged, p.System)
 		switch {

@@ -677,6 +677,6 @@ func (p *stallPart) latency() *result.Latency {
 		return nil
 	}
 	l := result.LatencyOfSorted(all)
-	l.P999Us = result.Round(result.Quantile(all, .999), 1)
+	l.AddP999(all)
 	return l
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/workload"
@@ -23,19 +24,43 @@ type Difference struct {
 	Case, System, Figure string
 	Committed, New       float64
 	Worse, Better        bool
+	Again                string // what a second measurement of what looked worse gave
+	row                  string // the case's name in the file
 }
 
-// figure is one ratio; with a low and a high end of what it may really be, where the file tells.
+// Tolerance is the difference up to which a figure is the same, unless the caller has another one.
+const Tolerance = 0.1
+
+// figure is one ratio; with an interval of what it may really be, where the file tells.
 type figure struct {
 	name, system, what string
-	value, low, high   float64
+	value              float64
+	interval           [2]float64
 	moreIsBetter       bool
+	row                string
+}
+
+// between is the figure's interval. One without gets that of the other file, in proportion: the same was measured in the same way.
+func (f figure) between(other figure) [2]float64 {
+	switch none := [2]float64{}; {
+	case f.interval != none:
+		return f.interval
+	case other.interval != none && other.value > 0:
+		return [2]float64{f.value * other.interval[0] / other.value, f.value * other.interval[1] / other.value}
+	}
+	return [2]float64{f.value, f.value}
+}
+
+// differs says whether the interval of the ratio of two figures leaves out 1.
+func (f figure) differs(other figure) bool {
+	ratio := ratioInterval(f.value, other.value, f.between(other), other.between(f))
+	return ratio == [2]float64{} || ratio[0] > 1 || ratio[1] < 1 // some are 0, and have no ratio
 }
 
 // Errors about files that say nothing of each other.
 var (
 	errSimulated       = errors.New("one is of the simulated driver, the other of a GPU")
-	errNothingCompared = errors.New("nothing was compared: they share no figure")
+	ErrNothingCompared = errors.New("nothing was compared: they share no figure")
 )
 
 // resultFigures are the figures of a file.
@@ -45,8 +70,8 @@ type resultFigures struct {
 	simulated bool
 }
 
-// Compare compares the LC latencies and BE shares, where a difference of less than the tolerance is noise. What can not
-// be measured any more is worse. It is an error where there is nothing to compare.
+// Compare compares the LC latencies and BE shares. A difference of less than the tolerance is noise, and so is one that the figures'
+// intervals explain. What can not be measured any more is worse. It is an error where there is nothing to compare.
 func Compare(committed, new string, tolerance float64) (*Comparison, error) {
 	before, err := readFigures(committed)
 	if err != nil {
@@ -64,16 +89,16 @@ func Compare(committed, new string, tolerance float64) (*Comparison, error) {
 		now, found := find(after.figures, was)
 		if !found && after.failed[[2]string{was.name, was.system}] {
 			comparison.Lines = append(comparison.Lines, Difference{Case: was.name, System: was.system, Figure: was.what,
-				Committed: was.value, New: math.NaN(), Worse: true})
+				Committed: was.value, New: math.NaN(), Worse: true, row: was.row})
 			continue
 		}
 		if !found {
 			comparison.Missing = append(comparison.Missing, fmt.Sprintf("%s under %s: %s", was.name, was.system, was.what))
 			continue
 		}
-		d := Difference{Case: was.name, System: was.system, Figure: was.what, Committed: was.value, New: now.value}
-		up := now.value > was.value*(1+tolerance) && now.low > was.high
-		down := now.value < was.value*(1-tolerance) && now.high < was.low
+		d := Difference{Case: was.name, System: was.system, Figure: was.what, Committed: was.value, New: now.value, row: was.row}
+		up := now.value > was.value*(1+tolerance) && now.differs(was)
+		down := now.value < was.value*(1-tolerance) && now.differs(was)
 		d.Worse, d.Better = up, down
 		if was.moreIsBetter {
 			d.Worse, d.Better = down, up
@@ -81,7 +106,7 @@ func Compare(committed, new string, tolerance float64) (*Comparison, error) {
 		comparison.Lines = append(comparison.Lines, d)
 	}
 	if len(comparison.Lines) == 0 {
-		return nil, fmt.Errorf("compare %s and %s: %w", committed, new, errNothingCompared)
+		return nil, fmt.Errorf("compare %s and %s: %w", committed, new, ErrNothingCompared)
 	}
 	return comparison, nil
 }
@@ -109,12 +134,13 @@ func readFigures(path string) (read resultFigures, err error) {
 		return read, fmt.Errorf("read results %s: schema %d, not 1", path, head.Schema)
 	}
 	read.simulated, read.failed = head.Simulated, map[[2]string]bool{}
-	add := func(name, system, what string, value, low, high float64, moreIsBetter bool) {
+	row := ""
+	add := func(name, system, what string, value float64, interval [2]float64, moreIsBetter bool) {
 		switch system {
 		case "alone", "be-alone", "default", "mps", "mps-priority", "sequential", "gpreempt-paper":
 			return
 		}
-		read.figures = append(read.figures, figure{name, system, what, value, low, high, moreIsBetter})
+		read.figures = append(read.figures, figure{name, system, what, value, interval, moreIsBetter, row})
 	}
 	if workload.IsEvaluation(head.Benchmark) {
 		var e Evaluation
@@ -122,16 +148,16 @@ func readFigures(path string) (read resultFigures, err error) {
 			return read, fmt.Errorf("read results %s: %w", path, err)
 		}
 		for _, c := range e.Cases {
+			row = c.Case
 			read.failed[[2]string{c.Case, c.System}] = c.failed()
 			if c.Ratio != nil {
-				add(c.Case, c.System, "LC p99 of alone", c.Ratio.P99, c.Ratio.P99CI[0], c.Ratio.P99CI[1], false)
+				add(c.Case, c.System, "LC p99 of alone", c.Ratio.P99, c.Ratio.P99CI, false)
 			}
 			if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
-				be := c.Throughput.BEOfDefault
-				add(c.Case, c.System, "BE of default", be, be, be, true)
+				add(c.Case, c.System, "BE of default", c.Throughput.BEOfDefault, [2]float64{}, true)
 			}
 			if c.Left != nil {
-				add(c.Case, c.System, "BE of what LC leaves", c.Left.BE, c.Left.BE, c.Left.BE, true)
+				add(c.Case, c.System, "BE of what LC leaves", c.Left.BE, [2]float64{}, true)
 			}
 		}
 		return read, nil
@@ -140,36 +166,68 @@ func readFigures(path string) (read resultFigures, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return read, fmt.Errorf("read results %s: %w", path, err)
 	}
-	for _, row := range r.Cases {
-		name := row.Case
-		if strings.HasPrefix(row.Note, "role ") { // a case that is measured in each role has a row for each
-			name += ", " + row.Note
+	for _, c := range r.Cases {
+		row = c.Case
+		name := c.Case
+		if strings.HasPrefix(c.Note, "role ") { // a case that is measured in each role has a row for each
+			name += ", " + c.Note
 		}
-		key := [2]string{name, row.System}
-		read.failed[key] = read.failed[key] || row.Failed()
-		if row.Ratio != nil {
-			add(name, row.System, "LC p50 of alone", row.Ratio.P50, row.Ratio.P50, row.Ratio.P50, false)
-			add(name, row.System, "LC p99 of alone", row.Ratio.P99, row.Ratio.P99, row.Ratio.P99, false)
-			if row.Ratio.P999 != 0 {
-				add(name, row.System, "LC p99.9 of alone", row.Ratio.P999, row.Ratio.P999, row.Ratio.P999, false)
+		key := [2]string{name, c.System}
+		read.failed[key] = read.failed[key] || c.Failed()
+		if c.Ratio != nil {
+			add(name, c.System, "LC p50 of alone", c.Ratio.P50, c.Ratio.P50CI, false)
+			add(name, c.System, "LC p99 of alone", c.Ratio.P99, c.Ratio.P99CI, false)
+			if c.Ratio.P999 != 0 {
+				add(name, c.System, "LC p99.9 of alone", c.Ratio.P999, c.Ratio.P999CI, false)
 			}
 		}
-		if row.Value != nil && row.Pass != nil {
+		if c.Value != nil && c.Pass != nil {
 			// What counts most of them is not better for being more: whether the target is reached is compared, and parts.
 			reached := 0.0
-			if *row.Pass {
+			if *c.Pass {
 				reached = 1
 			}
-			add(name, row.System, "target reached", reached, reached, reached, true)
-			if strings.HasPrefix(row.Unit, "of ") {
-				add(name, row.System, row.Unit, *row.Value, *row.Value, *row.Value, true)
+			add(name, c.System, "target reached", reached, [2]float64{}, true)
+			if strings.HasPrefix(c.Unit, "of ") {
+				add(name, c.System, c.Unit, *c.Value, [2]float64{}, true)
 			}
 		}
-		if row.BE != nil {
-			add(name, row.System, "BE share", row.BE.Share, row.BE.Share, row.BE.Share, true)
+		if c.BE != nil {
+			add(name, c.System, "BE share", c.BE.Share, [2]float64{}, true)
 		}
 	}
 	return read, nil
+}
+
+// WorseRows names the cases that have a figure which got worse, as their rows are called.
+func (c *Comparison) WorseRows() (rows []string) {
+	for _, line := range c.Lines {
+		if line.Worse && !slices.Contains(rows, line.row) {
+			rows = append(rows, line.row)
+		}
+	}
+	return rows
+}
+
+// Confirm takes in a second measurement of what looked worse: only what looks so again is. It counts what that did not measure.
+func (c *Comparison) Confirm(again *Comparison) (unconfirmed int) {
+	for i := range c.Lines {
+		line := &c.Lines[i]
+		if !line.Worse {
+			continue
+		}
+		second := slices.IndexFunc(again.Lines, func(d Difference) bool {
+			return d.Case == line.Case && d.System == line.System && d.Figure == line.Figure
+		})
+		if second < 0 {
+			line.Worse, line.Again = false, "looks worse, was not measured again"
+			unconfirmed++
+			continue
+		}
+		line.Worse = again.Lines[second].Worse
+		line.Again = fmt.Sprintf("measured again: %.3f", again.Lines[second].New)
+	}
+	return unconfirmed
 }
 
 // Worse counts the figures that got worse beyond noise.
@@ -193,6 +251,9 @@ func (c *Comparison) Print(out io.Writer) error {
 			verdict = "WORSE"
 		case d.Better:
 			verdict = "better"
+		}
+		if d.Again != "" {
+			verdict = strings.TrimSpace(verdict + " (" + d.Again + ")")
 		}
 		ratio := "-"
 		if d.Committed != 0 {

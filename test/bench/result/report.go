@@ -87,6 +87,7 @@ type OneRound struct {
 }
 
 // OfRounds is the row of rounds with LC and BE each: how many requests in all, the longest of them, and medians of what else a round has.
+// Its intervals hold those of all rounds: a round differs from the next by more than its requests tell.
 func OfRounds(rounds []Row, alone *Latency) Row {
 	row := rounds[0]
 	median := func(of func(r Row) float64, digits int) float64 {
@@ -102,12 +103,27 @@ func OfRounds(rounds []Row, alone *Latency) Row {
 		lc.N, lc.MaxUs = lc.N+r.LC.N, max(lc.MaxUs, r.LC.MaxUs)
 		row.Rounds = append(row.Rounds, OneRound{r.LC, r.BE})
 	}
+	lc.P50CIUs = hull(rounds, func(l *Latency) [2]float64 { return l.P50CIUs })
+	lc.P99CIUs = hull(rounds, func(l *Latency) [2]float64 { return l.P99CIUs })
 	lc.P50Us = median(func(r Row) float64 { return r.LC.P50Us }, 1)
 	lc.P99Us = median(func(r Row) float64 { return r.LC.P99Us }, 1)
 	be.Now = median(func(r Row) float64 { return r.BE.Now }, 3)
 	be.Share = median(func(r Row) float64 { return r.BE.Share }, 4)
 	row.LC, row.BE, row.Ratio = &lc, &be, RatioOf(&lc, alone)
 	return row
+}
+
+// hull is the interval that holds those of all rounds; none where one has none.
+func hull(rounds []Row, of func(*Latency) [2]float64) [2]float64 {
+	all := of(rounds[0].LC)
+	for _, r := range rounds {
+		one := of(r.LC)
+		if one == ([2]float64{}) {
+			return one
+		}
+		all = [2]float64{min(all[0], one[0]), max(all[1], one[1])}
+	}
+	return all
 }
 
 // Judged is the row with a target and whether it was reached.
@@ -160,13 +176,16 @@ func (p Paired) Judge(moreIsBetter bool) (pass *bool, undecided string) {
 	return pass, undecided
 }
 
-// Latency sums up the latencies of the LC process's requests.
+// Latency sums up the latencies of the LC process's requests. Intervals are those of orderInterval.
 type Latency struct {
-	N      int     `json:"n"`
-	P50Us  float64 `json:"p50_us"`
-	P99Us  float64 `json:"p99_us"`
-	P999Us float64 `json:"p999_us,omitempty"` // where there are requests enough for it
-	MaxUs  float64 `json:"max_us"`
+	N        int        `json:"n"`
+	P50Us    float64    `json:"p50_us"`
+	P99Us    float64    `json:"p99_us"`
+	P999Us   float64    `json:"p999_us,omitempty"` // where there are requests enough for it
+	MaxUs    float64    `json:"max_us"`
+	P50CIUs  [2]float64 `json:"p50_ci_us,omitzero"`
+	P99CIUs  [2]float64 `json:"p99_ci_us,omitzero"`
+	P999CIUs [2]float64 `json:"p999_ci_us,omitzero"`
 }
 
 // Hints is what became of the LC process's hints, warm-up included, and what the library learnt and spent for them.
@@ -212,11 +231,14 @@ type SlowRequest struct {
 	Request
 }
 
-// Ratio compares with the same LC process alone.
+// Ratio compares with the same LC process alone. Intervals are those of ratioInterval.
 type Ratio struct {
-	P50  float64 `json:"p50"`
-	P99  float64 `json:"p99"`
-	P999 float64 `json:"p999,omitempty"`
+	P50    float64    `json:"p50"`
+	P99    float64    `json:"p99"`
+	P999   float64    `json:"p999,omitempty"`
+	P50CI  [2]float64 `json:"p50_ci,omitzero"`
+	P99CI  [2]float64 `json:"p99_ci,omitzero"`
+	P999CI [2]float64 `json:"p999_ci,omitzero"`
 }
 
 // Share is what the BE processes got: the rates alone and now, and Share, their part of what LC left them.
@@ -240,7 +262,12 @@ func LatencyOfSorted(sorted []float64) *Latency {
 		return nil
 	}
 	us := func(q float64) float64 { return Round(Quantile(sorted, q), 1) }
-	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1)}
+	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1), P50CIUs: orderInterval(sorted, .5), P99CIUs: orderInterval(sorted, .99)}
+}
+
+// AddP999 adds the p99.9 of sorted latencies in microseconds.
+func (l *Latency) AddP999(sorted []float64) {
+	l.P999Us, l.P999CIUs = Round(Quantile(sorted, .999), 1), orderInterval(sorted, .999)
 }
 
 // RatioOf compares with alone; nil where one of them is missing.
@@ -248,7 +275,12 @@ func RatioOf(now, alone *Latency) *Ratio {
 	if now == nil || alone == nil {
 		return nil
 	}
-	return &Ratio{P50: Round(now.P50Us/alone.P50Us, 3), P99: Round(now.P99Us/alone.P99Us, 3)}
+	r := &Ratio{P50: Round(now.P50Us/alone.P50Us, 3), P99: Round(now.P99Us/alone.P99Us, 3),
+		P50CI: ratioInterval(now.P50Us, alone.P50Us, now.P50CIUs, alone.P50CIUs), P99CI: ratioInterval(now.P99Us, alone.P99Us, now.P99CIUs, alone.P99CIUs)}
+	if now.P999Us > 0 && alone.P999Us > 0 {
+		r.P999, r.P999CI = Round(now.P999Us/alone.P999Us, 3), ratioInterval(now.P999Us, alone.P999Us, now.P999CIUs, alone.P999CIUs)
+	}
+	return r
 }
 
 // Write writes the result file. Of long lists of stalls it has a part, and its raw form all.

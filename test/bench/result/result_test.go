@@ -30,7 +30,7 @@ func TestLatency(t *testing.T) {
 		ns = append(ns, us*1000)
 	}
 	given := slices.Clone(ns)
-	if got, want := *LatencyOf(ns), (Latency{N: 201, P50Us: 101, P99Us: 199, MaxUs: 201}); got != want {
+	if got, want := *LatencyOf(ns), (Latency{N: 201, P50Us: 101, P99Us: 199, MaxUs: 201, P50CIUs: [2]float64{87, 115}, P99CIUs: [2]float64{196, 201}}); got != want {
 		t.Errorf("of 1 to 201 us: %+v, want %+v", got, want)
 	}
 	if !slices.Equal(ns, given) {
@@ -41,6 +41,12 @@ func TestLatency(t *testing.T) {
 func TestRatio(t *testing.T) {
 	now, alone := &Latency{P50Us: 150, P99Us: 1000}, &Latency{P50Us: 100, P99Us: 300}
 	if got := RatioOf(now, alone); *got != (Ratio{P50: 1.5, P99: 3.333}) {
+		t.Errorf("ratio %+v", *got)
+	}
+	now.P50CIUs, alone.P50CIUs = [2]float64{120, 180}, [2]float64{90, 110}
+	now.P999Us, alone.P999Us = 3000, 1000
+	// 1.5 over and times exp of the root of ln(1.25)^2 + ln(1.1)^2, and ln(1.2)^2 + ln(1.111)^2.
+	if got := RatioOf(now, alone); *got != (Ratio{P50: 1.5, P99: 3.333, P999: 3, P50CI: [2]float64{1.177, 1.852}}) {
 		t.Errorf("ratio %+v", *got)
 	}
 	if RatioOf(nil, alone) != nil || RatioOf(now, nil) != nil {
@@ -410,8 +416,8 @@ func TestCompareRefuses(t *testing.T) {
 		worse int
 	}{
 		{"same", Report{Head: head, Cases: []Row{row("a", 1)}}, nil, 0},
-		{"others", Report{Head: head, Cases: []Row{row("c", 1)}}, errNothingCompared, 0},
-		{"nothing", Report{Head: head}, errNothingCompared, 0},
+		{"others", Report{Head: head, Cases: []Row{row("c", 1)}}, ErrNothingCompared, 0},
+		{"nothing", Report{Head: head}, ErrNothingCompared, 0},
 		{"simulated", Report{Head: simulated, Cases: []Row{row("a", 1)}}, errSimulated, 0},
 		{"failed", Report{Head: head, Cases: []Row{broken, row("b", 1)}}, nil, 2},
 		{"only failed", Report{Head: head, Cases: []Row{broken}}, nil, 2},
