@@ -73,6 +73,7 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite hints --requests 0", "--requests 0: must be more than 0"},
 		{"--suite paper --seconds -1", "--seconds -1: must be more than 0"},
 		{"--suite slow", `no suite "slow"; there are foundation`},
+		{"--suite quick --compare x.json", "--compare needs --json"},
 		{"quick", `"quick": there are no arguments here; --suite names what is measured`},
 	} {
 		r := run(t, nil, strings.Fields(c.options)...)
@@ -282,26 +283,35 @@ func TestBenchCheck(t *testing.T) {
 		if p99 > 0 {
 			e.Cases = []result.EvaluationCase{{Case: "spin", System: "gpreempt", Ratio: &result.Ratios{P99: p99, P99CI: [2]float64{p99, p99}}}}
 		}
-		if err := e.Write(filepath.Join(folder, "h200-smoke.json")); err != nil {
+		if err := e.Write(filepath.Join(folder, "simulated-h200-smoke.json")); err != nil {
 			t.Fatal(err)
 		}
 		return "BENCH_RESULTS=" + folder
 	}
+	const twice = "(measured again: "
 	for _, c := range []struct {
 		what      string
 		p99       float64
 		simulated bool
+		minutes   string
 		fails     bool
 		want      string
+		again     bool
 	}{
-		{"what got better", 1000, true, false, "better"},
-		{"what got worse", .001, true, true, "1 figures got worse"},
-		{"nothing", 0, true, true, "nothing was compared"},
-		{"a GPU's results", 1, false, true, "one is of the simulated driver, the other of a GPU"},
+		{"what got better", 1000, true, "8", false, "better", false},
+		{"what got worse", .001, true, "8", true, "1 figures got worse", true},
+		{"what looks worse, without time", .001, true, "0.0001", true, "1 figures look worse, and were not measured again", false},
+		{"nothing", 0, true, "8", true, "nothing was compared", false},
+		{"a GPU's results", 1, false, "8", true, "one is of the simulated driver, the other of a GPU", false},
 	} {
-		if out, err := check(suite, flags, committed(c.p99, c.simulated)); (err != nil) != c.fails || !strings.Contains(out, c.want) {
+		out, err := check(suite, flags, committed(c.p99, c.simulated), "BENCH_MINUTES="+c.minutes)
+		if (err != nil) != c.fails || !strings.Contains(out, c.want) || strings.Contains(out, twice) != c.again {
 			t.Errorf("%s: %v, want %s\n%s", c.what, err, c.want, out)
 		}
+	}
+	// Nothing is measured where there is nothing to compare with.
+	if out, err := check(suite, flags, "BENCH_RESULTS="+t.TempDir()); err == nil || !strings.Contains(out, "simulated-h200-smoke.json: no such file") || strings.Contains(out, "spin") {
+		t.Errorf("no committed results: %v\n%s", err, out)
 	}
 	if out, err := check("BENCH_SUITE=fundation"); err == nil || !strings.Contains(out, "fundation") {
 		t.Errorf("a suite that there is not: %v\n%s", err, out)

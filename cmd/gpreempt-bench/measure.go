@@ -10,12 +10,14 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/test/bench"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // measureCommand is `gpreempt bench`. Its worker processes are `gpreempt-bench bench-worker`, which never gets
@@ -49,6 +51,8 @@ func measureCommand() *cobra.Command {
 	flags.BoolVar(&o.Busy, "busy", false, "measure although other programs use the GPU")
 	flags.BoolVar(&m.list, "list", false, "list what the suite measures")
 	flags.BoolVar(&m.plan, "plan", false, "say what would be measured and about how long it takes; needs no GPU")
+	flags.StringVar(&m.compare, "compare", "", "say what is worse than in this result file, or in GPU-SUITE.json of this folder; what looks worse is\n"+
+		"measured once more before it counts, for which a quarter of --minutes is kept; with --json")
 	flags.BoolVar(&m.strict, "strict", false, "exit with an error when a target is missed")
 	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run (default: as the case says), or in all runs of a workload under a system (default: no number)")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case (default: as the suite says)")
@@ -73,6 +77,7 @@ func suites() string {
 type measurement struct {
 	bench.Options
 	file                      string // of the results
+	compare                   string // earlier ones, or a folder of such
 	list, plan, quiet, strict bool
 }
 
@@ -102,9 +107,23 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 		m.Progress = io.Discard
 	}
 	ctx, interrupted := interruptible()
-	result, err := suite.Measure(ctx, m.Options)
-	if result != nil {
-		err = errors.Join(err, m.show(out, result))
+	began, options := time.Now(), m.Options
+	if m.compare != "" {
+		if err := m.findEarlier(ctx, suite); err != nil {
+			return err
+		}
+		options.Minutes *= partBeforeAgain
+	}
+	measured, err := suite.Measure(ctx, options)
+	if measured != nil {
+		err = errors.Join(err, m.show(out, measured))
+	}
+	if m.compare != "" && measured != nil && ctx.Err() == nil {
+		if verdict := m.judge(ctx, suite, out, began); err == nil {
+			err = verdict
+		} else if verdict != nil {
+			err = fmt.Errorf("%w; %s", err, verdict.Error()) // with the status of what failed
+		}
 	}
 	if status := interrupted(); status != 0 {
 		return cli.Exit{Status: status, Err: fmt.Errorf("interrupted; what was measured is in %s, and the same command goes on from there", m.Folder)}
@@ -112,29 +131,105 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if missed := result.Missed(); missed > 0 && m.strict {
+	if missed := measured.Missed(); missed > 0 && m.strict {
 		return fmt.Errorf("%d targets missed", missed)
 	}
-	if left := result.Unmeasured(); len(left) > 0 {
+	if left := measured.Unmeasured(); len(left) > 0 {
 		return cli.Exit{Status: notWhole, Err: fmt.Errorf("--minutes did not suffice for %d more, the same command goes on with them: %s", len(left), strings.Join(left, ", "))}
 	}
 	return nil
+}
+
+// partBeforeAgain is the part of --minutes that is left for what looks worse.
+const partBeforeAgain = .75
+
+// findEarlier finds the results that are compared with, before anything is measured.
+func (m *measurement) findEarlier(ctx context.Context, suite bench.Suite) error {
+	info, err := os.Stat(m.compare)
+	if err == nil && info.IsDir() {
+		var here result.Head
+		if here, err = suite.Look(ctx, m.Options); err != nil {
+			return err
+		}
+		m.compare = filepath.Join(m.compare, here.FileName())
+		_, err = os.Stat(m.compare)
+	}
+	if err != nil {
+		return fmt.Errorf("--compare: %w", err)
+	}
+	return nil
+}
+
+// judge says what is worse than in the earlier results, and measures that once more first, in the time that is left.
+func (m *measurement) judge(ctx context.Context, suite bench.Suite, out io.Writer, began time.Time) error {
+	comparison, err := result.Compare(m.compare, m.file, result.Tolerance)
+	if err != nil {
+		return err
+	}
+	unconfirmed := 0
+	if rows := comparison.WorseRows(); len(rows) > 0 {
+		second, err := m.again(ctx, suite, rows, began)
+		if err != nil {
+			return errors.Join(err, comparison.Print(out))
+		}
+		unconfirmed = comparison.Confirm(second)
+	}
+	if err := comparison.Print(out); err != nil {
+		return err
+	}
+	switch n := comparison.Worse(); {
+	case n > 0:
+		return cli.Exit{Status: 1, Err: fmt.Errorf("%d figures got worse", n)}
+	case unconfirmed > 0:
+		return cli.Exit{Status: notWhole, Err: fmt.Errorf("%d figures look worse, and were not measured again", unconfirmed)}
+	}
+	return nil
+}
+
+// again compares what a second measurement of rows gives.
+func (m *measurement) again(ctx context.Context, suite bench.Suite, rows []string, began time.Time) (*result.Comparison, error) {
+	nothing := &result.Comparison{}
+	options := m.Options
+	if m.Minutes > 0 {
+		if options.Minutes = m.Minutes - time.Since(began).Minutes(); options.Minutes <= 0 {
+			return nothing, nil
+		}
+	}
+	var err error
+	if options.Only, err = suite.CasesOf(m.Folder, rows); err != nil || len(options.Only) == 0 {
+		return nothing, err
+	}
+	options.Folder, options.Part = filepath.Join(m.Folder, "again"), ""
+	fmt.Fprintf(m.Progress, "measures again what looks worse: %s\n", strings.Join(options.Only, ", "))
+	measured, err := suite.Measure(ctx, options)
+	if measured == nil {
+		return nil, err
+	}
+	file := strings.TrimSuffix(m.file, ".json") + "-again.json"
+	if err := measured.Write(file); err != nil {
+		return nil, err
+	}
+	second, err := result.Compare(m.compare, file, result.Tolerance)
+	if errors.Is(err, result.ErrNothingCompared) {
+		return nothing, nil
+	}
+	return second, err
 }
 
 // notWhole is the status of a measurement that ends in time although not all is measured.
 const notWhole = 3
 
 // show prints the results and writes them to the file that is asked for.
-func (m *measurement) show(out io.Writer, result bench.Result) error {
-	if err := result.Print(out); err != nil {
+func (m *measurement) show(out io.Writer, measured bench.Result) error {
+	if err := measured.Print(out); err != nil {
 		return err
 	}
 	if m.file != "" {
-		if err := result.Write(m.file); err != nil {
+		if err := measured.Write(m.file); err != nil {
 			return err
 		}
 	}
-	if failed := result.Failed(); len(failed) > 0 {
+	if failed := measured.Failed(); len(failed) > 0 {
 		return fmt.Errorf("%d cases could not be measured, or not to the end: %s", len(failed), strings.Join(failed, ", "))
 	}
 	return nil
@@ -157,6 +252,9 @@ func (m *measurement) check(flags *pflag.FlagSet, suite bench.Suite) (err error)
 			refuse("--%s does not apply to --plan", name)
 		}
 	})
+	if m.compare != "" && m.file == "" {
+		refuse("--compare needs --json")
+	}
 	for name, value := range map[string]float64{"requests": float64(m.Requests), "seconds": m.Seconds, "repeats": float64(m.Repeats), "minutes": m.Minutes} {
 		if flags.Changed(name) && !(value > 0) {
 			refuse("--%s %g: must be more than 0", name, value)

@@ -145,8 +145,8 @@ func compareCommand() *cobra.Command {
 		Use:   "compare COMMITTED NEW",
 		Short: "Say what is worse in a new result file of gpreempt bench than in an earlier one",
 		Long: "Compares two result files, as ratios to what the same machine gave alone. A figure is worse if it differs by more\n" +
-			"than the tolerance and, where the files have them, by more than the confidence intervals. The status is 1 if\n" +
-			"any is.",
+			"than the tolerance and than the confidence intervals explain: a file without them gets the other's. They tell how\n" +
+			"requests of a run differ, not how runs do; --compare of gpreempt bench measures again. The status is 1 if any is.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 2 {
 				return cli.Usage(fmt.Errorf("compare: which two result files?"))
@@ -167,7 +167,7 @@ func compareCommand() *cobra.Command {
 			return nil
 		},
 	}
-	command.Flags().Float64Var(&tolerance, "tolerance", 0.1, "a smaller difference is noise; 0.1 is 10 %")
+	command.Flags().Float64Var(&tolerance, "tolerance", result.Tolerance, "a smaller difference is noise; 0.1 is 10 %")
 	return command
 }
 

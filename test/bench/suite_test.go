@@ -58,6 +58,9 @@ func TestPartialResults(t *testing.T) {
 		t.Errorf("read: %v, %+v", err, reports)
 	}
 	path := suite.partPath(options.Folder, "launch-off")
+	if cases, err := suite.casesOf(options.Folder, []string{"launch-lc", "unknown"}); err != nil || !slices.Equal(cases, []string{"launch-lc"}) {
+		t.Errorf("cases of rows: %v, %v", cases, err)
+	}
 	options.Version = "another"
 	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), ": commit is \"test\", and \"another\" now: name another folder with --out") {
 		t.Errorf("went on from another build's results: %v", err)
