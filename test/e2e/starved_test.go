@@ -161,9 +161,13 @@ func TestSwappedProgramRunsOut(t *testing.T) {
 			if before.Evictions == 0 || before.Restores == 0 {
 				t.Fatalf("nothing is tested: %+v", before)
 			}
+			be.works(1) // its memory is in
 			end := what.starve(t, be)
-			turns(3)
+			be.works(1)
+			other.say("step 0 2") // may have to wait: memory goes out and comes in by threads
 			end()
+			other.hears("result 0")
+			other.right(1)
 			turns(1)
 			for _, p := range []*process{be, other} {
 				if _, stderr := p.finish(); stderr != "" && stderr != what.says {
