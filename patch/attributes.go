@@ -35,6 +35,7 @@ type handling int
 const (
 	unknown     handling = iota
 	keep                 // holds no offset into the code
+	number               // holds a number, in the attribute itself
 	offsets              // a list of 32-bit offsets into the code
 	targets              // EIATTR_INDIRECT_BRANCH_TARGETS
 	mbarrier             // EIATTR_MBARRIER_INSTR_OFFSETS
@@ -141,8 +142,8 @@ var attributeRules = map[byte]struct {
 	0x64: {"EIATTR_MIN_PER_CTA_MEMORY_SIZE", keep},
 	0x65: {"EIATTR_IGNOREOOB_CP_ASYNC_BULK_INSTR_OFFSETS", offsets},
 	0x66: {"EIATTR_LANGUAGE", keep},
-	0x6b: {"EIATTR_NVSAL_SW_WAR", keep}, // since CUDA 13.2
-	0x6d: {"EIATTR_PREEXIT_USED", keep}, // since CUDA 13.4; by the kernel: an EXIT of the guard is the block's PREEXIT too
+	0x6b: {"EIATTR_NVSAL_SW_WAR", number}, // since CUDA 13.2
+	0x6d: {"EIATTR_PREEXIT_USED", number}, // since CUDA 13.4; by the kernel: an EXIT of the guard is the block's PREEXIT too
 }
 
 func attributeName(code byte) string {
@@ -205,7 +206,7 @@ func (a attribute) shift(delta, code uint32) (attribute, error) {
 	if rule == unknown || rule == refuse {
 		return a, errors.New(attributeName(a.code))
 	}
-	if rule == keep {
+	if rule == keep || rule == number && (a.format == eifmtBVAL || a.format == eifmtHVAL) {
 		return a, nil
 	}
 	if a.format != eifmtSVAL || len(a.data)%4 != 0 {

@@ -33,6 +33,8 @@ func TestShift(t *testing.T) {
 		{0x55, []uint32{1, 0x370, 1, 0x3510}, []uint32{1, 0x7f0, 1, 0x3990}, ""},
 		{0x55, []uint32{2, 0x370}, nil, "EIATTR_ANNOTATIONS of unknown form"},
 		{0x40, []uint32{0x260, 0x80202, 0xffffffff}, nil, "EIATTR_INSTR_REG_MAP"},
+		{0x6b, []uint32{0x260}, nil, "EIATTR_NVSAL_SW_WAR of unknown form"},
+		{0x6d, []uint32{0x260}, nil, "EIATTR_PREEXIT_USED of unknown form"},
 		{0x7e, []uint32{0x260}, nil, "attribute 0x7e"},
 	} {
 		data := make([]byte, 0)
