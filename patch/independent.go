@@ -7,6 +7,8 @@ import "fmt"
 //
 //   - Weak loads may be answered by L1, which nobody brings up to date, for as long as a block runs. So they are harmless where nothing empties
 //     L1, and they leave what they read there. Loads with an order (volatile, relaxed, acquire, .cg), and atomics whose result is used, ask L2, or the system.
+//   - A thread's weak load must not return what is older than what the thread wrote there before in L2: an atomic whose result nobody uses, or a
+//     store with an order. Once, that tells nothing that a block could wait for. In a loop that has both, it does.
 //   - Shared memory, its barriers, and those of clusters are a block's or a cluster's own, whose blocks are stopped together.
 //   - Asynchronous copies to shared memory ask L2, but say nothing but that they are done. A block could look at what they brought, again
 //     and again; nothing that does so instead of a load is known.
@@ -46,42 +48,61 @@ var harmless = map[uint16]string{
 const (
 	operation = 0x1ff // of an instruction's low 16 bits
 
-	opCALL       = 0x144 // relative, and so in this code, unless a relocation says where to
+	form         = 0xe00 // of its operands, in the same bits
+	formConstant = 0x800 // one is in the instruction itself
+
+	opCALL       = 0x144 // relative, and so in this code, unless a register or a relocation says where to
 	opCALLABS    = 0x143
+	opBRA        = 0x147
+	opBRX        = 0x149
+	opBRXU       = 0x158
 	opLD         = 0x180
 	opLDG        = 0x181
 	opLDG32      = 0x17e // of 32 bytes
+	opST         = 0x185
+	opSTG        = 0x186
+	opSTG32      = 0x17f
 	opATOMG      = 0x1a8
 	opATOMGFloat = 0x1a3
+	opRED        = 0x18e
+	opREDFloat   = 0x1a6
 
 	// Of an atomic whose result nobody uses, the bits of its first 64 that name a register, RZ, and of the others a predicate, PT.
 	noRegister  = 0xff << 16
 	noPredicate = 0x7 << (81 - 64)
 
-	// Bits 77 to 80 of a load: its order and scope.
+	// Bits 77 to 80 of a load or a store: its order and scope.
 	orderShift    = 77 - 64
 	orderMask     = 0xf
 	orderWeak     = 0
 	orderConstant = 4 // of memory that the kernel does not write
 
-	// Bits 85 and 86: it leaves L1 without what it read (last use), or does not put it there.
-	leavesL1 = 3 << (85 - 64)
+	// Bits 84 to 86 of a load: what L1 does with what it read. It keeps that, be it as the first, the last or like others to go, but for
+	// last use (3), no allocation (5) and what is not known (6, 7).
+	evictionShift = 84 - 64
+	evictionMask  = 0x7
+	lastUse       = 3
+	unchanged     = 4
 )
 
 const callsElsewhere = "call of code elsewhere"
 
 // dependence says why blocks of a kernel may wait for each other; "" if they cannot.
-func dependence(p *plan, relocations []relocation) string {
+func (c *cubin) dependence(p *plan, relocations []relocation) string {
+	code := p.text.data
 	for _, r := range relocations {
-		if r.target == p.text && inside(p.text.data, r.offset&^(instructionSize-1), instructionSize) &&
-			le.Uint16(p.text.data[r.offset&^(instructionSize-1):])&operation == opCALL {
+		if r.target != p.text || !inside(code, r.offset&^(instructionSize-1), instructionSize) {
+			continue
+		}
+		if op := le.Uint16(code[r.offset&^(instructionSize-1):]) & operation; op == opCALL || op == opBRA {
 			return callsElsewhere
 		}
 	}
-	for at := 0; at+instructionSize <= len(p.text.data); at += instructionSize {
-		instruction := p.text.data[at:]
+	loop := len(code) // where the loop begins that goes on to the end of the code
+	for at := 0; at+instructionSize <= len(code); at += instructionSize {
+		instruction := code[at:]
 		op := le.Uint16(instruction) & operation
-		if op == opCALLABS {
+		if op == opCALLABS || op == opCALL && le.Uint16(instruction)&form != formConstant {
 			return callsElsewhere
 		}
 		if harmless[op] == "" {
@@ -89,11 +110,13 @@ func dependence(p *plan, relocations []relocation) string {
 		}
 		low, high := le.Uint64(instruction), le.Uint64(instruction[8:])
 		switch op {
+		case opCALL, opBRX, opBRXU:
+			loop = 0 // where it goes, or comes back to, is in registers
 		case opLD, opLDG, opLDG32:
 			if order := high >> orderShift & orderMask; order != orderWeak && order != orderConstant {
 				return fmt.Sprintf("load with an order at %#x", at)
 			}
-			if high&leavesL1 != 0 {
+			if eviction := high >> evictionShift & evictionMask; eviction == lastUse || eviction > unchanged {
 				return fmt.Sprintf("load past L1 at %#x", at)
 			}
 		case opATOMG, opATOMGFloat:
@@ -102,5 +125,49 @@ func dependence(p *plan, relocations []relocation) string {
 			}
 		}
 	}
+	return c.readsWrites(code, loop)
+}
+
+// readsWrites says where a loop has both weak loads and writes that such a load must not miss; "" if none has. The parts of a loop may lie
+// anywhere, but a branch back passes each place between its first and its last instruction. So loops that overlap count as one. What else
+// jumps, BSSY and WARPSYNC.COLLECTIVE, jumps ahead.
+func (c *cubin) readsWrites(code []byte, loop int) string {
+	load, write := 0, 0 // where, plus 1
+	for at := len(code) - instructionSize; at >= 0; at -= instructionSize {
+		if at < loop {
+			load, write = 0, 0
+		}
+		low, high := le.Uint64(code[at:]), le.Uint64(code[at+8:])
+		order := high >> orderShift & orderMask
+		switch low & operation {
+		case opBRA:
+			if target := c.branchTarget(at, low, high); target <= at {
+				loop = min(loop, target)
+			}
+		case opLD, opLDG, opLDG32:
+			if order == orderWeak {
+				load = at + 1
+			}
+		case opST, opSTG, opSTG32:
+			if order != orderWeak {
+				write = at + 1
+			}
+		case opRED, opREDFloat, opATOMG, opATOMGFloat:
+			write = at + 1
+		}
+		if at >= loop && load > 0 && write > 0 {
+			return fmt.Sprintf("loop that may load at %#x what it writes at %#x", load-1, write-1)
+		}
+	}
 	return ""
+}
+
+// branchTarget decodes a branch, which counts from the next instruction in units of 4 bytes: in bits 34 to 81 and, since sm_90, 16 to 23
+// below these.
+func (c *cubin) branchTarget(at int, low, high uint64) int {
+	offset := int64(high<<46|low>>34<<16) >> 16
+	if c.sm >= 90 {
+		offset = offset<<8 | int64(low>>16&0xff)
+	}
+	return at + instructionSize + int(offset)*4
 }

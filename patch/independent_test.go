@@ -3,6 +3,7 @@ package patch
 import (
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -10,7 +11,10 @@ import (
 var (
 	mnemonic = regexp.MustCompile(`^(?:\{ *)?(?:@!?U?P\w+ )?(\w+)(\S*)`)
 	dropped  = regexp.MustCompile(`\bATOMG\S* PT, RZ, `)
-	ordered  = regexp.MustCompile(`\.(?:STRONG|MMIO|NA|LU)\b`)
+	ordered  = regexp.MustCompile(`\.(?:STRONG|MMIO)\b`)
+	pastL1   = regexp.MustCompile(`\.(?:NA|LU)\b`)
+	nearby   = regexp.MustCompile("\\bCALL\\.REL\\S* `\\((?:<\\+|\\$)")
+	branch   = regexp.MustCompile("`\\(<\\+(0x[0-9a-f]+)>\\)")
 )
 
 // checkIndependence checks, by the disassembler's names, what is said of a kernel that is guarded, and the table of operations.
@@ -23,7 +27,9 @@ func checkIndependence(t *testing.T, section string, code []byte, lines []line, 
 		}
 	}
 	against := ""
-	for _, l := range lines {
+	var loads, writes []int
+	repeated := make([]bool, len(lines)) // the line with the next
+	for i, l := range lines {
 		m := mnemonic.FindStringSubmatch(l.text)
 		if m == nil {
 			t.Fatalf("%s: no instruction: %s", section, l.text)
@@ -33,10 +39,45 @@ func checkIndependence(t *testing.T, section string, code []byte, lines []line, 
 		if names := strings.Fields(harmless[op]); len(names) > 0 && !slices.Contains(names, name) {
 			t.Errorf("%s: operation %#x is %s, not %v", section, op, l.text, names)
 		}
-		reads := (name == "LD" || name == "LDG") && ordered.MatchString(rest) || name == "ATOMG" && !dropped.MatchString(l.text)
-		calls := name == "CALL" && (!strings.HasPrefix(rest, ".REL") || !strings.Contains(l.text, "`(<+") && !strings.Contains(l.text, "`($"))
-		if against == "" && (reads || calls || !known[name]) {
+		reads, first, last := false, i, i // of the lines that it may repeat
+		switch name {
+		case "LD", "LDG":
+			reads = ordered.MatchString(rest) || pastL1.MatchString(rest)
+			if !strings.Contains(rest, ".CONSTANT") {
+				loads = append(loads, i)
+			}
+		case "ST", "STG":
+			if ordered.MatchString(rest) {
+				writes = append(writes, i)
+			}
+		case "RED", "REDG", "ATOMG":
+			reads = name == "ATOMG" && !dropped.MatchString(l.text)
+			writes = append(writes, i)
+		case "CALL":
+			reads = !nearby.MatchString(l.text)
+			first, last = 0, len(lines)
+		case "BRX", "BRXU":
+			first, last = 0, len(lines)
+		case "BRA":
+			place := branch.FindStringSubmatch(l.text)
+			if place == nil {
+				t.Fatalf("%s: no target: %s", section, l.text)
+			}
+			offset, _ := strconv.ParseInt(place[1], 0, 0)
+			first = int(offset) / instructionSize
+		}
+		for j := first; j < last; j++ {
+			repeated[j] = true
+		}
+		if against == "" && (reads || !known[name]) {
 			against = l.text
+		}
+	}
+	for _, load := range loads {
+		for _, write := range writes {
+			if against == "" && !slices.Contains(repeated[min(load, write):max(load, write)], false) {
+				against = lines[load].text + " and " + lines[write].text
+			}
 		}
 	}
 	if k.Independent == (against != "") || k.Independent != (k.Dependence == "") {
@@ -48,6 +89,36 @@ func checkIndependence(t *testing.T, section string, code []byte, lines []line, 
 	}
 	if strings.HasPrefix(name, "free_") && !k.Independent && !strings.Contains(k.Dependence, callsElsewhere) {
 		t.Errorf("%s: its blocks cannot wait, but: %s", section, k.Dependence)
+	}
+	if strings.HasPrefix(name, "misjudged_") && !k.Independent && !strings.Contains(k.Dependence, callsElsewhere) {
+		t.Errorf("%s: no longer taken for independent: %s", section, k.Dependence)
+	}
+}
+
+// TestJumpsElsewhere checks code that jumps where a linker, or a register, says.
+func TestJumpsElsewhere(t *testing.T) {
+	const call, indirect, branch, exit = 0x7944, 0x7344, 0x7947, 0x794d
+	for _, c := range []struct {
+		instruction uint16
+		relocated   uint64 // a place
+		expected    string
+	}{
+		{call, 2 * instructionSize, ""},
+		{call, instructionSize, callsElsewhere},
+		{call, instructionSize + 4, callsElsewhere},
+		{branch, instructionSize + 4, callsElsewhere},
+		{exit, instructionSize, ""},
+		{indirect, 2 * instructionSize, callsElsewhere},
+	} {
+		code := make([]byte, 3*instructionSize)
+		for i, instruction := range []uint16{exit, c.instruction, exit} {
+			le.PutUint16(code[i*instructionSize:], instruction)
+		}
+		p := &plan{text: &section{data: code}}
+		elsewhere := relocation{target: &section{data: code}, offset: instructionSize}
+		if found := (&cubin{sm: 90}).dependence(p, []relocation{elsewhere, {target: p.text, offset: c.relocated}}); found != c.expected {
+			t.Errorf("%#x, relocated at %#x: %q, expected %q", c.instruction, c.relocated, found, c.expected)
+		}
 	}
 }
 

@@ -194,7 +194,7 @@ func (c *cubin) examine(p *plan, around *surroundings) error {
 	if err := c.checkRelocations(p, p.relocations); err != nil {
 		return err
 	}
-	p.Dependence = dependence(p, p.relocations)
+	p.Dependence = c.dependence(p, p.relocations)
 	p.Independent = p.Dependence == ""
 	return nil
 }

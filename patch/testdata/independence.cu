@@ -1,5 +1,6 @@
 // What blocks can learn of each other while they run: kernels that can wait for another block, and ones that cannot. -G moves parts of
-// some into functions.
+// some into functions. misjudged_ can wait, and are taken for ones that cannot: these, and no others.
+#include <cuda.h>
 #include <cuda/atomic>
 #include <cuda_pipeline.h>
 
@@ -86,6 +87,113 @@ extern "C" __global__ void waits_compare(unsigned long long *flag, int *out)
 	*out = 1;
 }
 
+extern "C" __global__ void waits_float(float *flag, int *out)
+{
+	while (!atomicAdd(flag, 0.0f))
+		;
+	*out = 1;
+}
+
+// Nobody uses the results of these atomics, but the load, though weak, must not miss what they brought.
+extern "C" __global__ void waits_reduction(int *flag, int *out)
+{
+	do {
+		atomicAdd(flag, 0);
+		__syncthreads();
+	} while (!*flag);
+	*out = 1;
+}
+
+extern "C" __global__ void waits_reduction_float(float *flag, int *out)
+{
+	do {
+		atomicAdd(flag, 0.0f);
+		__syncthreads();
+	} while (!*flag);
+	*out = 1;
+}
+
+extern "C" __global__ void waits_store(int *flag, int *out)
+{
+	do {
+		((volatile int *)flag)[threadIdx.x] = 0;
+		__syncthreads();
+	} while (!flag[threadIdx.x]);
+	*out = 1;
+}
+
+// Its cases are reached by addresses in a table, if at all.
+extern "C" __global__ void waits_switch(int *flag, int *out, int what)
+{
+	do {
+		switch (what++) {
+		case 0: out[1] = what; break;
+		case 1: out[2] = __float_as_int(__sinf(what)); break;
+		case 2: out[3] = out[4] ^ out[5]; break;
+		case 3: atomicAdd(flag, 0); break;
+		case 4: out[6] = clock(); break;
+		case 5: __nanosleep(20); break;
+		case 6: __syncthreads(); break;
+		default: what = 0;
+		}
+	} while (!*flag);
+	*out = 1;
+}
+
+__device__ __noinline__ void reduce(int *flag) { atomicAdd(flag, 0); }
+
+extern "C" __global__ void waits_reducing_function(int *flag, int *out)
+{
+	do {
+		reduce(flag);
+		__syncthreads();
+	} while (!*flag);
+	*out = 1;
+}
+
+#if __CUDA_ARCH__ >= 1000
+// 32 bytes in one instruction, which is one of its own.
+#define LOAD_32(how, values, from)                                                                                 \
+	asm volatile("ld" how ".v4.u64 {%0, %1, %2, %3}, [%4];"                                                    \
+	             : "=l"(values[0]), "=l"(values[1]), "=l"(values[2]), "=l"(values[3])                          \
+	             : "l"(from)                                                                                   \
+	             : "memory")
+#define POLL_32(name, how)                                                                                         \
+	extern "C" __global__ void name(unsigned long long *flag, int *out)                                        \
+	{                                                                                                          \
+		unsigned long long values[4];                                                                      \
+		do {                                                                                               \
+			LOAD_32(how, values, flag);                                                                \
+			__syncthreads();                                                                           \
+		} while (!(values[0] | values[1] | values[2] | values[3]));                                        \
+		*out = 1;                                                                                          \
+	}
+
+POLL_32(waits_32_bytes, ".relaxed.gpu.global")
+POLL_32(waits_no_allocate_32_bytes, ".global.L1::no_allocate")
+POLL_32(free_evict_last_32_bytes, ".global.L1::evict_last")
+POLL_32(free_32_bytes, ".global")
+
+extern "C" __global__ void waits_store_32_bytes(unsigned long long *flag, int *out)
+{
+	do {
+		asm volatile("st.relaxed.gpu.global.v4.u64 [%0], {%1, %1, %1, %1};" ::"l"(flag), "l"(0ull) : "memory");
+		__syncthreads();
+	} while (!*flag);
+	*out = 1;
+}
+
+extern "C" __global__ void waits_reduction_32_bytes(unsigned long long *flag, int *out)
+{
+	unsigned long long values[4];
+	do {
+		atomicAdd(flag, 0);
+		LOAD_32(".global", values, flag);
+	} while (!(values[0] | values[1] | values[2] | values[3]));
+	*out = 1;
+}
+#endif
+
 // Whether shared or global memory is meant shows as it runs.
 extern "C" __global__ void waits_generic(int *flag, int *out, int where)
 {
@@ -155,3 +263,91 @@ extern "C" __global__ void free_chase(const int *in, int *out)
 		at = in[at];
 	out[threadIdx.x] = at;
 }
+
+// What is loaded in a loop, and added in others.
+extern "C" __global__ void free_total(int *total, const int *in, int n)
+{
+	for (int i = threadIdx.x; i < n; i += blockDim.x)
+		atomicAdd(total + i, n);
+	int sum = 0;
+	for (int i = threadIdx.x; i < n; i += blockDim.x)
+		sum += in[i];
+	for (int i = threadIdx.x; i < n; i += blockDim.x)
+		atomicAdd(total + i, sum);
+}
+
+// A loop has both, but what it reads nobody writes.
+extern "C" __global__ void free_histogram(int *__restrict__ total, const int *__restrict__ in, int n)
+{
+	for (int i = threadIdx.x; i < n; i += blockDim.x)
+		atomicAdd(total + __ldg(in + i), 1);
+}
+
+extern "C" __global__ void free_evict_first(int *flag, int *out)
+{
+	int value;
+	do {
+		asm volatile("ld.global.L1::evict_first.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+		__syncthreads();
+	} while (!value);
+	*out = 1;
+}
+
+extern "C" __global__ void free_evict_last(int *flag, int *out)
+{
+	int value;
+	do {
+		asm volatile("ld.global.L1::evict_last.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+		__syncthreads();
+	} while (!value);
+	*out = 1;
+}
+
+extern "C" __global__ void free_evict_unchanged(int *flag, int *out)
+{
+	int value;
+	do {
+		asm volatile("ld.global.L1::evict_unchanged.u32 %0, [%1];" : "=r"(value) : "l"(flag) : "memory");
+		__syncthreads();
+	} while (!value);
+	*out = 1;
+}
+
+// Copies to shared memory ask L2.
+extern "C" __global__ void misjudged_copy(const int *flag, int *out)
+{
+	__shared__ alignas(16) int shared[4];
+	do {
+		__pipeline_memcpy_async(shared, flag, 16);
+		__pipeline_commit();
+		__pipeline_wait_prior(0);
+		__syncthreads();
+	} while (!*(volatile int *)shared);
+	*out = 1;
+}
+
+#if __CUDA_ARCH__ >= 900
+extern "C" __global__ void misjudged_tensor(const __grid_constant__ CUtensorMap map, int *out)
+{
+	__shared__ alignas(128) int shared[32];
+	__shared__ alignas(8) unsigned long long barrier;
+	unsigned to = (unsigned)__cvta_generic_to_shared(shared), at = (unsigned)__cvta_generic_to_shared(&barrier);
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(at) : "memory");
+	unsigned phase = 0;
+	do {
+		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(at) : "memory");
+		asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];" ::"r"(to),
+		             "l"(&map), "r"(0), "r"(at)
+		             : "memory");
+		unsigned done;
+		do
+			asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+			             : "=r"(done)
+			             : "r"(at), "r"(phase)
+			             : "memory");
+		while (!done);
+		phase ^= 1;
+	} while (!*(volatile int *)shared);
+	*out = 1;
+}
+#endif
