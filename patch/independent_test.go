@@ -122,6 +122,48 @@ func TestJumpsElsewhere(t *testing.T) {
 	}
 }
 
+// TestLoops checks which instructions count as repeated, in code whose loops go on out of line or through a table.
+func TestLoops(t *testing.T) {
+	const load, reduce, nothing, table, exit = 0x7981, 0x798e, 0x7918, 0x7949, 0x794d
+	const back = 0x7947 // and the number of instructions above it
+	for _, c := range []struct {
+		code        []uint64
+		independent bool
+	}{
+		{[]uint64{load, reduce, exit}, true},
+		{[]uint64{load, reduce, back | 2<<16}, false},
+		{[]uint64{load, reduce, back | 1<<16}, true},
+		{[]uint64{reduce, load, back | 2<<16}, false},
+		{[]uint64{load, nothing, back | 1<<16, reduce, back | 4<<16}, false},
+		{[]uint64{load, reduce, table}, false},
+		{[]uint64{table, load, reduce}, false},
+		{[]uint64{load, nothing, back | 2<<16, exit, reduce, back | 4<<16}, false},
+		{[]uint64{load, nothing, back | 2<<16, exit, reduce, back | 2<<16}, true},
+		{[]uint64{reduce, nothing, back | 2<<16, exit, load, back | 3<<16}, false},
+		{[]uint64{reduce, nothing, back | 2<<16, exit, load, back}, true},
+	} {
+		for _, sm := range []int{80, 90} {
+			var code []byte
+			for _, instruction := range c.code {
+				low, high := instruction&0xffff, uint64(0)
+				if low == back {
+					offset := -int64(instruction>>16+1) * instructionSize / 4
+					if sm >= 90 {
+						low |= uint64(offset) & 0xff << 16
+						offset >>= 8
+					}
+					low, high = low|uint64(offset)<<34, uint64(offset)>>30&0x3ffff
+				}
+				code = le.AppendUint64(le.AppendUint64(code, low), high)
+			}
+			found := (&cubin{sm: sm}).dependence(&plan{text: &section{data: code}}, nil)
+			if (found == "") != c.independent {
+				t.Errorf("%#x for sm_%d: %q", c.code, sm, found)
+			}
+		}
+	}
+}
+
 func (c *cubin) code(section string) []byte {
 	for _, s := range c.sections {
 		if s.name == section {

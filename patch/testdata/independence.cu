@@ -122,24 +122,6 @@ extern "C" __global__ void waits_store(int *flag, int *out)
 	*out = 1;
 }
 
-// Its cases are reached by addresses in a table, if at all.
-extern "C" __global__ void waits_switch(int *flag, int *out, int what)
-{
-	do {
-		switch (what++) {
-		case 0: out[1] = what; break;
-		case 1: out[2] = __float_as_int(__sinf(what)); break;
-		case 2: out[3] = out[4] ^ out[5]; break;
-		case 3: atomicAdd(flag, 0); break;
-		case 4: out[6] = clock(); break;
-		case 5: __nanosleep(20); break;
-		case 6: __syncthreads(); break;
-		default: what = 0;
-		}
-	} while (!*flag);
-	*out = 1;
-}
-
 __device__ __noinline__ void reduce(int *flag) { atomicAdd(flag, 0); }
 
 extern "C" __global__ void waits_reducing_function(int *flag, int *out)
