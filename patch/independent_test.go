@@ -125,7 +125,9 @@ func TestJumpsElsewhere(t *testing.T) {
 // TestLoops checks which instructions count as repeated, in code whose loops go on out of line or through a table.
 func TestLoops(t *testing.T) {
 	const load, reduce, nothing, table, exit = 0x7981, 0x798e, 0x7918, 0x7949, 0x794d
+	const generic, store, droppedInteger, droppedFloat = 0x7980, 0x7985, 0x79a8, 0x79a3
 	const back = 0x7947 // and the number of instructions above it
+	upper := map[uint64]uint64{store: 1 << orderShift, droppedInteger: noPredicate, droppedFloat: noPredicate}
 	for _, c := range []struct {
 		code        []uint64
 		independent bool
@@ -135,6 +137,11 @@ func TestLoops(t *testing.T) {
 		{[]uint64{load, reduce, back | 1<<16}, true},
 		{[]uint64{reduce, load, back | 2<<16}, false},
 		{[]uint64{load, nothing, back | 1<<16, reduce, back | 4<<16}, false},
+		{[]uint64{generic, reduce, back | 2<<16}, false},
+		{[]uint64{load, store, back | 2<<16}, false},
+		{[]uint64{load, droppedInteger, back | 2<<16}, false},
+		{[]uint64{load, droppedFloat, back | 2<<16}, false},
+		{[]uint64{droppedInteger, droppedFloat, back | 2<<16}, true},
 		{[]uint64{load, reduce, table}, false},
 		{[]uint64{table, load, reduce}, false},
 		{[]uint64{load, nothing, back | 2<<16, exit, reduce, back | 4<<16}, false},
@@ -145,8 +152,11 @@ func TestLoops(t *testing.T) {
 		for _, sm := range []int{80, 90} {
 			var code []byte
 			for _, instruction := range c.code {
-				low, high := instruction&0xffff, uint64(0)
-				if low == back {
+				low, high := instruction&0xffff, upper[instruction]
+				switch low {
+				case droppedInteger, droppedFloat:
+					low |= noRegister
+				case back:
 					offset := -int64(instruction>>16+1) * instructionSize / 4
 					if sm >= 90 {
 						low |= uint64(offset) & 0xff << 16

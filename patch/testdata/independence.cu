@@ -135,20 +135,20 @@ extern "C" __global__ void waits_reducing_function(int *flag, int *out)
 
 #if __CUDA_ARCH__ >= 1000
 // 32 bytes in one instruction, which is one of its own.
-#define LOAD_32(how, values, from)                                                                                 \
-	asm volatile("ld" how ".v4.u64 {%0, %1, %2, %3}, [%4];"                                                    \
-	             : "=l"(values[0]), "=l"(values[1]), "=l"(values[2]), "=l"(values[3])                          \
-	             : "l"(from)                                                                                   \
-	             : "memory")
-#define POLL_32(name, how)                                                                                         \
-	extern "C" __global__ void name(unsigned long long *flag, int *out)                                        \
-	{                                                                                                          \
-		unsigned long long values[4];                                                                      \
-		do {                                                                                               \
-			LOAD_32(how, values, flag);                                                                \
-			__syncthreads();                                                                           \
-		} while (!(values[0] | values[1] | values[2] | values[3]));                                        \
-		*out = 1;                                                                                          \
+#define LOAD_32(how, values, from) \
+	asm volatile("ld" how ".v4.u64 {%0, %1, %2, %3}, [%4];" \
+		     : "=l"(values[0]), "=l"(values[1]), "=l"(values[2]), "=l"(values[3]) \
+		     : "l"(from) \
+		     : "memory")
+#define POLL_32(name, how) \
+	extern "C" __global__ void name(unsigned long long *flag, int *out) \
+	{ \
+		unsigned long long values[4]; \
+		do { \
+			LOAD_32(how, values, flag); \
+			__syncthreads(); \
+		} while (!(values[0] | values[1] | values[2] | values[3])); \
+		*out = 1; \
 	}
 
 POLL_32(waits_32_bytes, ".relaxed.gpu.global")
@@ -318,15 +318,17 @@ extern "C" __global__ void misjudged_tensor(const __grid_constant__ CUtensorMap 
 	unsigned phase = 0;
 	do {
 		asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 128;" ::"r"(at) : "memory");
-		asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2}], [%3];" ::"r"(to),
-		             "l"(&map), "r"(0), "r"(at)
-		             : "memory");
+		asm volatile("cp.async.bulk.tensor.1d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, "
+			     "{%2}], [%3];" ::"r"(to),
+			     "l"(&map), "r"(0), "r"(at)
+			     : "memory");
 		unsigned done;
 		do
-			asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-			             : "=r"(done)
-			             : "r"(at), "r"(phase)
-			             : "memory");
+			asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 "
+				     "%0, 1, 0, p; }"
+				     : "=r"(done)
+				     : "r"(at), "r"(phase)
+				     : "memory");
 		while (!done);
 		phase ^= 1;
 	} while (!*(volatile int *)shared);
