@@ -146,14 +146,17 @@ struct blp_entry {
 	bool again; // the driver took it once more. Not above: who looks at kind and complete without the lock reads what lies between
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
-	bool fresh;     // BLP_GRAPH: its records are not zeroed yet. BLP_RECORD: an event of d->order stands for it
-	bool bare;      // no stop reaches it any more
-	uint32_t spare; // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
+	// BLP_LAUNCH: none of its blocks has run: while the driver does not have it, its record is zero. BLP_GRAPH: its records are not
+	// zeroed yet. BLP_RECORD: an event of d->order stands for it.
+	bool fresh;
+	bool bare;           // no stop reaches it any more
+	uint32_t spare;      // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
 	CUfunction function; // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
 	uint32_t record;  // 0: the domain was given up
 	uint32_t cluster; // blocks of a cluster, which share a number
-	uint8_t shift;    // log2 of the blocks of a window (kernels/guard/guard.h)
+	uint32_t on_sm;   // blocks that an SM has room for, at most
+	uint8_t shift;    // log2 of the blocks, or clusters, of a window (kernels/guard/guard.h)
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
@@ -398,18 +401,24 @@ void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver 
 // Launches a kernel for an operation, which need not be a launch itself. A guarded kernel is logged, another is a barrier.
 // False: nothing was done, and the driver's function is to be called.
 bool blp_launch(struct gp_operation *, const struct gp_launch *);
-uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
-uint8_t blp_shift(uint64_t blocks, bool whole);
-uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that its code, or an attribute of it, names; 1: none. Asks the driver
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
 CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
 void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
-// fit.c; may ask the driver, the first time.
-// Whether a launch is stopped as a whole, before it begins or not at all. cluster gets what blp_cluster_of says.
-bool blp_is_whole(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
-		  const uint32_t *block, uint32_t shared_bytes, uint32_t *cluster);
+// fit.c
+struct blp_shape {
+	bool whole;       // the launch is stopped as a whole, before it begins or not at all
+	uint32_t cluster; // as blp_cluster_of
+	uint32_t on_sm;   // blocks that an SM has room for, at most
+};
+// May ask the driver, the first time.
+struct blp_shape blp_shape_of(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
+			      const uint32_t *block, uint32_t shared_bytes);
+uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that its code, or an attribute of it, names; 1: none. Asks the driver
+uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
+// The shift of a launch that is not whole, on so many SMs: by its grid, its clusters, and the blocks that an SM has room for.
+uint8_t blp_shift(const struct blp_entry *, uint32_t sms);
 
 // flush.c
 // Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue

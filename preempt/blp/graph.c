@@ -167,10 +167,11 @@ static uint32_t kernels_of(CUgraph graph, CUgraphNode **nodes, size_t *count)
 	return put_in_order(graph, *nodes, *count) ? kernels : 0;
 }
 
-// Notes how a kernel is launched alone; e->cluster is that of its code.
-static bool note(struct blp_entry *e, const struct gp_code *code, const struct gp_kernel_node *k, CUgraphNode node,
-		 uint8_t shift, bool cooperative)
+// Notes how a kernel is launched alone.
+static bool note(const struct gp_domain *d, struct blp_entry *e, const struct gp_code *code,
+		 const struct gp_kernel_node *k, CUgraphNode node)
 {
+	bool cooperative = attribute_set(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
 	struct gp_launch_attribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION};
 	if (!(e->arguments = malloc(code->bytes)) || !(e->attributes = calloc(2, sizeof cluster)))
 		return false;
@@ -179,7 +180,9 @@ static bool note(struct blp_entry *e, const struct gp_code *code, const struct g
 	memcpy(e->grid, k->grid, sizeof e->grid);
 	memcpy(e->block, k->block, sizeof e->block);
 	e->shared_bytes = k->shared_bytes;
-	e->shift = shift;
+	struct blp_shape shape = blp_shape_of(d, e->function, code, e->grid, e->block, e->shared_bytes);
+	e->cluster = shape.cluster;
+	e->on_sm = shape.on_sm;
 	e->argument_bytes = code->bytes;
 	blp_pack(code, k->parameters, NULL, e->arguments);
 	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0]) {
@@ -188,6 +191,7 @@ static bool note(struct blp_entry *e, const struct gp_code *code, const struct g
 	}
 	if (!e->cluster || blp_blocks(e) % e->cluster)
 		e->cluster = 1;
+	e->shift = shape.whole || cooperative ? GPREEMPT_WHOLE : blp_shift(e, (uint32_t)d->gpu->sms);
 	if (cooperative) {
 		e->attributes[e->attribute_count] = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE};
 		e->attributes[e->attribute_count++].value.cooperative = 1;
@@ -208,16 +212,11 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 		const struct gp_code *code = guarded(nodes[i], &k);
 		if (!code)
 			return false;
-		bool cooperative = attribute_set(nodes[i], CU_LAUNCH_ATTRIBUTE_COOPERATIVE);
-		uint64_t blocks = (uint64_t)k.grid[0] * k.grid[1] * k.grid[2];
-		CUfunction f = k.function ? k.function : k.kernel;
 		struct blp_entry *e = &t->kernel[next - t->first];
-		bool whole = blp_is_whole(t->domain, f, code, k.grid, k.block, k.shared_bytes, &e->cluster);
-		uint8_t shift = blp_shift(blocks, whole || cooperative);
-		if (!note(e, code, &k, nodes[i], shift, cooperative))
+		if (!note(t->domain, e, code, &k, nodes[i]))
 			return false;
-		t->windows[next - t->first] = blp_windows(blocks, e->cluster, shift);
-		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | shift;
+		t->windows[next - t->first] = blp_windows(blp_blocks(e), e->cluster, e->shift);
+		CUdeviceptr record = (t->domain->arena + next++ * sizeof(struct gpreempt_record)) | e->shift;
 		void *parameters[code->parameters + 1];
 		memcpy(parameters, k.parameters, code->parameters * sizeof *parameters);
 		parameters[code->parameters] = &record;

@@ -13,23 +13,6 @@ enum {
 
 static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
 
-uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)
-{
-	return (uint32_t)((blocks / cluster - 1) >> shift) + 1;
-}
-
-// log2 of the blocks of a window. Grids of 2^14 blocks and more have windows of 512 to 2048 blocks, about as many as run at a
-// time, and at least 32 windows. On an H200 a copy of 2^18 blocks took 27 % longer without windows and 2 % longer with them
-// (test/gpu/patch_check.c).
-uint8_t blp_shift(uint64_t blocks, bool whole)
-{
-	enum { LEAST = 14, FEWEST = 5, LARGEST = 11 }; // log2: of blocks, of windows, of a window
-	int size = 63 - __builtin_clzll(blocks);
-	if (whole)
-		return GPREEMPT_WHOLE;
-	return size < LEAST ? 0 : size - FEWEST > LARGEST ? LARGEST : (uint8_t)(size - FEWEST);
-}
-
 static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream,
 			    const struct gp_launch_attribute *attributes, uint32_t attribute_count, void **parameters,
 			    void **extra)
@@ -193,9 +176,8 @@ static bool can_be_stopped(const struct gp_launch *l)
 	return blp_can_number(l->function, l->grid, clusters);
 }
 
-// cluster: of its kernel, where the launch names none.
-static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code, bool whole,
-		    uint32_t cluster, char *room)
+static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code,
+		    const struct blp_shape *shape, char *room)
 {
 	bool cooperative = l->cooperative;
 	e->function = l->function;
@@ -206,7 +188,9 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	e->argument_bytes = code->bytes;
 	e->attributes = (struct gp_launch_attribute *)(room + round_up(code->bytes));
 	e->attribute_count = 0;
-	e->cluster = cluster;
+	e->cluster = shape->cluster;
+	e->on_sm = shape->on_sm;
+	e->fresh = true;
 	blp_pack(code, l->parameters, l->extra, room);
 	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
@@ -227,7 +211,7 @@ static void fill_in(struct blp_entry *e, const struct gp_launch *l, const struct
 	uint64_t blocks = blp_blocks(e);
 	if (!e->cluster || !blocks || blocks % e->cluster) // the driver is to refuse the launch
 		e->cluster = 1;
-	e->shift = blp_shift(blocks ? blocks : 1, whole || cooperative);
+	e->shift = shape->whole || cooperative ? GPREEMPT_WHOLE : blp_shift(e, (uint32_t)d->gpu->sms);
 }
 
 // False: the launch is to be a barrier.
@@ -235,8 +219,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 {
 	uint32_t bytes = (uint32_t)(round_up(code->bytes) + (l->attribute_count + l->cooperative) * sizeof *l->attributes);
 	char *room = NULL;
-	uint32_t cluster;
-	bool whole = blp_is_whole(d, l->function, code, l->grid, l->block, l->shared_bytes, &cluster), now;
+	struct blp_shape shape = blp_shape_of(d, l->function, code, l->grid, l->block, l->shared_bytes);
+	bool now;
 
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);
@@ -267,7 +251,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
 			break;
-		fill_in(e, l, code, whole, cluster, room);
+		fill_in(d, e, l, code, &shape, room);
 		e->threads = s->threads += blp_threads(e);
 		// Given up: there is no record for it, and what is only logged would be lost.
 		if ((blp_separated() && blp_is_crossed(o, d)) || !blp_leave_own(s) || (!now && d->given_up)) {

@@ -374,6 +374,8 @@ static bool drive(struct gp_domain *d, uint64_t at)
 	switch (e->kind) {
 	case BLP_LAUNCH:
 		driven = e->record && has_room(d, e);
+		if (driven && e->fresh && e->shift != GPREEMPT_WHOLE) // else what is counted in its record is windows
+			e->shift = blp_shift(e, d->narrow.on->sms);
 		if (!driven)
 			hold_back(e, &count->held_together);
 		else if ((driven = !blp_drive(d, e)) == false)

@@ -293,6 +293,11 @@ static void classify(struct gp_domain *d)
 			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
 				e->driven = false;
 				r->state = 0;
+				e->fresh &= !r->count;
+				if (!e->fresh && blp_may_narrow(d)) { // as it goes on, a window is to be no larger than the width
+					r->count <<= e->shift;
+					e->shift = 0;
+				}
 				r->done = r->count;
 				gp_count(&count->cuts, 1);
 				if (!e->counted)

@@ -177,6 +177,34 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("held 1 wrong 0")
 		p.finish()
 	})
+	// A stop waits for the wave that runs, and for one more at most: the launch ends with its third wave, where it began with the first.
+	for _, c := range []struct {
+		how             string
+		stops           uint64 // in a round
+		threads, shared int
+		onSM, sms       int // how many blocks an SM has room for
+	}{
+		{"wide", 1, 64, 120000, 1, 132}, {"wide", 1, 1024, 0, 2, 132},
+		{"narrow", 1, 64, 120000, 1, 16}, {"narrow", 1, 256, 0, 8, 16}, {"narrow", 1, 256, 0, 8, 64},
+		{"cut", 2, 64, 120000, 1, 16}, {"cut", 2, 256, 0, 8, 16},
+	} {
+		t.Run(fmt.Sprintf("a large launch, %s, %d blocks on each of %d SMs", c.how, c.onSM, c.sms), func(t *testing.T) {
+			p := start(t)
+			p.m.until("it stops within two waves", func() bool { // where the machine is not slow
+				var ran, wrong int
+				before := p.m.stops(p)
+				p.say("large %s %d %d %d", c.how, c.threads, c.shared, c.sms)
+				p.hears("stops")
+				p.m.until("the stop is counted", func() bool { return p.m.stops(p) >= before+c.stops })
+				p.ask("", "ran %d wrong %d", &ran, &wrong)
+				if wrong != 0 {
+					t.Fatalf("%d blocks ran twice or never", wrong)
+				}
+				return ran <= 3*c.onSM*c.sms
+			})
+			p.finish()
+		})
+	}
 	t.Run("given up while narrow", func(t *testing.T) {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:2") // the first marker there
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))

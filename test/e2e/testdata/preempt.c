@@ -182,6 +182,66 @@ static void at_once(handle marlin)
 	OK(gpreempt_stream_disable(background));
 }
 
+enum { LARGE = 1 << 15 };
+
+// How many blocks of a large launch have run.
+static unsigned ran(ptr data)
+{
+	const volatile uint32_t *word = (const volatile uint32_t *)(uintptr_t)data; // the simulated driver's device memory
+	unsigned n = 0;
+	for (unsigned i = 0; i < LARGE; i++)
+		n += word[i] != 0;
+	return n;
+}
+
+static void until_more(ptr data, unsigned before)
+{
+	while (ran(data) == before)
+		usleep(100);
+}
+
+// Stops a large launch as soon as a wave of its blocks has run, and says how many blocks have run by the end of that. "wide": as it was launched.
+// "narrow": it was launched while the stream was stopped, and goes on in a width. "cut": it was stopped before, and what counts comes later.
+static void large(handle kernel, const char *how, unsigned threads, unsigned shared, int sms)
+{
+	enum { DYNAMIC_SHARED = 8, SMS = 132, THREADS = 2048 }; // of an SM
+	unsigned on_sm = shared ? 1 : THREADS / threads, waves = (LARGE + SMS * on_sm - 1) / (SMS * on_sm);
+	unsigned n = 1, add = 5, us = 600000 + waves * 4000, before = 0, wrong = 0;
+	static ptr data;
+	void *parameters[] = {&data, &n, &add, &us};
+
+	if (!data)
+		OK(cuMemAlloc_v2(&data, LARGE * 4));
+	OK(cuMemsetD8Async(data, 0, LARGE * 4, background));
+	OK(cuStreamSynchronize(background));
+	OK(cuFuncSetAttribute(kernel, DYNAMIC_SHARED, (int)shared));
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	if (strcmp(how, "narrow") == 0) {
+		OK(gpreempt_stream_set_width(background, sms));
+		OK(gpreempt_stream_preempt(background, 1));
+	}
+	OK(cuLaunchKernel(kernel, LARGE, 1, 1, threads, 1, 1, shared, background, parameters, NULL));
+	if (strcmp(how, "cut") == 0) {
+		until_more(data, 0);
+		OK(gpreempt_stream_preempt(background, 1));
+		before = ran(data);
+		OK(gpreempt_stream_set_width(background, sms));
+	}
+	until_more(data, before);
+	OK(gpreempt_stream_set_width(background, 0)); // what runs narrow is stopped soon
+	OK(gpreempt_stream_preempt(background, 0));
+	puts("stops");
+	CHECK(getchar() == '\n');
+	OK(gpreempt_stream_preempt(background, 1));
+	printf("ran %u ", ran(data) - before);
+	OK(gpreempt_stream_restore(background, 0));
+	OK(cuStreamSynchronize(background));
+	for (unsigned i = 0; i < LARGE; i++)
+		wrong += ((const uint32_t *)(uintptr_t)data)[i] != add;
+	printf("wrong %u\n", wrong);
+	OK(gpreempt_stream_disable(background));
+}
+
 // The driver refuses a call while kernels run narrow. What comes behind them still does.
 static void given_up(void)
 {
@@ -551,8 +611,8 @@ static void many(void)
 int main(int argc, char **argv)
 {
 	handle library = NULL, module, clustered, marlin;
-	char line[64];
-	unsigned n;
+	char line[64], how[16];
+	unsigned n, shared;
 	int level, wait;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	atexit(at_exit);
@@ -612,6 +672,8 @@ int main(int argc, char **argv)
 			narrow(n, level);
 		else if (strcmp(line, "at once\n") == 0)
 			at_once(marlin);
+		else if (sscanf(line, "large %15s %u %u %d", how, &n, &shared, &level) == 4)
+			large(clustered, how, n, shared, level);
 		else if (strcmp(line, "given up\n") == 0)
 			given_up();
 		else if (strcmp(line, "given up while stopped\n") == 0)
