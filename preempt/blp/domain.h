@@ -106,16 +106,16 @@ struct blp_twin {                // graph.c
 	uint32_t first, count;    // records
 	uint32_t *windows;        // of each of its kernels
 	struct blp_entry *kernel; // how each of its kernels is launched alone
-	uint32_t room_on,
-		no_room_on; // SMs where all of its kernels have room when they run narrow, and where not; 0: not known
-	bool retired;       // from now on the program's own instance is launched
-	bool loaded;        // the code of its kernels is
-	bool parted;        // the latest launch did not drain midway: the rest of it is launched kernel by kernel
-	CUevent zeroed;     // recorded behind the zeroing of its records
-	CUevent plain;      // recorded behind the latest launch of the program's own instance
-	bool ran_plain;     // which may be in flight
-	CUstream plain_on;  // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
-	uint32_t recording; // calls that are about to record the event
+	uint32_t next;            // narrow: its next kernel
+	bool skips;               // narrow: those that the latest stop saw complete are left out
+	bool retired;             // from now on the program's own instance is launched
+	bool loaded;              // the code of its kernels is
+	bool parted;              // the latest launch did not drain midway: the rest of it is launched kernel by kernel
+	CUevent zeroed;           // recorded behind the zeroing of its records
+	CUevent plain;            // recorded behind the latest launch of the program's own instance
+	bool ran_plain;           // which may be in flight
+	CUstream plain_on;        // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
+	uint32_t recording;       // calls that are about to record the event
 	struct gpreempt_record *image; // pinned
 	uint16_t stream;               // of the launch in flight, whose entry is the one below upto
 	uint64_t upto;
@@ -149,6 +149,7 @@ struct blp_entry {
 	// BLP_LAUNCH: none of its blocks has run: while the driver does not have it, its record is zero. BLP_GRAPH: its records are not
 	// zeroed yet. BLP_RECORD: an event of d->order stands for it.
 	bool fresh;
+	bool partly;         // BLP_GRAPH: kernels of it have been put where the domain runs narrow, and others have not
 	bool bare;           // no stop reaches it any more
 	uint32_t spare;      // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
 	CUfunction function; // BLP_LAUNCH from here on
@@ -243,9 +244,7 @@ struct gp_domain {
 		_Atomic bool refused; // nothing runs narrow any more
 		CUevent end;          // behind what was
 		_Atomic bool lingers; // it was not reached yet
-		uint64_t graph;       // sequence + 1 of the graph of which a part has been put there; 0: there is none
-		uint32_t kernel;      // its next one
-		bool skips;           // those of its kernels that the latest stop saw complete are left out
+		uint64_t graph;       // sequence + 1 of the graph whose kernels are being put there; 0: there is none
 		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
 		uint64_t pieces;           // so many, in this stretch
 	} narrow;

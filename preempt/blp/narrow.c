@@ -14,10 +14,11 @@
 // until the domain is resumed. If that makes a stop late, nothing runs narrow any more.
 //
 // The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
-// they have in its twin: what is cut goes on there, or in the twin.
+// they have in its twin: what is cut goes on there, or in the twin. They end before the first one that is held back.
 //
 // These are held back, and with them what is behind them: cooperative launches, clusters that do not fit into a partition, launches whose
-// blocks may wait for each other and have no room at once, graphs with such kernels, waits for what the log does not have.
+// blocks may wait for each other and have no room at once, waits for what the log does not have. Behind a graph of which a part runs nothing
+// of its stream goes on, nor what comes behind that; other streams do, and other graphs.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -291,66 +292,80 @@ static void hold_back(struct blp_entry *e, _Atomic uint64_t *counter)
 	e->held = true;
 }
 
-static bool graph_has_room(struct gp_domain *d, struct blp_entry *e)
+// Finds the next kernel of a graph: those that the latest stop saw complete are left out. NULL: there is none.
+static struct blp_entry *next_kernel(struct blp_twin *t)
 {
-	struct blp_twin *t = e->twin;
-	uint32_t sms = d->narrow.on->sms;
-	bool may = !e->bare && !t->parted;
-
-	if (!may || t->room_on == sms || t->no_room_on == sms)
-		return may && t->room_on == sms;
-	for (uint32_t i = 0; i < t->count && may; i++)
-		may = has_room(d, &t->kernel[i]);
-	*(may ? &t->room_on : &t->no_room_on) = sms;
-	return may;
+	while (t->next < t->count && t->skips && t->image[t->next].count == GPREEMPT_MOST)
+		t->next++;
+	return t->next < t->count ? &t->kernel[t->next] : NULL;
 }
 
-// Launches the next kernels of the graph of which a part runs. False: the pieces before it are to end first, or the driver refused.
-static bool launch_piece(struct gp_domain *d, struct blp_entry *e)
+// Launches the next kernel of a graph. False: it is held back, and with it the rest of the graph.
+static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_entry *kernel)
 {
 	struct blp_twin *t = e->twin;
-	CUstream stream = d->narrow.on->stream;
+	CUdeviceptr record = d->arena + (t->first + t->next) * sizeof *t->image;
+
+	if (!has_room(d, kernel)) {
+		hold_back(e, &d->gpu->stops.held_together);
+		return false;
+	}
+	if (blp_drive_on(kernel, d->narrow.on->stream, record | kernel->shift)) {
+		hold_back(e, &d->gpu->stops.held_refused);
+		return false;
+	}
+	t->next++;
+	gp_count(&d->gpu->stops.narrowed, 1);
+	return true;
+}
+
+// Launches the next kernels of a graph. False: there are more. These come when the pieces before have ended, or, if d->narrow.graph
+// is not this graph any more, not in this width.
+static bool launch_piece(struct gp_domain *d, struct blp_entry *e)
+{
 	CUevent behind = d->narrow.piece[d->narrow.pieces % BLP_PIECES];
+	struct blp_entry *kernel = NULL;
 
 	if (d->narrow.pieces >= BLP_PIECES && blp_query(behind))
 		return false;
-	for (int n = 0; d->narrow.kernel < t->count && n < PIECE; d->narrow.kernel++) {
-		uint32_t i = d->narrow.kernel;
-		if (d->narrow.skips && t->image[i].count == GPREEMPT_MOST)
-			continue;
-		CUdeviceptr record = d->arena + (t->first + i) * sizeof *t->image;
-		if (blp_drive_on(&t->kernel[i], stream, record | t->kernel[i].shift))
-			return false;
-		n++;
-	}
-	if (gp_driver.cuEventRecord(behind, stream)) {
+	for (int n = 0; (kernel = next_kernel(e->twin)) && n < PIECE; n++)
+		if (!launch_next(d, e, kernel)) {
+			d->narrow.graph = 0;
+			break;
+		}
+	if (gp_driver.cuEventRecord(behind, d->narrow.on->stream)) {
 		blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
 		return false;
 	}
 	d->narrow.pieces++;
-	return d->narrow.kernel == t->count;
+	return !kernel;
 }
 
-// Goes on with a graph, or begins it. False: not all of its kernels have been launched.
+// Goes on with a graph, or begins it if its first kernel has room. False: not all of its kernels have been launched.
 static bool drive_graph(struct gp_domain *d, uint64_t at)
 {
 	struct blp_entry *e = blp_entry_at(d, at);
-	if (d->narrow.graph != at + 1) {
-		d->narrow.skips = !e->fresh;
-		if (!graph_has_room(d, e)) {
+	struct blp_twin *t = e->twin;
+	if (!e->partly) {
+		if (d->narrow.graph) // another one, which comes later, but could begin earlier
+			return false;
+		t->skips = !e->fresh;
+		t->next = 0;
+		const struct blp_entry *first = next_kernel(t);
+		if (e->bare || t->parted || !first || !has_room(d, first)) {
 			hold_back(e, &d->gpu->stops.held_together);
 			return false;
 		}
 		if (e->fresh && blp_zero_records(d, e, d->narrow.on->stream))
 			return false;
 		d->narrow.graph = at + 1;
-		d->narrow.kernel = 0;
+		e->partly = true;
 		e->driven = true; // by and by: a stop tells from its records what of it has run
-		gp_count(&d->gpu->stops.narrowed, e->twin->count);
 	}
-	if (!launch_piece(d, e))
+	if (d->narrow.graph != at + 1 || !launch_piece(d, e))
 		return false;
 	d->narrow.graph = 0;
+	e->partly = false;
 	return true;
 }
 
@@ -420,22 +435,20 @@ static void go_on(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (e->complete || at < s->done)
 			continue;
-		bool has = e->driven;
+		bool has = e->driven && !e->partly;
 		if (has && at < d->narrow.driven[e->stream]) {
 			entries++;
 			launches += e->kind == BLP_LAUNCH;
 			threads += e->kind == BLP_LAUNCH ? blp_threads(e) : 0;
 			continue;
 		}
-		if (d->narrow.graph == at + 1 && !drive_graph(d, at))
-			break;
 		// What the driver has of the time before is over, but for marks.
-		if (!p.held[e->stream] && !has && !may_follow(d, &p, s)) {
+		if (!p.held[e->stream] && !has && !e->partly && !may_follow(d, &p, s)) {
 			hold_back(e, &d->gpu->stops.held_behind);
 			p.held[e->stream] = true;
 		}
 		if (p.held[e->stream] || (!has && !drive(d, at))) {
-			if (d->narrow.graph) // what is behind in the log comes behind all of it
+			if (d->narrow.graph == at + 1) // what is behind in the log comes behind all of it that has room
 				break;
 			p.held[e->stream] = true;
 			continue;
@@ -479,14 +492,18 @@ void blp_leave_narrow(struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
 	blp_give_way(d);
-	if (d->narrow.graph) { // a marker tells when the part of it that runs has drained
-		struct blp_entry *e = blp_entry_at(d, d->narrow.graph - 1);
-		if (!blp_mark(d, &d->stream_of[e->stream], d->narrow.graph))
+	for (uint64_t at = d->tail; at < d->head; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		struct blp_stream *s = &d->stream_of[e->stream];
+		if (!e->partly || at < s->done)
+			continue;
+		if (!blp_mark(d, s, at + 1)) // tells when the part of it that runs has drained
 			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
 		if (d->given_up) // the rest of it is lost
 			e->driven = false;
-		d->narrow.graph = 0;
+		e->partly = false;
 	}
+	d->narrow.graph = 0;
 	pthread_mutex_unlock(&d->lock);
 	gp_count(&d->gpu->stops.narrow_ns, gp_now_ns() - d->narrow.since_ns);
 	d->narrow.was = d->narrow.on;

@@ -31,3 +31,46 @@ func TestNarrowedLate(t *testing.T) {
 		})
 	}
 }
+
+// The program narrowed.c: of a graph what has room in the width runs there, and holds up no other stream. Whatever happens to it then, each
+// kernel runs once, in its order.
+func TestNarrowedGraphs(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/narrowed.c")
+	for _, c := range []struct {
+		name      string
+		dependent int // which kernel of the graph has blocks that wait for each other
+	}{{"independent", 0}, {"dependent in the middle", 3}, {"dependent first", 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "", "SIMCUDA_MPS=1")
+			m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+			be, lc := m.startOrdered(program)
+			be.say("graphs %d", c.dependent)
+			be.hears("until stopped")
+			leave := func(sms ...uint32) (stop func()) {
+				done := make(chan struct{})
+				left := m.leave(lc, sms, done)
+				return func() { close(done); <-left }
+			}
+			stop := leave(64)
+			lc.say("lc 1 2 4900000 0 stream")
+			m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
+			be.say("go on")
+			be.hears("until stopped")
+			if blp := m.blp(be); !m.peer(lc).WindowOpen || blp.HeldTogether != uint64(min(c.dependent, 1)*2) {
+				t.Errorf("in the window: %+v", blp)
+			}
+			stop()
+			stop = leave(0, 16, 64)
+			stops := m.stops(be)
+			if c.dependent > 0 { // else nothing is left to stop
+				m.until("the width has changed", func() bool { return m.stops(be) > stops+5 })
+			}
+			stop()
+			_ = lc.cmd.Process.Kill()
+			be.say("go on")
+			be.hears("right")
+		})
+	}
+}

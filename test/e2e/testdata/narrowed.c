@@ -1,4 +1,4 @@
-// narrowed.c - what outlasts a stop of what runs narrow is overtaken by nothing (order.h says how that is seen).
+// narrowed.c - what runs narrow, and what outlasts a stop of that, is overtaken by nothing (order.h says how that is seen).
 #define _GNU_SOURCE
 #include "order.h"
 
@@ -76,9 +76,111 @@ static void late_legacy(unsigned rounds)
 	}
 }
 
+// All blocks have room at once on all SMs, and not in the width.
+enum { AT_ONCE = 600 };
+
+static void launch_at_once(struct chained *b, handle stream, unsigned add)
+{
+	unsigned n = 1, us = SHORT_US;
+	void *parameters[] = {&b->data, &n, &add, &us};
+	OK(cuLaunchKernel(chain, AT_ONCE, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
+	b->want = b->want * 3 + add;
+}
+
+// The blocks wait for each other.
+static void launch_dependent(struct chained *b, handle stream)
+{
+	ptr turn = b->data + (BLOCKS - 1) * 4; // 0 again at its end
+	unsigned n = 1, us = SHORT_US;
+	void *parameters[] = {&turn, &b->data, &n, &us};
+	OK(cuLaunchKernel(waits, AT_ONCE, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
+	b->want++;
+}
+
+static bool all_are(const struct chained *b, uint32_t want)
+{
+	const volatile uint32_t *at = (const volatile uint32_t *)(uintptr_t)b->data; // the simulated driver's device memory
+	unsigned n = 0;
+	for (int i = 0; i < AT_ONCE; i++)
+		n += at[i] == want;
+	return n == AT_ONCE;
+}
+
+static void check_all(struct chained *b)
+{
+	OK(cuMemcpyDtoH_v2(b->have, b->data, AT_ONCE * 4));
+	for (int i = 0; i < AT_ONCE; i++)
+		if (b->have[i] != b->want) {
+			printf("block %d has %u, must have %u\n", i, b->have[i], b->want);
+			exit(1);
+		}
+}
+
+// A graph of so many kernels, of which one, counted from 1, has blocks that wait for each other (0: none). upto gets what the ones before make.
+static handle graph_on(handle stream, struct chained *b, unsigned kernels, unsigned dependent, uint32_t *upto)
+{
+	handle graph, instance;
+	OK(cuStreamBeginCapture_v2(stream, RELAXED));
+	for (unsigned i = 1; i <= kernels; i++) {
+		if (i == dependent)
+			*upto = b->want;
+		if (i == dependent)
+			launch_dependent(b, stream);
+		else
+			launch_at_once(b, stream, i);
+	}
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	return instance;
+}
+
+// Behind a kernel that is stopped: two graphs with a dependent kernel each, what comes behind the first of them, and then a long graph
+// of others. Narrow, what has room ahead of such a kernel runs, and the long graph does, and nothing else. Without dependent kernels all runs.
+static void graphs(unsigned dependent)
+{
+	enum {
+		KERNELS = 5,
+		MANY = 40,
+		STREAMS = 4,
+		AHEAD_US = 400000
+	}; // that kernel has 8 waves, which a stop waits for
+	handle stream[STREAMS], instance[3], first = stream_of(NON_BLOCKING), event = new_event();
+	struct chained b[STREAMS], ahead = buffer();
+	uint32_t upto[3] = {0}, none;
+	for (int i = 0; i < STREAMS; i++) {
+		stream[i] = stream_of(NON_BLOCKING);
+		b[i] = buffer();
+	}
+	for (int i = 0; i < 2; i++)
+		instance[i] = graph_on(stream[i], &b[i], KERNELS, dependent, &upto[i]);
+	instance[2] = graph_on(stream[2], &b[2], MANY, 0, &none);
+	launch(&ahead, first, 1, AHEAD_US);
+	OK(cuEventRecord(event, first));
+	for (int i = 0; i < STREAMS; i++)
+		OK(cuStreamWaitEvent(stream[i], event, 0));
+	OK(cuGraphLaunch(instance[0], stream[0]));
+	OK(cuGraphLaunch(instance[1], stream[1]));
+	launch_at_once(&b[0], stream[0], 7);
+	OK(cuEventRecord(event, stream[0]));
+	OK(cuStreamWaitEvent(stream[3], event, 0));
+	launch_at_once(&b[3], stream[3], 8);
+	OK(cuGraphLaunch(instance[2], stream[2]));
+	until_stopped();
+	for (int i = 0; i < STREAMS; i++)
+		while (!all_are(&b[i], !dependent || i == 2 ? b[i].want : i == 3 ? 0 : upto[i]) || !all_are(&ahead, 1))
+			usleep(100);
+	until_stopped();
+	OK(cuCtxSynchronize());
+	for (int i = 0; i < STREAMS; i++)
+		check_all(&b[i]);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct task tasks[] = {
-		{"plain", plain}, {"late-graph", late_graph}, {"late-wait", late_wait}, {"late-legacy", late_legacy}};
+	static const struct task tasks[] = {{"plain", plain},
+					    {"late-graph", late_graph},
+					    {"late-wait", late_wait},
+					    {"late-legacy", late_legacy},
+					    {"graphs", graphs}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
