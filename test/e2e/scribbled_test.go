@@ -15,7 +15,8 @@ import (
 )
 
 // A process of the same user writes anything over the memory that processes of a GPU share, beside ones that run. That costs them
-// preemption, and no result; nobody ends or hangs.
+// preemption, and no result; nobody ends or hangs. Best-effort processes that take turns may lose sight of each other, and then stop each
+// other dead (docs/limits.md): so there is one of them where turns are taken.
 func TestScribbledSegment(t *testing.T) {
 	isOfFiles(t)
 	t.Parallel()
@@ -26,9 +27,13 @@ func TestScribbledSegment(t *testing.T) {
 			plain := m.startChains("")
 			want := plain.chains("several", 20)
 			plain.finish()
-			be, busy, lc := m.startChains("be"), m.start("be"), m.start("lc")
-			m.joined(be, busy, lc)
-			busy.runBestEffort()
+			be, lc := m.startChains("be"), m.start("lc")
+			all := []*process{be, lc}
+			if mechanisms != `"auto"` {
+				all = append(all, m.start("be"))
+				all[2].runBestEffort()
+			}
+			m.joined(all...)
 			memory := m.mapSegment()
 			batches := uint32(0)
 			round := func(what string) {
@@ -65,10 +70,12 @@ func TestScribbledSegment(t *testing.T) {
 			close(done)
 			<-ended
 			t.Logf("%d words were written", written)
-			n := busy.count()
-			m.until("the other BE goes on", func() bool { return busy.count() > n })
+			if len(all) > 2 {
+				n := all[2].count()
+				m.until("the other BE goes on", func() bool { return all[2].count() > n })
+			}
 			round("after")
-			for _, p := range []*process{be, busy, lc} {
+			for _, p := range all {
 				p.finish()
 			}
 		})
