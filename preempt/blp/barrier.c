@@ -290,7 +290,8 @@ static CUevent next_record(struct blp_stream *s)
 		return NULL;
 	if (s->taints >= BLP_ADDED && blp_query(s->taint) != CUDA_ERROR_NOT_READY)
 		s->taints = 0;
-	if ((s->taints >= BLP_ADDED && !s->thread) || !s->taint)
+	if ((s->taints >= BLP_ADDED && !s->thread) ||
+	    (!s->taint && gp_driver.cuEventCreate(&s->taint, CU_EVENT_DISABLE_TIMING))) // made ahead, but for logged work
 		return NULL;
 	s->taints++;
 	return s->taint;

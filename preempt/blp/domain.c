@@ -25,14 +25,16 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and spe
 
 // Memory of a domain that ended with its stream. To free it would wait for all that the context has, as the program's call does not.
 // So the context's next domain gets it, or it is freed with the context.
-struct memory {
-	struct memory *next;
+enum { USERS = 4 + BLP_WIDTHS };
+struct blp_memory {
+	struct blp_memory *next;
 	CUcontext context;
-	CUevent behind; // behind all that may use it; NULL: nothing tells when that is over
+	CUevent behind[USERS]; // what each stream has that may use it
+	int count;             // of these; -1: nothing tells when that is over
 	CUdeviceptr device;
 	struct gpreempt_record *image, *graph_image;
 };
-static struct memory *kept;
+static struct blp_memory *kept;
 static pthread_mutex_t keeping = PTHREAD_MUTEX_INITIALIZER; // of kept; below gp_domain.control
 
 bool gp_blp_started;
@@ -109,52 +111,66 @@ struct gp_domain *gp_blp_domain(CUstream stream)
 	return blp_domain_of(context, stream ? stream : GP_STREAM_LEGACY);
 }
 
-static void free_memory(const struct memory *m)
+static void destroy_events(const struct blp_memory *m)
 {
-	if (m->behind)
-		gp_driver.cuEventDestroy(m->behind);
-	if (m->device)
-		gp_driver.cuMemFree(m->device);
-	if (m->image)
-		gp_driver.cuMemFreeHost(m->image);
-	if (m->graph_image)
-		gp_driver.cuMemFreeHost(m->graph_image);
+	for (int i = 0; i < m->count; i++)
+		gp_driver.cuEventDestroy(m->behind[i]);
 }
 
-static struct memory memory_of(const struct gp_domain *d, CUcontext context)
+static void free_memory(CUdeviceptr device, struct gpreempt_record *image, struct gpreempt_record *graph_image)
 {
-	return (struct memory){.context = context, .device = d->memory, .image = d->image, .graph_image = d->graph_image};
+	if (device)
+		gp_driver.cuMemFree(device);
+	if (image)
+		gp_driver.cuMemFreeHost(image);
+	if (graph_image)
+		gp_driver.cuMemFreeHost(graph_image);
 }
 
-// The library's own stream comes behind what another one has.
-static bool comes_behind(struct gp_domain *d, CUstream stream)
+// In the context, which is current. An event for each stream: if one waited for another, its channel would.
+static void record_behind(struct blp_memory *m, CUstream stream)
 {
-	return !gp_driver.cuEventRecord(d->done, stream) && !gp_driver.cuStreamWaitEvent(d->stream, d->done, 0);
-}
-
-static CUevent behind_all(struct gp_domain *d, CUstream stream)
-{
-	CUevent event = NULL;
-	bool behind = comes_behind(d, stream);
-	for (int i = 0; i < BLP_STREAMS && behind; i++)
-		behind = !d->beside[i].stream || comes_behind(d, d->beside[i].stream);
-	for (int i = 0; i < BLP_WIDTHS && behind; i++)
-		behind = !d->narrow.queue[i].sms || comes_behind(d, d->narrow.queue[i].stream);
-	if (!behind || gp_driver.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING))
-		return NULL;
-	if (!gp_driver.cuEventRecord(event, d->stream))
-		return event;
-	gp_driver.cuEventDestroy(event);
-	return NULL;
-}
-
-void blp_keep_memory(struct gp_domain *d, CUcontext context, CUstream stream)
-{
-	struct memory *m = malloc(sizeof *m);
-	if (!m)
+	if (m->count < 0)
 		return;
-	*m = memory_of(d, context);
-	m->behind = behind_all(d, stream);
+	if (m->count < USERS && !gp_driver.cuEventCreate(&m->behind[m->count], CU_EVENT_DISABLE_TIMING)) {
+		CUevent event = m->behind[m->count++];
+		if (!gp_driver.cuEventRecord(event, stream))
+			return;
+	}
+	destroy_events(m);
+	m->count = -1;
+}
+
+struct blp_memory *blp_keep_begin(CUcontext context, CUstream stream)
+{
+	struct blp_memory *m = calloc(1, sizeof *m);
+	bool pushed;
+	if (!m)
+		return NULL;
+	m->context = context;
+	m->count = -1;
+	int mode = gp_relax_captures();                               // another thread may capture
+	if (!gp_is_captured(stream) && blp_enter(context, &pushed)) { // a record would become part of the capture
+		m->count = 0;
+		record_behind(m, stream);
+		blp_leave(pushed);
+	}
+	gp_unrelax_captures(mode);
+	return m;
+}
+
+void blp_keep_memory(struct gp_domain *d, struct blp_memory *m)
+{
+	record_behind(m, d->stream);
+	for (int i = 0; i < BLP_STREAMS; i++)
+		if (d->beside[i].stream)
+			record_behind(m, d->beside[i].stream);
+	for (int i = 0; i < BLP_WIDTHS; i++)
+		if (d->narrow.queue[i].sms)
+			record_behind(m, d->narrow.queue[i].stream);
+	m->device = d->memory;
+	m->image = d->image;
+	m->graph_image = d->graph_image;
 	d->memory = 0;
 	d->image = d->graph_image = NULL;
 	pthread_mutex_lock(&keeping);
@@ -163,12 +179,20 @@ void blp_keep_memory(struct gp_domain *d, CUcontext context, CUstream stream)
 	pthread_mutex_unlock(&keeping);
 }
 
-// What the context's own end frees: all of it, or what nothing uses any more.
-static struct memory *take_kept(CUcontext context, bool unused)
+static bool is_unused(const struct blp_memory *m)
+{
+	for (int i = 0; i < m->count; i++)
+		if (blp_query(m->behind[i]))
+			return false;
+	return m->count >= 0;
+}
+
+// Of a context: any, or what nothing uses any more. NULL: there is none.
+static struct blp_memory *take_kept(CUcontext context, bool unused)
 {
 	pthread_mutex_lock(&keeping);
-	struct memory **at = &kept, *m;
-	while ((m = *at) && (m->context != context || (unused && !(m->behind && !blp_query(m->behind)))))
+	struct blp_memory **at = &kept, *m;
+	while ((m = *at) && (m->context != context || (unused && !is_unused(m))))
 		at = &m->next;
 	if (m)
 		*at = m->next;
@@ -178,17 +202,26 @@ static struct memory *take_kept(CUcontext context, bool unused)
 
 void blp_free_kept(CUcontext context)
 {
-	for (struct memory *m; (m = take_kept(context, false)); free(m))
-		free_memory(m);
+	struct blp_memory *m = take_kept(context, false), *next;
+	bool pushed = false, entered = m && blp_enter(context, &pushed); // else it is gone with the context
+	for (; m; m = next) {
+		if (entered) {
+			destroy_events(m);
+			free_memory(m->device, m->image, m->graph_image);
+		}
+		free(m);
+		next = take_kept(context, false);
+	}
+	blp_leave(pushed);
 }
 
 // Memory that a domain of the context has left. False: there is none.
 static bool reuse(struct gp_domain *d, CUcontext context)
 {
-	struct memory *m = take_kept(context, true);
+	struct blp_memory *m = take_kept(context, true);
 	if (!m)
 		return false;
-	gp_driver.cuEventDestroy(m->behind);
+	destroy_events(m);
 	d->memory = m->device;
 	d->image = m->image;
 	d->graph_image = m->graph_image;
@@ -226,8 +259,7 @@ void blp_release(struct gp_domain *d)
 		gp_driver.cuEventDestroy(d->done);
 	if (d->stream)
 		gp_driver.cuStreamDestroy(d->stream);
-	struct memory m = memory_of(d, NULL);
-	free_memory(&m);
+	free_memory(d->memory, d->image, d->graph_image);
 }
 
 // What the driver has to give, in the context, which is current.

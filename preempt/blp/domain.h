@@ -306,9 +306,12 @@ void blp_give_up(struct gp_domain *, const char *call, CUresult);
 	} while (0)
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *);  // gives back what the driver gave
-// Of a domain that ends with its stream, which is not destroyed yet: what it has of memory stays with the context. Under gp_domain.control.
-void blp_keep_memory(struct gp_domain *, CUcontext, CUstream);
-void blp_free_kept(CUcontext);
+// Memory of domains that end with their streams, which are not destroyed yet, stays with the context. blp_keep_begin says where the stream
+// has got to, without a lock, since that may wait for room in its queue; NULL: there is no memory for it. Then, under gp_domain.control
+// and in the context, the domain gives its memory away.
+struct blp_memory *blp_keep_begin(CUcontext, CUstream);
+void blp_keep_memory(struct gp_domain *, struct blp_memory *);
+void blp_free_kept(CUcontext); // as the context ends
 // Gives a stream a domain of its own, where it has none.
 CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
 bool blp_is_special(CUcontext, CUstream); // the stream has a place of its own, though maybe no domain yet

@@ -22,8 +22,8 @@ CUresult gp_blp_separate(CUstream stream)
 	return result ? result : blp_make_separate(c, context, stream);
 }
 
-// stream: what the domain ends with; NULL: its context, which has nothing in flight any more.
-static void end(struct gp_domain *d, CUcontext context, CUstream stream)
+// keep: takes the domain's memory, since it ends with a stream; NULL: it ends with its context, which has nothing in flight any more.
+static void end(struct gp_domain *d, CUcontext context, struct blp_memory *keep)
 {
 	bool pushed;
 
@@ -47,10 +47,8 @@ static void end(struct gp_domain *d, CUcontext context, CUstream stream)
 	blp_forget_events(d);
 	int mode = gp_relax_captures(); // another thread may capture
 	if (blp_enter(context, &pushed)) {
-		if (stream)
-			blp_keep_memory(d, context, stream);
-		else
-			blp_free_kept(context);
+		if (keep)
+			blp_keep_memory(d, keep);
 		blp_release(d);
 		blp_leave(pushed);
 	}
@@ -74,6 +72,9 @@ void gp_blp_context_destroying(CUcontext context)
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
 		if (blp_domains[i]->context == context)
 			end(blp_domains[i], context, NULL);
+	int mode = gp_relax_captures();
+	blp_free_kept(context);
+	gp_unrelax_captures(mode);
 }
 
 void gp_blp_stream_destroying(CUstream stream)
@@ -105,5 +106,5 @@ void gp_blp_stream_destroying(CUstream stream)
 	struct gp_domain *own;
 	CUcontext context;
 	while ((own = blp_forget_special(stream, &context)))
-		end(own, context, stream);
+		end(own, context, blp_keep_begin(context, stream));
 }
