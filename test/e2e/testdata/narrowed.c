@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "order.h"
 
-enum { FEW = 64, LONG_US = 1000000, CUT_US = 60000, SHORT_US = 100 };
+enum { FEW = 64, LONG_US = 1000000, CUT_US = 200000, SHORT_US = 100 };
 
 // All blocks have room at once.
 static void launch_few(struct chained *b, handle stream, unsigned add, unsigned us)
