@@ -105,7 +105,8 @@ func TestStoppedProgramRunsOut(t *testing.T) {
 	}
 }
 
-// A best-effort program loads code, which has to be rewritten, while it lacks something. What cannot be rewritten is loaded as it came.
+// A best-effort program loads code, which has to be rewritten, while it lacks something. What cannot be rewritten is loaded as it came. LC
+// does not wait for it.
 func TestLoadsWhileStarved(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/gpus.c")
@@ -117,20 +118,22 @@ func TestLoadsWhileStarved(t *testing.T) {
 			be.hears("ready")
 			lc := m.start("lc")
 			m.joined(be, lc)
-			load := func() {
-				be.say("module 1 1 1000")
+			begin := func() { be.say("module 1 1 1000") }
+			loaded := func() {
 				if answer := be.hear(); answer != "module 1 1 runs 0" && answer != "module 1 1 runs 1" {
 					t.Fatalf("it says %q", answer)
 				}
 			}
+			load := func() { begin(); loaded() }
 			images := func() uint64 { return m.blp(be).Images }
 			m.until("code is rewritten", func() bool { before := images(); load(); return images() > before })
 			end := what.starve(t, be)
+			begin() // may have to wait: code is rewritten by threads
 			for range 10 {
-				load()
 				lc.request(2, 2, "stream")
 			}
 			end()
+			loaded()
 			load()
 			lc.finish()
 			if _, stderr := be.finish(); stderr != "" && stderr != what.says {
