@@ -390,22 +390,6 @@ func times(h segment.Histogram[uint64]) (n uint64) {
 	return n
 }
 
-// glance is peer for another goroutine than the test's: that a process cannot be seen is no fault.
-func (m *machine) glance(p *process) segment.Peer {
-	all, err := m.look()
-	if err != nil {
-		return segment.Peer{}
-	}
-	for _, s := range all {
-		for _, peer := range s.Peers {
-			if int(peer.Pid) == p.pid() {
-				return peer
-			}
-		}
-	}
-	return segment.Peer{}
-}
-
 func (m *machine) joined(processes ...*process) {
 	m.t.Helper()
 	for _, p := range processes {
