@@ -225,13 +225,19 @@ gpus_of() {
 	lines "$1" | awk '$1 >= gpus { gpus = $1 + 1 } END { print gpus + 0 }'
 }
 
+# The first GPU of each plan, as they are before a lane begins: what ends meanwhile moves none.
+firsts=() first=0
+for plan in "${plans[@]}"; do
+	firsts+=("$first")
+	first=$((first + $(gpus_of "$plan")))
+done
+
 # The lines for a GPU, with their plan's name first; those for GPUs that are not there come after those that are.
 lines_of() {
-	local plan first=0
-	for plan in "${plans[@]}"; do
-		lines "$plan" | awk -v gpu="$1" -v gpus="$gpus" -v first="$first" -v name="$kind/$(basename "$plan" .plan)" '
+	local i
+	for i in "${!plans[@]}"; do
+		lines "${plans[i]}" | awk -v gpu="$1" -v gpus="$gpus" -v first="${firsts[i]}" -v name="$kind/$(basename "${plans[i]}" .plan)" '
 			($1 + first) % gpus == gpu { print ($1 + first >= gpus) "\t" ++lines "\t" name " " $0 }'
-		first=$((first + $(gpus_of "$plan")))
 	done | sort -s -n -k1,1 | cut -f3-
 }
 
