@@ -103,6 +103,8 @@ const char *gp_bridge_gpu_refused(int i, uint32_t *result)
 
 bool gp_bridge_gpu_worked(int i) { return gp_gpu[i].worked; }
 
+bool gp_bridge_gpu_hold_failed(int i) { return gp_gpu[i].hold_failed; }
+
 bool gp_bridge_gpu_mps(int i) { return gp_gpu[i].mps; }
 
 static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)

@@ -32,6 +32,7 @@ uint64_t gp_bridge_gpu_busy_ns(int gpu);
 void gp_bridge_gpu_probe(int gpu, bool on);
 const char *gp_bridge_gpu_refused(int gpu, uint32_t *result);
 bool gp_bridge_gpu_worked(int gpu);
+bool gp_bridge_gpu_hold_failed(int gpu); // a hold could not be launched
 bool gp_bridge_gpu_mps(int gpu);
 void gp_bridge_gpu_count_blp(int gpu);
 void gp_bridge_gpu_rescind(int gpu);

@@ -210,7 +210,7 @@ func TestTop(t *testing.T) {
 	p.WindowNs.Store(5e9)
 	p.Windows.Store(1000)
 	p.TimesliceUs.Store(100000)
-	p.SetLacks(configs.FallbackNoHold, true)
+	p.Fallbacks.Store(uint32(configs.FallbackNoHold))
 	s.Line(slot).WindowOpenedNs.Store(1 << 62) // no time passed in it
 	var got sample
 	r := gpreempt(t, nil, "top", "--once", "--json", "--config", config)

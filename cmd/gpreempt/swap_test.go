@@ -200,9 +200,9 @@ func TestSwapRefuses(t *testing.T) {
 	check(1, "s: it may be stopped)\n", "swap", "out", w.process, "--timeout", "50ms")
 	w.slot[0].Mechanisms.Store(uint32(configs.Turns))
 	check(1, "(train) on GPU-01000000-0000-0000-0000-000000000000 has no swap: mechanisms must name it", "swap", "out", w.process)
-	w.slot[0].SetLacks(configs.FallbackNoVMM, true)
+	w.slot[0].Fallbacks.Store(uint32(configs.FallbackNoVMM))
 	check(1, "has no swap: the driver or the GPU lacks virtual memory management; ", "swap", "out", w.process)
-	w.slot[0].SetLacks(configs.FallbackNoVMM, false)
+	w.slot[0].Fallbacks.Store(0)
 	// The process registers again, as another one does that gets its slot, while the command waits.
 	w.slot[0].Mechanisms.Store(uint32(configs.Swap))
 	before, ended, watched := w.slot[0].Request(), make(chan struct{}), make(chan struct{})

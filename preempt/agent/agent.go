@@ -90,7 +90,7 @@ func (a *agent) step() time.Duration {
 	wait = min(wait, a.swap(now))
 	a.wantUs = a.timeslice(p, turns, turns && a.doubts(p, now))
 	a.applyTimeslice()
-	a.own().SetLacks(configs.FallbackOthers, a.besideOthers(p))
+	a.setLacks(configs.FallbackOthers, a.besideOthers(p))
 	switch {
 	case turns:
 		wait = min(wait, a.turn(p, now))
@@ -327,6 +327,7 @@ func (a *agent) publish() {
 	if configs.Mechanism(a.own().Mechanisms.Swap(uint32(in)))&told != in&told {
 		a.segment.Ring() // higher levels tell of their windows, and of what these leave, from now on
 	}
+	a.own().Fallbacks.Store(uint32(a.lacking))
 	a.own().Job.Store(a.core.job) // last: what is in force is known from here on
 	a.tellBLP()
 }

@@ -199,6 +199,9 @@ func underMPS(i int) bool { return bool(C.gp_bridge_gpu_mps(C.int(i))) }
 // worked says whether anything was submitted to the GPU.
 func worked(i int) bool { return bool(C.gp_bridge_gpu_worked(C.int(i))) }
 
+// holdFailed says whether the driver refused the launch of a hold.
+func holdFailed(i int) bool { return bool(C.gp_bridge_gpu_hold_failed(C.int(i))) }
+
 // probe asks for a turn although no work is known, or takes the request back.
 func probe(i int, on bool) { C.gp_bridge_gpu_probe(C.int(i), C.bool(on)) }
 

@@ -280,7 +280,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		a.log.Warn().Msg("a control pipe of an MPS server is there, but this process is not under one: its memory stays on the GPU; remove the pipe, or name swap in mechanisms")
 	}
 	if a.mps {
-		a.own().SetLacks(configs.FallbackMPS, true)
+		a.setLacks(configs.FallbackMPS, true)
 		if !a.stoppable && c.levelNow() != 0 {
 			a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
 		}

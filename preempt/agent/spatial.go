@@ -13,7 +13,7 @@ func (a *agent) isSpatial() bool {
 	if a.core.levelNow() == lowestLevel {
 		blp = inForce[configs.BLP](a)
 	}
-	a.own().SetLacks(configs.FallbackNoBLP, !blp)
+	a.setLacks(configs.FallbackNoBLP, !blp)
 	return blp
 }
 

@@ -79,6 +79,7 @@ type agent struct {
 	turns                      bool
 	boostUs                    uint64 // the raised timeslice while higher levels leave too little; 0: they do not
 	reported                   bool
+	lacking                    configs.Fallback // what the slot says, where others may write over it
 	used                       []usage
 	pace                       pace
 	counted                    usage // when the process's part of the GPU was counted last
@@ -115,7 +116,17 @@ func (a *agent) uses(one configs.Mechanism) bool {
 func (a *agent) lacks(fallback configs.Fallback) {
 	a.mutex.Lock()
 	defer a.mutex.Unlock()
-	a.own().SetLacks(fallback, true)
+	a.setLacks(fallback, true)
+}
+
+// setLacks says that there is a fallback, or is not.
+func (a *agent) setLacks(one configs.Fallback, lacks bool) {
+	if lacks {
+		a.lacking |= one
+	} else {
+		a.lacking &^= one
+	}
+	a.own().Fallbacks.Store(uint32(a.lacking))
 }
 
 // Core is the preemption of one process.

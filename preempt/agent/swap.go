@@ -63,7 +63,7 @@ func (a *agent) canSwap() bool {
 		lacks |= configs.FallbackNoVMM
 	}
 	for _, one := range []configs.Fallback{configs.FallbackNoVMM, configs.FallbackRegistered, configs.FallbackSeveralGPUs} {
-		a.own().SetLacks(one, lacks&one != 0)
+		a.setLacks(one, lacks&one != 0)
 	}
 	return a.core.memory != nil && lacks == 0 && a.uses(configs.Swap)
 }
@@ -191,13 +191,13 @@ func (a *agent) gone(e *ended, c memoryCounters, now uint64) {
 	switch e.result {
 	case moved:
 		m.stuckFor, m.pinned = 0, 0
-		a.own().SetLacks(configs.FallbackNoHostMemory, false)
+		a.setLacks(configs.FallbackNoHostMemory, false)
 		if minus(e.had, c.resident) < min(e.bytes, minus(e.had, m.immovable)) { // the rest cannot go
 			m.immovable, m.immovableTo = c.resident, now+passedOver
 		}
 	case movedNoHost:
 		stuck, answer = max(passedOver, min(2*m.stuckFor, passedMost)), segment.AnswerNoHost
-		a.own().SetLacks(configs.FallbackNoHostMemory, true)
+		a.setLacks(configs.FallbackNoHostMemory, true)
 		if !m.saidNoHost {
 			m.saidNoHost = true
 			a.log.Warn().Msg("no host memory can be page-locked: memory of this process stays on the GPU")
@@ -337,8 +337,8 @@ func (a *agent) noteState(c memoryCounters, now uint64) {
 	if now >= m.immovableTo || c.resident < m.immovable {
 		m.immovable = 0
 	}
-	if now >= m.stuckTo && a.own().Lacks(configs.FallbackNoHostMemory) { // there may be some again: it is tried when asked for
-		a.own().SetLacks(configs.FallbackNoHostMemory, false)
+	if now >= m.stuckTo && a.lacking&configs.FallbackNoHostMemory != 0 { // there may be some again: it is tried when asked for
+		a.setLacks(configs.FallbackNoHostMemory, false)
 	}
 	if state != m.state {
 		m.state, m.stateNs = state, now

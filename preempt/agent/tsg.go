@@ -15,7 +15,7 @@ func init() { inForce[configs.Timeslice] = (*agent).canSetTimeslices }
 
 // canSetTimeslices says whether this process sets timeslices.
 func (a *agent) canSetTimeslices() bool {
-	return a.uses(configs.Timeslice) && !a.refused && !a.own().Lacks(configs.FallbackNoTSG)
+	return a.uses(configs.Timeslice) && !a.refused && a.lacking&configs.FallbackNoTSG == 0
 }
 
 // uuid returns the UUID of the GPU that a TSG belongs to.
@@ -161,12 +161,12 @@ func (a *agent) applyTimeslice() {
 	if longest > 0 {
 		a.own().TimesliceUs.Store(uint32(longest))
 	}
-	a.own().SetLacks(configs.FallbackNoTSG, len(mine) == 0)
+	a.setLacks(configs.FallbackNoTSG, len(mine) == 0)
 }
 
 func (a *agent) refuse(err error) {
 	a.refused = true
-	a.own().SetLacks(configs.FallbackControlRefused, true)
+	a.setLacks(configs.FallbackControlRefused, true)
 	if !a.reported {
 		a.reported = true
 		a.log.Warn().Err(err).Msg("the driver refuses RM controls: this process cannot be preempted by timeslices")
@@ -229,7 +229,7 @@ func (a *agent) enforce() bool {
 				}
 				a.suspended = live
 				a.noTurns = true
-				a.own().SetLacks(configs.FallbackSuspendRefused, true)
+				a.setLacks(configs.FallbackSuspendRefused, true)
 				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
 				return false
 			}

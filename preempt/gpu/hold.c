@@ -130,8 +130,7 @@ static void failed(struct gp_context *c)
 {
 	end_links(&c->hold, c->hold.queued);
 	yield_to(c, GP_HOLD_FAILED);
-	if (gp_own_slot(c->gpu))
-		gp_own_slot(c->gpu)->fallbacks |= GP_FALLBACK_NO_HOLD;
+	c->gpu->hold_failed = 1;
 }
 
 // A thread that meanwhile began to wait for the context, yielded, or closed the window, could not release it.

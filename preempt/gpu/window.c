@@ -128,6 +128,21 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 	slot->width.too_wide = m->widths.too_wide;
 }
 
+// Writes into the own line what is told. There is a segment, and g->lock is held. Returns whether it said anything else.
+static bool tell(struct gp_gpu *g)
+{
+	struct gp_line *line = gp_own_line(g);
+	bool other = line->window_opened_ns != g->told.window_opened_ns || line->busy != g->told.busy ||
+		     line->leaves != g->told.leaves;
+
+	if (!g->told.window_opened_ns)
+		line->window_opened_ns = 0;
+	line->leaves = g->told.leaves;
+	line->window_opened_ns = g->told.window_opened_ns; // last: who sees the window sees what it leaves
+	line->busy = g->told.busy;
+	return other;
+}
+
 // Returns who is to be woken. first: the operation that opens the window; NULL: it is open already, or none does.
 static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
 {
@@ -137,19 +152,17 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 
 	if (!s)
 		return 0;
-	struct gp_line *line = gp_own_line(g);
 	if (g->lower_peers && !g->giving_way) {
 		gp_count(&slot->windows, 1);
 		if (any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
-		line->leaves = leave(g, first, now);
-		line->window_opened_ns = now; // last: who sees the window sees what it leaves
+		g->told.leaves = leave(g, first, now);
+		g->told.window_opened_ns = now;
 	}
-	if (!line->busy) {
-		line->busy = 1;
-		if (g->turn_peers)
-			wakes |= WAKE_AGENTS;
-	}
+	if (!g->told.busy && g->turn_peers)
+		wakes |= WAKE_AGENTS;
+	g->told.busy = 1;
+	tell(g);
 	if (g->stoppable && g->lower_peers)
 		wakes |= WAKE_STOPPERS;
 	if (g->between && g->lower_peers)
@@ -158,32 +171,30 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 }
 
 // Takes the window back that others see, and lets those on that wait for it.
-static void withdraw(struct gp_gpu *g, struct gp_line *line, uint64_t now)
+static void withdraw(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_slot *slot = gp_own_slot(g);
-	uint64_t lasted = now - line->window_opened_ns;
+	uint64_t lasted = now - g->told.window_opened_ns;
 	gp_width_closes(&measures[g - gp_gpu].widths, 0, 0, false); // unless it was measured, its work goes on
 	measures[g - gp_gpu].copy = 0;
 	gp_count(&slot->window_ns, lasted);
 	gp_count_time(&slot->times.windows, lasted);
-	line->window_opened_ns = 0;
+	g->told.window_opened_ns = 0;
+	tell(g);
 	gp_ring_gate(g);
 }
 
 static void unpublish(struct gp_gpu *g, uint64_t now)
 {
-	struct gp_segment *s = g->segment;
-
-	if (!s)
+	if (!g->segment)
 		return;
-	struct gp_line *line = gp_own_line(g);
-	if (line->window_opened_ns) {
-		withdraw(g, line, now);
+	if (g->told.window_opened_ns) {
+		withdraw(g, now);
 		if (g->stoppable)
 			gp_ring_windows(g);
 	}
-	if (!g->probing)
-		line->busy = 0;
+	g->told.busy = g->probing;
+	tell(g);
 	if (g->turn_peers || g->between)
 		gp_ring(g);
 }
@@ -227,14 +238,10 @@ void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 
 void gp_gpu_probe(struct gp_gpu *g, bool on)
 {
-	struct gp_line *line = gp_own_line(g);
-
 	pthread_spin_lock(&g->lock);
 	g->probing = on;
-	if (on)
-		line->busy = 1;
-	else if (!g->open_contexts)
-		line->busy = 0;
+	g->told.busy = on || g->open_contexts;
+	tell(g);
 	pthread_spin_unlock(&g->lock);
 }
 
@@ -268,7 +275,8 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 	if (owned) {
 		if (g->open_contexts)
 			unpublish(g, now);
-		gp_own_line(g)->busy = 0; // the next slot may have another line
+		g->told.busy = 0; // the next slot may have another line
+		tell(g);
 		for (size_t page = 0; page < sizeof next->own; page += GP_PAGE)
 			memcpy((char *)&next->own + page, (char *)&view->own + page, 4096); // all of its words
 	}
@@ -277,8 +285,9 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 		g->slot = slot;
 		g->paged = paged;
 	}
-	if (g->probing)
-		gp_own_line(g)->busy = 1;
+	g->told.window_opened_ns = 0; // the window is opened there
+	g->told.busy = g->probing;
+	tell(g);
 	uint32_t wakes = g->open_contexts ? publish(g, NULL, now) : 0;
 	pthread_spin_unlock(&g->lock);
 	if (moved)
@@ -419,8 +428,10 @@ static void watch_kind(struct gp_context *c)
 		return;
 	pthread_spin_lock(&g->lock);
 	if (m->copy && m->copied_in == c) {
-		if (!in_the_way(g))
-			gp_own_line(g)->leaves = leaves = leave_of(g, m->copy ^ c->follows);
+		if (!in_the_way(g)) {
+			g->told.leaves = leaves = leave_of(g, m->copy ^ c->follows);
+			tell(g);
+		}
 		m->copy = 0;
 	}
 	c->follows = 0;
@@ -436,14 +447,16 @@ static void watch_width(struct gp_context *c, uint64_t now)
 	struct gp_gpu *g = c->gpu;
 	struct measure *m = &measures[g - gp_gpu];
 
-	if (!g->segment || !gp_own_line(g)->leaves || c->hint.until_ns > now)
+	if (!g->segment || !g->told.leaves || c->hint.until_ns > now)
 		return;
 	pthread_spin_lock(&g->lock);
 	// In this order: gaps that end later make it seem to have had work for less, and operations for more.
 	if (!c->idle_since_ns && !m->joined) {
 		uint64_t from = m->opened_ns + (c->gaps_ns - c->gaps_before_ns);
-		if (now > from && gp_width_falls(&m->widths, now - from, c->activity - c->activity_before))
-			gp_own_line(g)->leaves = 0;
+		if (now > from && gp_width_falls(&m->widths, now - from, c->activity - c->activity_before)) {
+			g->told.leaves = 0;
+			tell(g);
+		}
 	}
 	pthread_spin_unlock(&g->lock);
 }
@@ -507,18 +520,22 @@ uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 	return hold && hold < work ? hold : work;
 }
 
-// Publishes the window, or takes it back, as g->lower_peers and g->giving_way say. g->lock is held. Returns who is to be woken.
+// Publishes the window, or takes it back, as g->lower_peers and g->giving_way say. What another process has written over is told again, to
+// those too who wait for its end. g->lock is held. Returns who is to be woken.
 static uint32_t republish(struct gp_gpu *g)
 {
-	struct gp_segment *s = g->segment;
 	bool wanted = g->lower_peers && !g->giving_way;
-	if (!s)
+	if (!g->segment)
 		return 0;
-	struct gp_line *line = gp_own_line(g);
-	if (!wanted && line->window_opened_ns) {
-		withdraw(g, line, gp_now_ns());
+	if (tell(g)) {
+		gp_ring_gate(g);
 		gp_ring_windows(g);
-	} else if (wanted && g->open_contexts && !line->window_opened_ns) {
+		gp_ring(g);
+	}
+	if (!wanted && g->told.window_opened_ns) {
+		withdraw(g, gp_now_ns());
+		gp_ring_windows(g);
+	} else if (wanted && g->open_contexts && !g->told.window_opened_ns) {
 		return publish(g, NULL, gp_now_ns()); // lower levels came while the window was open
 	}
 	return 0;

@@ -474,10 +474,59 @@ static void learn(void)
 	c->handle = second->handle = NULL;
 }
 
+// What another process writes over the own line is told again, whether a window is open or not.
+static void mend(void)
+{
+	struct gp_gpu *g = &gp_gpu[2];
+	struct gp_context *c = &gp_context[2];
+	struct gp_view *view = map(0);
+	const struct gp_operation first = {.work = GP_OTHER};
+
+	pthread_spin_init(&g->lock, 0);
+	g->segment = &view->segment;
+	g->slot = SLOT;
+	g->lower_peers = 1;
+	c->handle = (CUcontext)&view;
+	c->gpu = g;
+	struct gp_line *line = gp_own_line(g);
+	for (int open = 0; open < 2; open++) {
+		uint64_t opened_ns = line->window_opened_ns;
+		for (int i = 0; i < 4; i++) {
+			struct gp_rings was = view->shared;
+			line->window_opened_ns = i & 1 ? 0 : 42;
+			line->busy = i >> 1;
+			line->leaves = 7;
+			gp_gpu_rescind(g);
+			CHECK(line->window_opened_ns == opened_ns && line->busy == (uint32_t)open && !line->leaves);
+			CHECK(view->shared.gate != was.gate && view->shared.windows != was.windows &&
+			      view->shared.bell != was.bell);
+			was = view->shared;
+			gp_gpu_rescind(g);
+			CHECK(view->shared.gate == was.gate && view->shared.bell == was.bell);
+		}
+		// What is told does not follow what was written over it.
+		line->window_opened_ns = open ? 0 : 42;
+		uint64_t counted = view->own.windows;
+		if (open)
+			gp_window_drop(c);
+		else
+			gp_window_open(c, &first);
+		CHECK(!line->window_opened_ns == open && line->busy == !open && view->own.windows == counted + !open);
+		CHECK(view->own.window_ns < 1000ull * 1000 * MS);
+	}
+	line->busy = 0;
+	gp_gpu_probe(g, true);
+	line->busy = 0;
+	gp_gpu_rescind(g);
+	CHECK(line->busy);
+	munmap(view, sizeof *view);
+}
+
 int main(void)
 {
 	leave();
 	learn();
+	mend();
 	struct gp_gpu *g = &gp_gpu[0];
 	struct gp_view *view = map(1);
 

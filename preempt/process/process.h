@@ -62,9 +62,16 @@ struct gp_gpu {
 	uint32_t open_contexts;     // under lock
 	uint64_t busy_since_ns;     // under lock: when the first of them was opened
 	uint32_t giving_way;        // under lock: threads for which lower levels are to run, although a window is open
-	struct gp_owed owed;        // under lock
-	_Atomic uint32_t worked;    // work was submitted, so libcuda has finished making the context
-	bool probing;               // under lock: the busy bit asks for a turn although no work is known
+	// What the own line of the segment says, where anybody may write over it. Changed under lock.
+	struct {
+		uint64_t window_opened_ns;
+		uint32_t busy;
+		_Atomic uint32_t leaves;
+	} told;
+	struct gp_owed owed;           // under lock
+	_Atomic uint32_t worked;       // work was submitted, so libcuda has finished making the context
+	_Atomic uint32_t hold_failed;  // the driver refused a link; the agent tells others
+	bool probing;                  // under lock: the busy bit asks for a turn although no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot, and the next two
 	struct gp_histogram drain_times, stop_times;
 	_Atomic(const char *) refused; // the driver's function that refused, so that a domain was given up

@@ -24,8 +24,10 @@ type Segment struct {
 	mutex sync.Mutex // guards what follows and the record locks, of which a process has one set
 	fd    int
 	slot  int // -1: none
-	level uint32
-	name  string
+	// What the slot says of who has it, where others may write over it.
+	level     uint32
+	name      [32]byte
+	startedNs uint64
 }
 
 type inode struct{ dev, ino uint64 }

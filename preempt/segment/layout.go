@@ -269,17 +269,8 @@ type State struct {
 // Has says whether a mechanism is in force.
 func (p *State) Has(one configs.Mechanism) bool { return p.Mechanisms.Load()&uint32(one) != 0 }
 
-// Lacks says whether there is a fallback, SetLacks that there is or is not.
+// Lacks says whether there is a fallback.
 func (p *State) Lacks(one configs.Fallback) bool { return p.Fallbacks.Load()&uint32(one) != 0 }
-
-// SetLacks is described with Lacks.
-func (p *State) SetLacks(one configs.Fallback, lacks bool) {
-	if lacks {
-		p.Fallbacks.Or(uint32(one))
-	} else {
-		p.Fallbacks.And(^uint32(one))
-	}
-}
 
 // Slot is struct gp_slot, written by its owner only but for Asked.
 type Slot struct {

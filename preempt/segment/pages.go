@@ -130,6 +130,7 @@ func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool
 		return false
 	}
 	s.memory, s.Header = before.memory, before.Header
+	s.startedNs = s.Own().StartedNs.Load() // who keeps its counters goes on as who it was
 	before.memory, before.Header = nil, nil
 	if before.keeper != nil {
 		before.keeper.end()

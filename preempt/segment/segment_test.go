@@ -484,6 +484,45 @@ func TestStaleBits(t *testing.T) {
 	}
 }
 
+// What another process writes over that says who is there is put right by whoever it is.
+func TestScribbledOver(t *testing.T) {
+	s := open(t, directory(t))
+	p, started := s.Slot(claim(t, s)), Now()
+	header := *(*[fileSize]byte)(s.memory)
+	rung := s.Rings.Bell.Load()
+	for range 2 {
+		s.Header.Level[s.slot].Store(Levels)
+		p.StartedNs.Store(math.MaxUint64)
+		p.Name = [32]byte{'x'}
+		s.Magic, s.GPU, s.ID = 0, [16]byte{}, identifier{}
+		s.TurnSinceNs.Store(math.MaxUint64)
+		s.MemoryTurnSinceNs.Store(math.MaxUint64)
+		if err := errors.Join(s.Check(), s.Relock()); err != nil {
+			t.Fatal(err)
+		}
+		s.Reap()
+		if level, name := s.Header.Level[s.slot].Load(), printable(p.Name[:]); level != 0 || name != "test" || p.StartedNs.Load() > started {
+			t.Errorf("level %d, name %q, started at %d", level, name, p.StartedNs.Load())
+		}
+		if *(*[fileSize]byte)(s.memory) != header {
+			t.Error("who looks from outside sees another memory")
+		}
+		if since := max(s.TurnSinceNs.Load(), s.MemoryTurnSinceNs.Load()); since > Now() {
+			t.Error("nobody is ever late with a turn")
+		}
+		if now := s.Rings.Bell.Load(); now == rung {
+			t.Error("others do not look again")
+		} else {
+			rung = now
+		}
+		s.Reap()
+		s.SetLevel(0)
+		if err := errors.Join(s.Check(), s.Relock()); err != nil || s.Rings.Bell.Load() != rung {
+			t.Errorf("they look although nothing has changed: %v", err)
+		}
+	}
+}
+
 func TestReapImpossibleTurn(t *testing.T) {
 	s := open(t, directory(t))
 	for _, turn := range []uint64{2<<16 | 65, 2<<16 | 255, 2<<16 | 1<<8} {
@@ -857,7 +896,7 @@ func TestSnapshots(t *testing.T) {
 	slot.Mechanisms.Store(uint32(configs.Timeslice | configs.Turns | 1<<9))
 	slot.Width.TooWide.Store(7)
 	slot.Width.Leaving.Store(8)
-	slot.SetLacks(configs.FallbackNoHold, true)
+	slot.Fallbacks.Store(uint32(configs.FallbackNoHold))
 	slot.TimesliceUs.Store(1)
 	slot.HeartbeatNs.Store(math.MaxUint64)
 	slot.Hint[3].Given.Store(3)

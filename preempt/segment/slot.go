@@ -38,7 +38,8 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 		if err != nil {
 			return -1, fmt.Errorf("claim slot: %w", err)
 		}
-		s.slot, s.level, s.name = i, uint32(level), name
+		s.slot, s.level, s.name = i, uint32(level), [32]byte{}
+		copy(s.name[:len(s.name)-1], name)
 		s.join()
 		return i, nil
 	}
@@ -57,27 +58,35 @@ func (s *Segment) join() {
 	p.Job.Store(0)
 	p.RanNs.Store(0)
 	p.RanAtNs.Store(0)
-	p.Name = [32]byte{}
-	copy(p.Name[:len(p.Name)-1], s.name)
 	p.Pid.Store(int32(os.Getpid()))
-	now := Now()
-	p.StartedNs.Store(now)
-	p.HeartbeatNs.Store(now)
-	s.Header.Level[s.slot].Store(s.level)
+	s.startedNs = Now()
+	p.HeartbeatNs.Store(s.startedNs)
+	s.identify()
 	s.Members.Or(1 << s.slot)
 	s.Ring()
+}
+
+// identify says in the slot who has it, and whether it said anything else.
+func (s *Segment) identify() (other bool) {
+	p, level := s.Slot(s.slot), &s.Header.Level[s.slot]
+	if p.Name != s.name {
+		p.Name = s.name
+	}
+	if p.StartedNs.Load() == s.startedNs && level.Load() == s.level {
+		return false
+	}
+	p.StartedNs.Store(s.startedNs)
+	level.Store(s.level)
+	return true
 }
 
 // SetLevel says that this process has another level from now on, in a file.
 func (s *Segment) SetLevel(level int) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.slot < 0 || s.level == uint32(level) {
-		return
+	if s.level = uint32(level); s.slot >= 0 && s.identify() {
+		s.Ring()
 	}
-	s.level = uint32(level)
-	s.Header.Level[s.slot].Store(s.level)
-	s.Ring()
 }
 
 // WindowsOpen says which of some slots have a window open.
@@ -160,7 +169,7 @@ func (s *Segment) alive(slot int) bool {
 func (s *Segment) StillOwned() bool { return s.Relock() == nil }
 
 // Relock takes the record lock again where it was dropped. When the slot was reaped meanwhile, it joins
-// anew. The error is ErrLost when another process took the slot: Claim a new one then.
+// anew. What others have written over it is put right. The error is ErrLost when another process took the slot: Claim a new one then.
 func (s *Segment) Relock() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -179,6 +188,8 @@ func (s *Segment) Relock() error {
 	}
 	if s.Members.Load()&(1<<s.slot) == 0 || s.Slot(s.slot).Pid.Load() != int32(os.Getpid()) {
 		s.join()
+	} else if s.identify() {
+		s.Ring()
 	}
 	return nil
 }
@@ -239,6 +250,8 @@ func (s *Segment) checkFile() error {
 		s.repair(ours)
 	case string(line[:fileSize]) != string(ours):
 		return ErrOther
+	case string(s.memory[:fileSize]) != string(ours): // who looks at it from outside would not believe it
+		copy(s.memory, ours)
 	}
 	return nil
 }
@@ -251,7 +264,12 @@ func (s *Segment) Reap() (reaped uint64) {
 		return 0
 	}
 	suspects := s.Members.Load() | s.WindowsOpen(allSlots) | s.Busy(allSlots)
-	for _, word := range []*atomic.Uint64{&s.Turn, &s.MemoryTurn} {
+	for _, memory := range []bool{false, true} {
+		word, since := s.turnWords(memory)
+		// Nobody takes a turn that is yet to begin: nobody could ever be late with it.
+		if began, now := since.Load(), Now(); began > now {
+			since.CompareAndSwap(began, now)
+		}
 		turn := word.Load()
 		if owner, owned := TurnOwner(turn); owned {
 			suspects |= 1 << owner
