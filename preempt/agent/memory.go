@@ -473,7 +473,8 @@ func (v *memoryView) more() bool {
 	})
 }
 
-// most is what a call of the process may ask for at all: what could be free if everything went that ever can.
+// most is what a call of the process may ask for at all: what could be free if everything went that ever can. Whatever others say that they
+// have, and leave free, what the driver says is free is not asked for in vain: who finds it spoken for waits.
 func (s *settled) most(own *memoryOf) uint64 {
 	v := s.view
 	taken, other := saturate(own.resident, own.swapped), uint64(0)
@@ -489,7 +490,7 @@ func (s *settled) most(own *memoryOf) uint64 {
 	if v.settled(own) {
 		taken = saturate(taken, other, v.other)
 	}
-	return minus(v.total, taken)
+	return max(minus(v.total, taken), minus(v.free, saturate(own.swapped, min(own.reserve, s.promised))))
 }
 
 // wanting are those that need the memory turn: they wait for more than fits beside those that are in, or for what others

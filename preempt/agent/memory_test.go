@@ -748,6 +748,10 @@ func TestMemoryPlanDoubtsOthers(t *testing.T) {
 		if p := v.plan(); p.wait <= 0 || p.wait > heartbeat {
 			t.Fatalf("%+v: it looks again after %v", v, p.wait)
 		}
+		v.free, v.all[0].wanted = 10*gigabyte, 1+random.Uint64N(12*gigabyte)
+		if p := v.plan(); p.most < 9*gigabyte { // 1 GiB of its own is to come back
+			t.Fatalf("%+v: of what is free only %d may be asked for", v, p.most)
+		}
 	}
 	for _, future := range []uint64{1 << 62, math.MaxUint64} {
 		v := &memoryView{own: 0, total: 80 * gigabyte, now: 1e15, turn: 1, turnNs: future, turns: turns, all: []memoryOf{
