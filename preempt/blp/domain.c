@@ -23,14 +23,15 @@ static struct {
 _Atomic uint32_t blp_specials;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
 
-// Memory of a domain that ended with its stream. To free it would wait for all that the context has, as the program's call does not.
-// So the context's next domain gets it, or it is freed with the context.
+// Memory of a domain that ended with its stream, or that the driver refused the rest of what a domain needs. To free it would wait for all
+// that the context has, with the domain's locks, as the program's call does not. So the context's next domain gets it, or it is freed with
+// the context.
 enum { USERS = 4 + BLP_WIDTHS };
 struct blp_memory {
 	struct blp_memory *next;
 	CUcontext context;
 	CUevent behind[USERS]; // what each stream has that may use it
-	int count;             // of these; -1: nothing tells when that is over
+	int count;             // of these; -1: nothing tells when that is over, so it is freed with the context
 	CUdeviceptr device;
 	struct gpreempt_record *image, *graph_image;
 };
@@ -141,13 +142,12 @@ static void record_behind(struct blp_memory *m, CUstream stream)
 	m->count = -1;
 }
 
-struct blp_memory *blp_keep_begin(CUcontext context, CUstream stream)
+struct blp_memory *blp_keep_begin(struct gp_domain *d, CUcontext context, CUstream stream)
 {
-	struct blp_memory *m = calloc(1, sizeof *m);
+	struct blp_memory *m = __atomic_exchange_n((struct blp_memory **)&d->leaves, NULL, __ATOMIC_ACQ_REL);
 	bool pushed;
 	if (!m)
 		return NULL;
-	m->context = context;
 	m->count = -1;
 	int mode = gp_relax_captures();                               // another thread may capture
 	if (!gp_is_captured(stream) && blp_enter(context, &pushed)) { // a record would become part of the capture
@@ -161,7 +161,8 @@ struct blp_memory *blp_keep_begin(CUcontext context, CUstream stream)
 
 void blp_keep_memory(struct gp_domain *d, struct blp_memory *m)
 {
-	record_behind(m, d->stream);
+	if (d->stream)
+		record_behind(m, d->stream);
 	for (int i = 0; i < BLP_STREAMS; i++)
 		if (d->beside[i].stream)
 			record_behind(m, d->beside[i].stream);
@@ -215,18 +216,17 @@ void blp_free_kept(CUcontext context)
 	blp_leave(pushed);
 }
 
-// Memory that a domain of the context has left. False: there is none.
-static bool reuse(struct gp_domain *d, CUcontext context)
+// Memory that a domain of the context has left.
+static void reuse(struct gp_domain *d, CUcontext context)
 {
 	struct blp_memory *m = take_kept(context, true);
 	if (!m)
-		return false;
+		return;
 	destroy_events(m);
 	d->memory = m->device;
 	d->image = m->image;
 	d->graph_image = m->graph_image;
 	free(m);
-	return true;
 }
 
 void blp_release(struct gp_domain *d)
@@ -270,9 +270,11 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	// Of the highest priority: a channel that no stream of the program uses.
 	GP_TRY(call, cuCtxGetStreamPriorityRange, &least, &greatest);
 	GP_TRY(call, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
-	if (!reuse(d, context)) {
-		void *pinned = NULL;
+	reuse(d, context);
+	if (!d->memory)
 		GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
+	if (!d->image) {
+		void *pinned = NULL;
 		GP_TRY(call, cuMemHostAlloc, &pinned,
 		       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
 		       CU_MEMHOSTALLOC_PORTABLE);
@@ -336,8 +338,10 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture in global mode forbids allocation to other threads too
 	*call = "calloc";
 	struct gp_domain *d = place();
-	if (!d)
+	struct blp_memory *leaves = d ? calloc(1, sizeof *leaves) : NULL;
+	if (!leaves)
 		return CUDA_ERROR_OUT_OF_MEMORY;
+	leaves->context = context;
 	pthread_mutex_lock(&d->control);
 	pthread_mutex_lock(&d->lock);
 	// All that the place held before but what makes it one.
@@ -363,6 +367,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->passed = false;
 	d->driver_waits = 0;
 	d->postponed = false;
+	d->leaves = NULL;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
 	memset(d->stream_of, 0, sizeof d->stream_of);
@@ -378,12 +383,17 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	if (!result) {
 		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 		result = equip(d, context, call);
-		if (result)
+		if (result) {
+			blp_keep_memory(d, leaves);
 			blp_release(d);
-		else
+		} else {
+			d->leaves = leaves;
 			d->context = context;
+		}
 		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 		blp_leave(pushed);
+	} else {
+		free(leaves);
 	}
 	pthread_mutex_unlock(&d->control);
 	*made = d;

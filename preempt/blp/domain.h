@@ -212,6 +212,7 @@ struct gp_domain {
 	_Atomic uint32_t forgotten;           // how often entries were forgotten (blp_forget)
 	int free_marker;
 
+	struct blp_memory *_Atomic leaves; // takes its memory, if it ends before its context; made ahead, so that it is there
 	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
 	CUstream stream;                     // the library's: non-blocking, of the highest priority
 	struct gpreempt_record *image;       // pinned: the records of the log, by their index in it
@@ -307,9 +308,9 @@ void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *);  // gives back what the driver gave
 // Memory of domains that end with their streams, which are not destroyed yet, stays with the context. blp_keep_begin says where the stream
-// has got to, without a lock, since that may wait for room in its queue; NULL: there is no memory for it. Then, under gp_domain.control
-// and in the context, the domain gives its memory away.
-struct blp_memory *blp_keep_begin(CUcontext, CUstream);
+// has got to, without a lock, since that may wait for room in its queue; NULL: another thread ends the domain. Then, under
+// gp_domain.control and in the context, the domain gives its memory away.
+struct blp_memory *blp_keep_begin(struct gp_domain *, CUcontext, CUstream);
 void blp_keep_memory(struct gp_domain *, struct blp_memory *);
 void blp_free_kept(CUcontext); // as the context ends
 // Gives a stream a domain of its own, where it has none.

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
+#include <stdlib.h>
+
 // Waits for what the stream has in its present domain.
 CUresult gp_blp_separate(CUstream stream)
 {
@@ -52,6 +54,7 @@ static void end(struct gp_domain *d, CUcontext context, struct blp_memory *keep)
 		blp_release(d);
 		blp_leave(pushed);
 	}
+	free(__atomic_exchange_n((struct blp_memory **)&d->leaves, NULL, __ATOMIC_ACQ_REL));
 	gp_unrelax_captures(mode);
 	pthread_mutex_unlock(&d->control);
 }
@@ -64,9 +67,8 @@ void gp_blp_context_destroying(CUcontext context)
 		return;
 	c->ending = 1;
 	gp_context_unpin(c);
-	if (!c->domain)
-		return;
-	gp_blp_flush_all(context);
+	if (c->domain)
+		gp_blp_flush_all(context);
 	c->domain = NULL;
 	blp_forget_specials(context);
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
@@ -106,5 +108,5 @@ void gp_blp_stream_destroying(CUstream stream)
 	struct gp_domain *own;
 	CUcontext context;
 	while ((own = blp_forget_special(stream, &context)))
-		end(own, context, blp_keep_begin(context, stream));
+		end(own, context, blp_keep_begin(own, context, stream));
 }

@@ -116,6 +116,11 @@ func TestMeanwhile(t *testing.T) {
 		be.say("own-destroyed 20")
 		be.hears("right")
 	})
+	for n, memory := range map[int]string{3: "new", 5: "used before"} { // the others are of the context's domain, and of records
+		t.Run("own-refused, memory "+memory, func(t *testing.T) {
+			rightAlone(t, program, "own-refused", fmt.Sprintf("SIMCUDA_FAIL=cuMemsetD8Async:%d", n))
+		})
+	}
 	t.Run("freed-always", func(t *testing.T) {
 		m := newStoppable(t, "", "SIMCUDA_CALL_US=cuMemFree:20000")
 		be, _ := m.startOrdered(program)

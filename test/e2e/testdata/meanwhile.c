@@ -179,6 +179,30 @@ static void own_destroyed(unsigned rounds)
 	}
 }
 
+// A stream gets no domain of its own, since the driver refuses a call, while the context has work that waits for the program.
+static void own_refused(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle two = stream_of(NON_BLOCKING);
+	unsigned refused = 0;
+	for (unsigned r = 0; r < rounds + 2; r++) { // from the second one on there is memory that is used again
+		handle one = stream_of(NON_BLOCKING);
+		spin(two);
+		bool fails = gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK);
+		refused += fails;
+		let_go();
+		if (fails)
+			OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK));
+		launch(&b, one, r, 100);
+		copy(&b, one);
+		OK(cuStreamSynchronize(one));
+		CHECK(right(&b));
+		OK(cuStreamDestroy_v2(one));
+		OK(cuCtxSynchronize());
+	}
+	CHECK(refused == 1);
+}
+
 // A copy comes behind a kernel that a thread waits for, and that waits for the program: the library lets the kernel run.
 static void let_run_meanwhile(unsigned rounds)
 {
@@ -668,6 +692,7 @@ int main(int argc, char **argv)
 		{"many", many_meanwhile},
 		{"destroyed", destroyed_meanwhile},
 		{"own-destroyed", own_destroyed},
+		{"own-refused", own_refused},
 		{"let-run", let_run_meanwhile},
 		{"event-destroyed", event_destroyed},
 		{"stream-renewed", stream_renewed},
