@@ -151,9 +151,10 @@ func (d *doctor) wantsNothing() bool { return d.config.Mechanisms == configs.Mec
 func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 	settled := func(peers []segment.Peer) bool {
 		for _, p := range peers {
-			sliced := p.TimesliceUs != 0 && p.InForce&configs.Timeslice != 0
+			// A program says that it is refused, and what is in force, in two words: it has said both when they agree.
+			sliced, inForce := p.TimesliceUs != 0, p.InForce&configs.Timeslice != 0
 			refused := p.Lacks&(configs.FallbackControlRefused|configs.FallbackMPS) != 0
-			if !p.Published || d.wantsTimeslice() && !sliced && !refused {
+			if !p.Published || d.wantsTimeslice() && (inForce == refused || inForce && !sliced) {
 				return false
 			}
 		}

@@ -166,6 +166,7 @@ func (a *agent) applyTimeslice() {
 
 func (a *agent) refuse(err error) {
 	a.refused = true
+	a.own().Mechanisms.And(^uint32(configs.Timeslice | configs.Turns)) // at once: the next look publishes it
 	a.setLacks(configs.FallbackControlRefused, true)
 	if !a.reported {
 		a.reported = true

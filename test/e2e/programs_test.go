@@ -127,7 +127,7 @@ func TestDoctorDoesNotContradictItself(t *testing.T) {
 	t.Parallel()
 	for environment, wants := range map[string]map[string]bool{ // which are in force
 		"NONE=":                    {"timeslice": true, "turns": true, "hold": true, "gate": false},
-		"SIMCUDA_REFUSE_CONTROL=1": {"turns": false, "gate": false}, // an LC program may be seen before it has asked for its timeslice
+		"SIMCUDA_REFUSE_CONTROL=1": {"timeslice": false, "turns": false, "gate": false},
 	} {
 		t.Run(environment, func(t *testing.T) {
 			m := newMachine(t, "", environment)
