@@ -29,6 +29,7 @@ const char *gp_swap_start(void *armed, void *substitute)
 		return missing;
 	gp_memory_others =
 		(struct gp_memory_others){.hold_back = hold_back, .wait_log = gp_blp_wait_empty, .give_way = give_way};
+	gp_memory_make_drain();
 	gp_memory_on = 1;
 	gp_memory_substitute((void (*)(const char *, void *))substitute);
 	__atomic_fetch_or((uint32_t *)armed, SWAPPING, __ATOMIC_SEQ_CST); // each launch counts itself in

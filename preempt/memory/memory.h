@@ -231,6 +231,8 @@ enum gp_move_result {
 	GP_MOVE_NO_ROOM, // restore: the device has no memory; what came back stays, the rest is out, the gate is closed
 	GP_MOVE_FAILED, // the driver refused a call; every chunk is whole, in or out; the gate is open only if all are in
 };
+// drain.c: makes the thread that waits for the process's work, while there are threads.
+void gp_memory_make_drain(void);
 // Evicts at least bytes of a GPU's memory, or all that can be. The gate stays closed as long as something is out. The process's
 // work has drain_ns to end in, from when the host memory is pinned: pinning takes as long as it takes, while the program runs.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
