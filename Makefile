@@ -49,16 +49,18 @@ $(CHECKSUMS): $(C_HEADERS)
 # syscall raises the program's limit of open files when it is initialised, which would go on to what select() can
 # not hold and to the programs that it starts. The runtime's poller, which any timer starts, ends the process when its
 # descriptors are gone, and daemons close all that they do not know: ours has none. Where there are no more threads
-# or no more memory, Go ends the process; ours waits for them (exports/go_runtime.c, exports/_runtime/memory.go).
+# or no more memory, Go ends the process; ours has its threads before it needs them (exports/go_runtime.c, exports/_runtime/threads.go), and
+# waits for memory (exports/_runtime/memory.go).
 OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
 SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
 EXITING := $(shell $(GO) env GOROOT)/src/runtime/signal_unix.go
 LIMITS := $(shell $(GO) env GOROOT)/src/syscall/rlimit.go
 MEMORY := $(shell $(GO) env GOROOT)/src/runtime/mem_linux.go
+SCHEDULER := $(shell $(GO) env GOROOT)/src/runtime/proc.go
 THREADS := $(shell $(GO) env GOROOT)/src/runtime/cgo/gcc_libinit.c
 THREAD := $(shell $(GO) env GOROOT)/src/runtime/cgo/gcc_util.c
 POLLER := $(shell $(GO) env GOROOT)/src/runtime/netpoll_epoll.go
-$(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
+$(OVERLAY): Makefile $(wildcard exports/_runtime/*.go) exports/_runtime/take.c
 	@mkdir -p build/_overlay # a name that ./... passes over
 	sed -E '/"(SIG(CHLD|PROF|STKFLT):|signal 34")/s/ \+ _SigUnblock//' $(SIGNALS) > build/_overlay/signals.go
 	@if [ $$(diff $(SIGNALS) build/_overlay/signals.go | grep -c '^>') != 4 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
@@ -68,15 +70,19 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 	@if [ $$(diff $(LIMITS) build/_overlay/limits.go | grep -c '^>') != 1 ]; then echo 'Makefile: another Go: see $(LIMITS)' >&2; exit 1; fi
 	sed 's/ := mmap(/ := mmapOrWait(/' $(MEMORY) > build/_overlay/memory.go
 	@if [ $$(diff $(MEMORY) build/_overlay/memory.go | grep -c '^>') != 6 ]; then echo 'Makefile: another Go: see $(MEMORY)' >&2; exit 1; fi
+	sed 's/^	mp := allocm(pp, fn, id)$$/	if idleRuns(fn, pp, id) {\n		releasem(getg().m)\n		return\n	}\n&/' $(SCHEDULER) > build/_overlay/scheduler.go
+	@if [ $$(diff $(SCHEDULER) build/_overlay/scheduler.go | grep -c '^>') != 4 ]; then echo 'Makefile: another Go: see $(SCHEDULER)' >&2; exit 1; fi
 	sed 's/^	for (tries = 0; tries < 20; tries++) {$$/	extern __typeof__(pthread_create) gp_go_thread __attribute__((weak));\n	if (gp_go_thread)\n		return gp_go_thread(thread, attr, pfn, arg);\n&/' \
 		$(THREADS) > build/_overlay/threads.c
 	@if [ $$(diff $(THREADS) build/_overlay/threads.c | grep -c '^>') != 3 ]; then echo 'Makefile: another Go: see $(THREADS)' >&2; exit 1; fi
 	sed -e 's/^	ts = malloc(sizeof \*ts);$$/	while ((ts = malloc(sizeof *ts)) == nil)\n		usleep(10000);/' -e '1i #include <unistd.h>' $(THREAD) > build/_overlay/thread.c
 	@if [ $$(diff $(THREAD) build/_overlay/thread.c | grep -c '^>') != 3 ]; then echo 'Makefile: another Go: see $(THREAD)' >&2; exit 1; fi
-	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s"}}\n' \
+	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s"}}\n' \
 		$(SIGNALS) $(CURDIR)/build/_overlay/signals.go $(EXITING) $(CURDIR)/build/_overlay/exiting.go $(LIMITS) $(CURDIR)/build/_overlay/limits.go \
 		$(MEMORY) $(CURDIR)/build/_overlay/memory.go $(dir $(MEMORY))gpreempt_memory.go $(CURDIR)/exports/_runtime/memory.go \
 		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
+		$(SCHEDULER) $(CURDIR)/build/_overlay/scheduler.go $(dir $(SCHEDULER))gpreempt_threads.go $(CURDIR)/exports/_runtime/threads.go \
+		$(dir $(THREAD))gpreempt_cgo.go $(CURDIR)/exports/_runtime/cgo.go $(dir $(THREAD))gpreempt_take.c $(CURDIR)/exports/_runtime/take.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
 LIBRARY_SOURCES := $(GO_SOURCES) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) $(CHECKSUMS) kernels/hold.fatbin kernels/fill.fatbin

@@ -18,6 +18,8 @@ void gp_substitute(const char *name, void *function);
 // start is called once, with all signals blocked, on the thread that calls cuInit (or makes a context) first, before the
 // driver's function runs. shim/ sets it when the library's Go code is ready.
 void gp_set_start(void (*start)(void));
+// Makes threads ahead for so many goroutines that will wait in C, or take a thread for good; false: none of them may begin.
+bool gp_go_reserve(unsigned goroutines);
 // True in a child that was forked after the core was started: it must not enter Go code.
 bool gp_forked(void);
 // Without hooks, and in a forked child, an intercepted call of libc costs a load and a branch.

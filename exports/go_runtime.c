@@ -30,12 +30,15 @@ extern constructor *const __stop_gp_runtime[] __attribute__((weak));
 // changed it, or written a title over it (setproctitle). An empty auxiliary vector makes the runtime read /proc/self/auxv.
 static char **arguments;
 
+#define MOST_PROCESSORS "4" // PROCESSORS
+
 void gp_keep_environment(void)
 {
 	// Without these settings, Go would send SIGURG to threads of the program to preempt its goroutines, and keep two files
 	// open for the limits of its cgroup.
 	static char settings[] = "GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0";
-	enum { NAME, NO_ARGUMENTS, GODEBUG, VARIABLES, AT_NULL_WORDS = 2 };
+	static char processors[] = "GOMAXPROCS=" MOST_PROCESSORS;
+	enum { NAME, NO_ARGUMENTS, GODEBUG, GOMAXPROCS, VARIABLES, AT_NULL_WORDS = 2 };
 	if (arguments || !environ)
 		return;
 	size_t count = 0, bytes = 0;
@@ -46,6 +49,7 @@ void gp_keep_environment(void)
 	if (!copy)
 		return;
 	copy[NAME] = program_invocation_name;
+	copy[GOMAXPROCS] = processors;
 	copy[GODEBUG] = settings; // of variables with the same name the first counts
 	char *text = (char *)(copy + words);
 	for (size_t i = 0; i < count; i++) {
@@ -60,49 +64,39 @@ static bool same_handler(const struct sigaction *a, const struct sigaction *b)
 	return a->sa_sigaction == b->sa_sigaction;
 }
 
-// Go ends the process if it cannot create a thread, because of a limit on processes or memory. Here it always can. Some threads
-// are created before the runtime is started; if that fails, it is not started. A thread that Go asks for is put into a queue,
-// from which those threads take it. The last of them creates all further threads, and tries again for ever if it cannot. Go then
-// sees a thread that is slow to run, and the program runs on while preemption stalls.
+// Go ends the process if it cannot create a thread, because of a limit on processes or memory, and what goes on in it stands still until a slow
+// one runs, while the program may wait for it. So no thread is created when Go asks for one. There are as many as it can need at a time, before
+// it can need them: they wait here for what they are to run.
+//
+// Go runs goroutines in PROCESSORS threads. Each goroutine that is in a call of C or of the system, or has a thread to itself, takes one
+// more, and the runtime has some of its own. These, and those for the goroutines that any process has, are there before the runtime is started;
+// if they cannot be made, it is not. What comes later, with a GPU, or takes a thread for good, begins once gp_go_reserve has made
+// its threads. So where Go finds no thread that is idle, and none is left here, one of its threads is about to become idle
+// (_runtime/threads.go).
 
 enum {
-	AHEAD = 13, // as many as Go starts with, on any number of processors (GOMAXPROCS in shim/main.go), and the last one
-	WANTED = 256, // capacity of the queue: more threads than Go has
-	AGAIN_ms = 50,
+	OF_RUNTIME = 3, // the one that initialises it, its monitor, and the one that would make others
+	PROCESSORS = 4, // the cores are the program's; MOST_PROCESSORS says so to Go
+	POLLING = 1,    // waits for a timer
+	// Watcher, guard of the runlist, core, mover, hints, learner, two rewriters; and those that are short: finalizers, cleanups, the
+	// function of a timer, the question for a level (member.Level).
+	GOROUTINES = 8 + 4,
+	AHEAD = OF_RUNTIME + PROCESSORS + POLLING + GOROUTINES,
+	WANTED = 256, // capacity of the queue, in which each has a thread that is about to take it
 };
 
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	unsigned idle; // threads that were created ahead and have nothing to run yet
-	bool given_up; // those threads end
+	bool given_up;   // the threads end
+	unsigned left;   // threads that Go may have yet
+	unsigned spared; // made by reservations that failed, for the next one
 	unsigned first, count;
 	struct {
 		void *(*run)(void *);
 		void *argument;
 	} wanted[WANTED];
 } row = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-
-// Creates the threads in the queue. row.lock is held.
-static void make_threads(void)
-{
-	pthread_attr_t detached;
-	pthread_attr_init(&detached);
-	pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
-	for (;;) {
-		pthread_t thread;
-		while (row.count == 0)
-			pthread_cond_wait(&row.changed, &row.lock);
-		if (pthread_create(&thread, &detached, row.wanted[row.first].run, row.wanted[row.first].argument) == 0) {
-			row.first = (row.first + 1) % WANTED;
-			row.count--;
-			continue;
-		}
-		pthread_mutex_unlock(&row.lock);
-		nanosleep(&(struct timespec){.tv_nsec = AGAIN_ms * 1000000l}, NULL);
-		pthread_mutex_lock(&row.lock);
-	}
-}
 
 static void *made_ahead(void *unused)
 {
@@ -113,48 +107,70 @@ static void *made_ahead(void *unused)
 		pthread_mutex_unlock(&row.lock);
 		return unused;
 	}
-	pthread_detach(pthread_self());
-	if (row.idle == 1)
-		make_threads();
-	row.idle--;
 	void *(*run)(void *) = row.wanted[row.first].run;
 	void *argument = row.wanted[row.first].argument;
 	row.first = (row.first + 1) % WANTED;
 	row.count--;
 	pthread_mutex_unlock(&row.lock);
+	pthread_detach(pthread_self());
 	return run(argument);
 }
 
-// Go's runtime calls this instead of pthread_create (see the Makefile). It never fails.
+static bool make(pthread_t *thread) { return pthread_create(thread, NULL, made_ahead, NULL) == 0; }
+
+// Go's runtime asks for a thread before it has anything that depends on it. may_create: a thread that is created here is like Go's others.
+bool gp_go_take(bool may_create)
+{
+	pthread_t thread;
+	pthread_mutex_lock(&row.lock);
+	bool given = row.left > 0;
+	row.left -= given;
+	pthread_mutex_unlock(&row.lock);
+	return given || (may_create && make(&thread)); // the second where more goroutines wait than were reckoned with
+}
+
+// Go's runtime calls this instead of pthread_create (see the Makefile), with a thread that gp_go_take gave it, or for one of OF_RUNTIME. It
+// never fails.
 int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
 {
 	*thread = pthread_self(); // Go does not look at it
 	pthread_mutex_lock(&row.lock);
-	while (row.count == WANTED) {
-		pthread_mutex_unlock(&row.lock);
-		nanosleep(&(struct timespec){.tv_nsec = AGAIN_ms * 1000000l}, NULL);
-		pthread_mutex_lock(&row.lock);
-	}
-	row.wanted[(row.first + row.count++) % WANTED].run = run;
-	row.wanted[(row.first + row.count - 1) % WANTED].argument = argument;
+	unsigned last = (row.first + row.count++) % WANTED;
+	row.wanted[last].run = run;
+	row.wanted[last].argument = argument;
 	pthread_cond_signal(&row.changed);
 	pthread_mutex_unlock(&row.lock);
 	return 0;
+}
+
+bool gp_go_reserve(unsigned count)
+{
+	pthread_t thread;
+	pthread_mutex_lock(&row.lock);
+	while (row.spared < count && make(&thread))
+		row.spared++;
+	bool made = row.spared >= count;
+	if (made) {
+		row.spared -= count;
+		row.left += count;
+	}
+	pthread_mutex_unlock(&row.lock);
+	return made;
 }
 
 static bool make_ahead(void)
 {
 	pthread_t thread[AHEAD];
 	unsigned count = 0;
-	pthread_mutex_lock(&row.lock);
-	while (count < AHEAD && pthread_create(&thread[count], NULL, made_ahead, NULL) == 0)
+	while (count < AHEAD && make(&thread[count]))
 		count++;
-	row.idle = count;
-	row.given_up = count < AHEAD;
+	row.left = AHEAD - OF_RUNTIME;
+	if (count == AHEAD)
+		return true;
+	pthread_mutex_lock(&row.lock);
+	row.given_up = true;
 	pthread_cond_broadcast(&row.changed);
 	pthread_mutex_unlock(&row.lock);
-	if (!row.given_up)
-		return true;
 	while (count > 0)
 		pthread_join(thread[--count], NULL);
 	return false;

@@ -12,7 +12,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"slices"
 
 	"github.com/rs/zerolog"
@@ -52,8 +51,8 @@ func gpreemptStart() {
 	if !priority.On {
 		return
 	}
-	runtime.GOMAXPROCS(4) // each wait in C keeps one for a while; the cores are the application's
-	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer()}
+	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer(),
+		Threads: func(goroutines int) bool { return bool(C.gp_go_reserve(C.uint(goroutines))) }}
 	level, on := agent.Level(config, priority.Level, log)
 	if !on {
 		return

@@ -33,9 +33,13 @@ func mmapOrWait(addr unsafe.Pointer, n uintptr, prot, flags, fd int32, off uint3
 			spare.memory.Store(uintptr(p))
 		}
 	}
+	waits := false
 	for wait := uint32(1000); ; wait = min(2*wait, 1e6) { // microseconds
 		p, err := mmap(addr, n, prot, flags, fd, off)
 		if err != _ENOMEM && err != _EAGAIN {
+			if waits {
+				tellMemory(-1)
+			}
 			return p, err
 		}
 		switch {
@@ -55,6 +59,19 @@ func mmapOrWait(addr unsafe.Pointer, n uintptr, prot, flags, fd int32, off uint3
 				continue
 			}
 		}
+		if !waits {
+			waits = true
+			tellMemory(1)
+		}
 		usleep(wait)
 	}
 }
+
+//go:linkname _cgo_memory_waits _cgo_memory_waits
+var _cgo_memory_waits *uint32
+
+// tellMemory tells the program's threads how many of the runtime's wait for memory: they do not wait for what these do then
+// (preempt/code/request.c).
+//
+//go:nosplit
+func tellMemory(more int32) { atomic.Xadd(_cgo_memory_waits, more) }

@@ -29,6 +29,7 @@ type Driver struct {
 	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
 	// void (*)(const char *name, void *function): the function stands for the driver's
 	Substitute unsafe.Pointer
+	Threads    func(goroutines int) bool // segment.Threads; nil: there are always some
 }
 
 // Images are the library's own modules: with gpreempt_hold, and with the kernels of fill.cu.

@@ -26,6 +26,9 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 		return err
 	}
 	segment.Isolate = true
+	if driver.Threads != nil {
+		segment.Threads = driver.Threads
+	}
 	c := &Core{config: config, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}, levels: map[int]int{}}
 	c.level.Store(int32(level))
 	arm(driver, c.countsFromStart())
@@ -254,7 +257,17 @@ func (c *Core) client(gpu int) member.Options {
 		}}
 }
 
+// ofGPU is how many goroutines that wait in C begin with a GPU: its agent, the watcher of windows, the meter of memory; and one that hears why a
+// broker does not take this process.
+const ofGPU = 4
+
 func (c *Core) attach(gpu int) (*agent, error) {
+	if !c.threads[gpu] { // else they are left from an attempt that failed later
+		if !segment.Threads(ofGPU) {
+			return nil, segment.ErrThreads
+		}
+		c.threads[gpu] = true
+	}
 	s, slot := c.joinBroker(gpu)
 	var sought *member.Sought
 	if s == nil {

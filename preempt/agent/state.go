@@ -137,16 +137,17 @@ type Core struct {
 	// on which GPUs a broker's policy refuses it; under mutex
 	refused [maxGPUs]bool
 
-	guard  sync.Once // guardRunlist
-	job    uint64
-	driver Driver
-	log    zerolog.Logger
-	armed  [maxGPUs]atomic.Bool
-	memory *swapping        // nil: memory stays where it is
-	stays  configs.Fallback // why it stays, though it is to come and go
-	pipe   bool             // an MPS server seemed to be there, so it stays
-	mutex  sync.Mutex       // arm
-	agents map[int]*agent
+	guard   sync.Once // guardRunlist
+	job     uint64
+	driver  Driver
+	log     zerolog.Logger
+	armed   [maxGPUs]atomic.Bool
+	memory  *swapping        // nil: memory stays where it is
+	stays   configs.Fallback // why it stays, though it is to come and go
+	pipe    bool             // an MPS server seemed to be there, so it stays
+	mutex   sync.Mutex       // arm
+	agents  map[int]*agent
+	threads [maxGPUs]bool // there are some for the goroutines of a GPU
 }
 
 // levelNow is the process's level.

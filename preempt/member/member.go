@@ -76,6 +76,9 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 		m   *member
 		err error
 	}
+	if !segment.Threads(1) {
+		return nil, -1, segment.ErrThreads
+	}
 	done := make(chan result, 1)
 	go func() {
 		m, err := connect(ownThread(o), answersWithin)
@@ -114,7 +117,7 @@ func (s *Sought) Next() (next *segment.Segment, slot int) {
 func Seek(o Options, found func(), failed func(error)) *Sought {
 	s := &Sought{}
 	go func() {
-		for !there(o.Directory) { // without a thread
+		for !there(o.Directory) || !segment.Threads(1) { // without a thread
 			time.Sleep(thereEvery)
 		}
 		m := seek(ownThread(o), func() bool { return false }, failed)

@@ -89,9 +89,19 @@ func checkMemory(fd int, gpu [16]byte, id identifier) error {
 // it may use on any thread; in the library it has none (exports/_runtime/poller.go).
 var Isolate = false
 
+// Threads says whether so many goroutines may begin that wait in calls, or take a thread for good. The library makes the threads before, since
+// there may be none later.
+var Threads = func(goroutines int) bool { return true }
+
+// ErrThreads says that there are none.
+var ErrThreads = errors.New("no more threads can be started")
+
 // keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the thread.
 func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (*keeper, error) {
 	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
+	if !Threads(1) {
+		return nil, ErrThreads
+	}
 	go k.run(gpu, held)
 	return k, <-k.done
 }
