@@ -7,11 +7,13 @@
 #include "preempt/process/process.h"
 #include "test/units/check.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static _Atomic uint32_t armed;
 
@@ -134,6 +136,9 @@ void gp_forget_loaded(const struct gp_context *c) { (void)c; }
 
 // The rewriter.
 static _Atomic int refuse_all;
+static atomic_bool stands_still, starved; // once it has a request
+static _Atomic uintptr_t late;            // what it answers then
+_Atomic uint32_t x_cgo_memory_waits;
 
 static void *rewriter(void *unused)
 {
@@ -169,6 +174,14 @@ static void *rewriter(void *unused)
 		w->kernel[1] = (struct gp_rewritten_kernel){
 			.name = 1010, .reason = 1020, .layout = 500, .parameters = 2, .refusal = GP_REFUSED_PEERS};
 		r->rewritten = w;
+		while (stands_still) {
+			late = (uintptr_t)w;
+			if (starved)
+				x_cgo_memory_waits = 1;
+			else
+				gp_request_patience_ns = 0;
+			usleep(100);
+		}
 		gp_request_answer(r, GP_DONE);
 	}
 	return unused;
@@ -180,6 +193,31 @@ static void load_module(uintptr_t handle)
 	const char *image = gp_module_loading(&load);
 	CHECK(image && !strcmp(image, "image"));
 	gp_module_loaded(&load, (CUmodule)handle);
+}
+
+static bool loads_as_it_came(void)
+{
+	struct gp_load load = {.image = "original"};
+	return !gp_module_loading(&load);
+}
+
+// The rewriter gets a request and does nothing. Its answer comes when nobody waits for it any more.
+static void leave_it(bool for_memory)
+{
+	uint64_t patience = gp_request_patience_ns;
+	late = 0;
+	starved = for_memory;
+	stands_still = true;
+	CHECK(loads_as_it_came() && late);
+	CHECK(loads_as_it_came()); // and nobody waits again
+	stands_still = false;
+	gp_request_patience_ns = patience;
+	x_cgo_memory_waits = 0;
+	for (int i = 0; i < 100000 && !msync((void *)late, 8192, MS_ASYNC); i++)
+		usleep(100);
+	CHECK(msync((void *)late, 8192, MS_ASYNC) && errno == ENOMEM); // it is thrown away
+	while (loads_as_it_came())
+		usleep(100);
 }
 
 static bool guarded(uintptr_t f)
@@ -224,6 +262,11 @@ int main(void)
 	CHECK(!gp_blp_wanted());
 	gp_blp_set(GP_BLP_ON);
 	CHECK(gp_blp_wanted());
+
+	// A rewriter that does not answer in time, or waits for memory.
+	leave_it(false);
+	leave_it(true);
+	memset((void *)&gp_kernels, 0, sizeof gp_kernels);
 
 	// Modules.
 	load_module(2 * STEP);

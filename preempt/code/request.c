@@ -3,28 +3,124 @@
 #include "preempt/code/request.h"
 #include "preempt/process/process.h"
 
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+
+// The rewriter does nothing while Go waits for memory that it cannot get (exports/_runtime/memory.go), nor while a disk does not answer on
+// which rewritten code is kept. Whoever asks does not wait for ever: then the code is loaded as it came.
+enum { LOOK_ms = 100, STARVED_ms = 500 };
+_Atomic uint64_t gp_request_patience_ns = 60ull * 1000000000; // more than the largest images take
+
+// How many threads of Go's wait for memory (exports/_runtime/take.c). Not in tests.
+extern _Atomic uint32_t x_cgo_memory_waits __attribute__((weak));
+
+// What the rewriter gets: a copy, since whoever asks may leave. Whoever changes the state from ASKED, with one instruction, gives the rest to
+// the other one, who frees it: with the answer, or to be thrown away with it.
+struct asked {
+	struct gp_request request; // first
+	_Atomic uint32_t state;    // futex: what follows
+	struct asked *next;
+	char data[]; // its path, options and linked cubin
+};
+enum { ASKED, ANSWERED, LEFT };
 
 static struct {
 	pthread_mutex_t lock;
-	struct gp_request *first, **last;
+	struct asked *first, **last;
 	_Atomic uint32_t made; // futex
+	_Atomic uint32_t left; // requests whose asker has left and that have no answer yet: until then nobody else asks
 } requests = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-void gp_request_ask(struct gp_request *r)
+static struct asked *copy_of(const struct gp_request *r)
 {
-	r->next = NULL;
-	r->answered = 0;
+	size_t path = r->path ? strlen(r->path) + 1 : 0, options = r->options ? strlen(r->options) + 1 : 0;
+	size_t linked = r->linked ? r->linked_bytes : 0;
+	struct asked *a = malloc(sizeof *a + linked + path + options);
+	if (!a)
+		return NULL;
+	a->request = *r;
+	a->state = ASKED;
+	a->next = NULL;
+	if (linked)
+		a->request.linked = memcpy(a->data, r->linked, linked);
+	if (path)
+		a->request.path = memcpy(a->data + linked, r->path, path);
+	if (options)
+		a->request.options = memcpy(a->data + linked + path, r->options, options);
+	return a;
+}
+
+static void append(struct asked *a)
+{
 	pthread_mutex_lock(&requests.lock);
 	if (!requests.first)
 		requests.last = &requests.first;
-	*requests.last = r;
-	requests.last = &r->next;
+	*requests.last = a;
+	requests.last = &a->next;
 	requests.made++;
 	pthread_mutex_unlock(&requests.lock);
 	gp_futex_wake(&requests.made, 1, false);
-	while (!r->answered)
-		gp_futex_wait(&r->answered, 0, 0, false);
+}
+
+static bool change(struct asked *a, uint32_t to)
+{
+	uint32_t from = ASKED;
+	return atomic_compare_exchange_strong(&a->state, &from, to);
+}
+
+// False: there is no answer, and there may never be one.
+static bool wait_for(struct asked *a)
+{
+	uint64_t begun = gp_now_ns(), now = begun, starved = 0;
+	for (; a->state == ASKED; now = gp_now_ns()) {
+		if (!&x_cgo_memory_waits || !x_cgo_memory_waits)
+			starved = 0;
+		else if (!starved)
+			starved = now;
+		if (now - begun >= gp_request_patience_ns || (starved && now - starved >= STARVED_ms * 1000000ull)) {
+			requests.left++; // before the rewriter sees that it is left
+			if (change(a, LEFT))
+				return false;
+			requests.left--;
+			break;
+		}
+		gp_futex_wait(&a->state, ASKED, LOOK_ms * 1000000ull, false);
+	}
+	return true;
+}
+
+void gp_request_ask(struct gp_request *r)
+{
+	const char *reason = "the rewriter does not answer";
+	struct asked *a = NULL;
+	if (!requests.left && !(a = copy_of(r)))
+		reason = "no memory";
+	if (a) {
+		append(a);
+		if (wait_for(a)) {
+			const char *path = r->path, *options = r->options;
+			*r = a->request;
+			r->path = path;
+			r->options = options;
+			free(a);
+			return;
+		}
+		r->picked = (struct gp_picked){0}; // it went with the request
+	}
+	r->answer = GP_FAILED;
+	strcpy(r->reason, reason);
+}
+
+// Throws away what nobody waits for.
+static void discard(struct asked *a)
+{
+	gp_picked_unmap(&a->request.picked);
+	if (a->request.rewritten)
+		munmap((void *)a->request.rewritten, a->request.rewritten->bytes);
+	free(a);
+	requests.left--;
 }
 
 struct gp_request *gp_request_next(void)
@@ -32,21 +128,27 @@ struct gp_request *gp_request_next(void)
 	for (;;) {
 		pthread_mutex_lock(&requests.lock);
 		uint32_t seen = requests.made;
-		struct gp_request *r = requests.first;
-		if (r)
-			requests.first = r->next;
+		struct asked *a = requests.first;
+		if (a)
+			requests.first = a->next;
 		pthread_mutex_unlock(&requests.lock);
-		if (r)
-			return r;
-		gp_futex_wait(&requests.made, seen, 0, false);
+		if (!a)
+			gp_futex_wait(&requests.made, seen, 0, false);
+		else if (a->state != LEFT)
+			return &a->request;
+		else
+			discard(a);
 	}
 }
 
 void gp_request_answer(struct gp_request *r, int answer)
 {
+	struct asked *a = (struct asked *)r;
 	r->answer = (enum gp_answer)answer;
-	r->answered = 1; // from here on it may be gone: waking an address that nobody waits at does no harm
-	gp_futex_wake(&r->answered, 1, false);
+	if (change(a, ANSWERED)) // from here on it may be gone: waking an address that nobody waits at does no harm
+		gp_futex_wake(&a->state, 1, false);
+	else
+		discard(a);
 }
 
 void gp_picked_unmap(struct gp_picked *p)

@@ -52,13 +52,11 @@ struct gp_request {
 	const struct gp_rewritten *rewritten; // REWRITE, DONE: a mapping of its bytes, for whoever asked to unmap
 	bool cached;                          // it comes from the cache
 	char reason[128]; // FAILED; empty: the image has no code for the GPU, and the driver refuses it too
-
-	_Atomic uint32_t answered;
-	struct gp_request *next;
 };
 
-void gp_request_ask(struct gp_request *); // returns when it is answered
-// For the rewriter: waits for a request; answers it.
+void gp_request_ask(struct gp_request *);       // returns when it is answered, or FAILED, if that does not happen
+extern _Atomic uint64_t gp_request_patience_ns; // for tests: for how long it waits
+// For the rewriter: waits for a request, a copy of whose image may be gone already; answers it.
 struct gp_request *gp_request_next(void);
 void gp_request_answer(struct gp_request *, int answer);
 void gp_picked_unmap(struct gp_picked *); // and forgets it

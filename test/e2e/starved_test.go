@@ -2,9 +2,12 @@ package e2e
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -39,28 +42,84 @@ var whatRunsOut = []limits{
 	{"address space", func(_ *testing.T, m *machine, role, program string, arguments ...string) *process {
 		return m.startAs(m.command(role, program, arguments...))
 	}, func(t *testing.T, p *process) func() {
-		const spare = 4 << 20 // for the program itself and its driver
-		statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pid()))
-		var pages uint64
-		if err == nil {
-			_, err = fmt.Fscan(bytes.NewReader(statm), &pages)
-		}
-		var before unix.Rlimit
-		if err == nil {
-			err = unix.Prlimit(p.pid(), unix.RLIMIT_AS, nil, &before)
-		}
-		if err == nil {
-			err = unix.Prlimit(p.pid(), unix.RLIMIT_AS, &unix.Rlimit{Cur: pages*uint64(os.Getpagesize()) + spare, Max: before.Max}, nil)
-		}
-		if err != nil {
+		return spareAddresses(t, p, 4<<20) // for the program itself and its driver
+	}, noMemory},
+}
+
+// spareAddresses lets a process have only so much more address space, until end is called.
+func spareAddresses(t *testing.T, p *process, spare uint64) (end func()) {
+	statm, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pid()))
+	var pages uint64
+	if err == nil {
+		_, err = fmt.Fscan(bytes.NewReader(statm), &pages)
+	}
+	var before unix.Rlimit
+	if err == nil {
+		err = unix.Prlimit(p.pid(), unix.RLIMIT_AS, nil, &before)
+	}
+	if err == nil {
+		err = unix.Prlimit(p.pid(), unix.RLIMIT_AS, &unix.Rlimit{Cur: pages*uint64(os.Getpagesize()) + spare, Max: before.Max}, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Prlimit(p.pid(), unix.RLIMIT_AS, &before, nil); err != nil {
 			t.Fatal(err)
 		}
-		return func() {
-			if err := unix.Prlimit(p.pid(), unix.RLIMIT_AS, &before, nil); err != nil {
-				t.Fatal(err)
-			}
+	}
+}
+
+// enlarged writes a cubin anew, with so many bytes of nothing in it.
+func enlarged(t *testing.T, from, to string, bytes int) {
+	cubin, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const shoff, shnum, header = 40, 60, 64 // of struct Elf64_Ehdr; sizeof(struct Elf64_Shdr)
+	at := binary.LittleEndian.Uint64(cubin[shoff:])
+	sections := slices.Clone(cubin[at:][:header*int(binary.LittleEndian.Uint16(cubin[shnum:]))])
+	cubin = append(cubin, make([]byte, bytes)...)
+	binary.LittleEndian.PutUint64(cubin[shoff:], uint64(len(cubin)))
+	if err := os.WriteFile(to+".new", append(cubin, sections...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(to+".new", to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A best-effort program loads code that fits into the address space that it may have, but the rewritten code does not: Go waits for more. The
+// program does not, and stopping what it has goes on once there is some.
+func TestLoadOfTooLargeCode(t *testing.T) {
+	t.Parallel()
+	const size = 100 << 20 // more than an arena of Go's heap, which takes addresses in pieces of 64 MB
+	m := newMachine(t, "", "SIMCUDA_MPS=1", "SIMCUDA_DEVICES=2")
+	m.configure(fmt.Sprintf("mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n[segment]\ndirectory = %q\n", m.dir))
+	code := filepath.Join(m.dir, "code.cubin")
+	enlarged(t, simulated("sim.cubin"), code, 0)
+	be := m.startAs(m.command("be", compile(t, "testdata/gpus.c"), code))
+	be.hears("ready")
+	m.joined(be)
+	load := func() {
+		be.say("module 1 1 1000")
+		if answer := be.hear(); answer != "module 1 1 runs 0" && answer != "module 1 1 runs 1" {
+			t.Fatalf("it says %q", answer)
 		}
-	}, noMemory},
+	}
+	images := func() uint64 { return m.blp(be).Images }
+	m.until("code is rewritten", func() bool { before := images(); load(); return images() > before })
+	end := spareAddresses(t, be, 2*size+(12<<20))
+	enlarged(t, simulated("sim.cubin"), code, size)
+	for range 3 {
+		load()
+	}
+	end()
+	enlarged(t, simulated("sim.cubin"), code, 0)
+	m.until("code is rewritten again", func() bool { before := m.blp(be).KernelsGuarded; load(); return m.blp(be).KernelsGuarded > before })
+	if _, stderr := be.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "not preemptible: the rewriter does not answer") {
+		t.Errorf("stderr %q", stderr)
+	}
 }
 
 // A best-effort program that is stopped between blocks runs out of something while latency-critical ones come and go.
@@ -105,8 +164,8 @@ func TestStoppedProgramRunsOut(t *testing.T) {
 	}
 }
 
-// A best-effort program loads code, which has to be rewritten, while it lacks something. What cannot be rewritten is loaded as it came. LC
-// does not wait for it.
+// A best-effort program loads code, which has to be rewritten, while it lacks something. What cannot be rewritten is loaded as it came. Neither
+// the program nor LC waits until it lacks nothing any more.
 func TestLoadsWhileStarved(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/gpus.c")
@@ -118,22 +177,20 @@ func TestLoadsWhileStarved(t *testing.T) {
 			be.hears("ready")
 			lc := m.start("lc")
 			m.joined(be, lc)
-			begin := func() { be.say("module 1 1 1000") }
-			loaded := func() {
+			load := func() {
+				be.say("module 1 1 1000")
 				if answer := be.hear(); answer != "module 1 1 runs 0" && answer != "module 1 1 runs 1" {
 					t.Fatalf("it says %q", answer)
 				}
 			}
-			load := func() { begin(); loaded() }
 			images := func() uint64 { return m.blp(be).Images }
 			m.until("code is rewritten", func() bool { before := images(); load(); return images() > before })
 			end := what.starve(t, be)
-			begin() // may have to wait: code is rewritten by threads
 			for range 10 {
+				load()
 				lc.request(2, 2, "stream")
 			}
 			end()
-			loaded()
 			load()
 			lc.finish()
 			if _, stderr := be.finish(); stderr != "" && stderr != what.says {
@@ -143,7 +200,39 @@ func TestLoadsWhileStarved(t *testing.T) {
 	}
 }
 
-// Two best-effort programs do not fit on the GPU together, and one of them runs out of something: both keep what they have.
+// A best-effort program has so many threads of the library's and never more. Its code is loaded all the same, rewritten if there are enough.
+func TestLoadsWithFewThreads(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/gpus.c")
+	without, with := false, false
+	for threads := 9; threads <= 35; threads += 2 {
+		m := newMachine(t, "", "SIMCUDA_MPS=1", "SIMCUDA_DEVICES=2", fmt.Sprint("THREADS=", threads))
+		m.configure(fmt.Sprintf("mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n[segment]\ndirectory = %q\n", m.dir))
+		be := m.startAs(preloading(t, "nothreads", m.command("be", program, simulated("sim.cubin"))))
+		be.hears("ready")
+		lc := m.start("lc")
+		for range 5 {
+			be.say("module 1 1 1000")
+			if answer := be.hear(); answer != "module 1 1 runs 0" && answer != "module 1 1 runs 1" {
+				t.Fatalf("%d threads: it says %q", threads, answer)
+			}
+			lc.request(2, 2, "stream")
+		}
+		lc.finish()
+		_, stderr := be.finish()
+		if !saysNoThreads(stderr) {
+			t.Errorf("%d threads: stderr %q", threads, stderr)
+		}
+		without = without || stderr == noThreads
+		with = with || stderr == ""
+	}
+	if !without || !with {
+		t.Errorf("without preemption %v, with it %v: must be both", without, with)
+	}
+}
+
+// Two best-effort programs do not fit on the GPU together, and one of them runs out of something. Who has its memory goes on with it, and who
+// lacks threads gives it and gets it back as before.
 func TestSwappedProgramRunsOut(t *testing.T) {
 	t.Parallel()
 	for _, what := range whatRunsOut {
@@ -167,7 +256,10 @@ func TestSwappedProgramRunsOut(t *testing.T) {
 			be.works(1) // its memory is in
 			end := what.starve(t, be)
 			be.works(1)
-			other.say("step 0 2") // may have to wait: memory goes out and comes in by threads
+			if what.says == noThreads {
+				turns(1)
+			}
+			other.say("step 0 2") // may have to wait: who decides what goes out and comes in needs memory
 			end()
 			other.hears("result 0")
 			other.right(1)
@@ -178,5 +270,32 @@ func TestSwappedProgramRunsOut(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A best-effort program that has never given memory runs out of threads. Its memory makes room for another's, and comes back.
+func TestFirstEvictionWithoutThreads(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	threads := whatRunsOut[0]
+	be := threads.start(t, m, "be", memoryProgram())
+	be.filled("memory", 150<<20, 3)
+	if m.memory(be).Evictions != 0 {
+		t.Fatal("it has given memory")
+	}
+	end := threads.starve(t, be)
+	other := m.startFilled("be", 150<<20, 7)
+	for range 2 {
+		be.works(1)
+		other.works(1)
+	}
+	if is := m.memory(be); is.Evictions == 0 || is.Restores == 0 {
+		t.Errorf("nothing is tested: %+v", is)
+	}
+	end()
+	for _, p := range []*process{be, other} {
+		if _, stderr := p.finish(); stderr != "" {
+			t.Errorf("stderr %q", stderr)
+		}
 	}
 }

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define SM (10 * machine.cc_major + machine.cc_minor)
 #define LIMIT (1ull << 30) // of an image whose length is not given: how far its headers may reach
@@ -357,9 +358,10 @@ char *image_file(const char *path, uint64_t *bytes)
 		return NULL;
 	char *data = NULL;
 	size_t room = 0;
+	struct stat is;
 	*bytes = 0;
 	do {
-		room = room ? 2 * room : 65536;
+		room = room ? 2 * room : fstat(fileno(f), &is) ? 65536 : (size_t)is.st_size + 65536;
 		char *more = realloc(data, room);
 		if (!more)
 			abort();
