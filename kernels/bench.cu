@@ -37,6 +37,31 @@ extern "C" __global__ void __launch_bounds__(1024) bench_work_shared(float *out,
 		out[blockIdx.x] = value;
 }
 
+// The same for the system `reset`: as long as *requests is not 0 the kernel ends at once, wherever it is, says so in *incomplete, and
+// has to be launched again. A thread of each block reads the word, which is in host memory, while the others work.
+extern "C" __global__ void __launch_bounds__(1024)
+	bench_work_reset(float *out, unsigned long long iterations, const volatile uint32_t *requests,
+			 volatile uint32_t *incomplete)
+{
+	constexpr unsigned long long PIECE = 256; // iterations between two looks: about a microsecond where an SM is full
+	__shared__ volatile uint32_t raised;
+	if (threadIdx.x == 0)
+		raised = *requests;
+	__syncthreads();
+	float value = threadIdx.x;
+	for (unsigned long long done = 0; done < iterations && !raised; done += PIECE) {
+		uint32_t seen = threadIdx.x == 0 ? *requests : 0;
+		value = chain(value, iterations - done < PIECE ? iterations - done : PIECE);
+		if (seen)
+			raised = seen;
+	}
+	if (threadIdx.x == 0) {
+		out[blockIdx.x] = value;
+		if (raised)
+			*incomplete = 1;
+	}
+}
+
 extern "C" __global__ void bench_empty() {}
 
 // Updates data in place; the result of a series of launches depends on every one of them having run

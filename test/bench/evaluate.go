@@ -225,6 +225,11 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 			e.session.log("%s: skipped: %s", system.Name, lacks)
 			continue
 		}
+		if system.Reset {
+			if err := os.WriteFile(e.resetting(), make([]byte, os.Getpagesize()), 0o600); err != nil {
+				return fmt.Errorf("system %s: %w", system.Name, err)
+			}
+		}
 		segment := filepath.Join(e.folder, "segment-"+system.Name)
 		text, err := system.LibraryConfig(segment)
 		if err != nil {
@@ -244,6 +249,9 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	}
 	return nil
 }
+
+// resetting is the file whose first word counts the requests that reset kernels of BE. It is in memory, as all of the folder is.
+func (e *evaluation) resetting() string { return filepath.Join(e.folder, "resetting") }
 
 func (e *evaluation) close() {
 	e.end(func(string, *worker) bool { return true })
@@ -319,7 +327,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
 		}
 		task := result.TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: result.Round(a.Completed, 3), Unserved: a.Unserved,
-			CPUSeconds: result.Round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}
+			CPUSeconds: result.Round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical, Again: a.Again}
 		if m.role == "lc" {
 			task.Set(all[i], a.SubmittedNs, a.DoneNs)
 			task.Trace = a.Trace

@@ -119,8 +119,11 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	if options, own := workload.OwnPrograms[task.Program]; own {
 		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
 		p.module = kernels.Evaluation
-		if strings.HasPrefix(task.Program, "spin") {
+		if workload.IsSpin(task.Program) {
 			p.module = kernels.Bench
+		}
+		if system.Reset {
+			p.arguments = append(p.arguments, map[string]string{"lc": "--resets", "be": "--reset-by"}[role], e.resetting())
 		}
 	} else {
 		script := "model.py"

@@ -59,6 +59,7 @@ type answer struct {
 	DoneNs      []uint64 `json:"done_ns"`
 	Identical   *bool    `json:"identical"`
 	Hinted      bool     `json:"hinted"` // it was told to give hints, and the library takes them
+	Again       *int     `json:"launched_again"`
 
 	result.Trace
 }

@@ -168,14 +168,20 @@ func TestRivalsAreMeasured(t *testing.T) {
 	t.Parallel()
 	r := fakeRivals(t)
 	var progress bytes.Buffer
-	options := r.options(t, &progress, "default", r.xsched, r.tsg, r.nvshare, "nice", "mps-25")
+	options := r.options(t, &progress, "default", r.xsched, r.tsg, r.nvshare, "nice", "mps-25", "reset")
 	results, err := evaluate(t.Context(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
-	for _, system := range []string{"default", "xsched-queues", "xsched-tsg", "nvshare", "nice", "mps-25"} {
-		if c := results.Of("spin", system); c == nil || c.Note != "" || c.Mark() != "" || len(c.Runs) != 1 {
+	for _, system := range []string{"default", "xsched-queues", "xsched-tsg", "nvshare", "nice", "mps-25", "reset"} {
+		c := results.Of("spin", system)
+		if c == nil || c.Note != "" || c.Mark() != "" || len(c.Runs) != 1 {
 			t.Errorf("%s: %+v\n%s", system, c, &progress)
+			continue
+		}
+		lc, be := c.Runs[0].Tasks[0], c.Runs[0].Tasks[1]
+		if reset := be.Again != nil; lc.Again != nil || reset != (system == "reset") || reset && *be.Again == 0 {
+			t.Errorf("%s: BE kernels were reset: %v; LC's: %v", system, be.Again, lc.Again)
 		}
 	}
 	lines := r.said(t)

@@ -109,6 +109,7 @@ type TaskRun struct {
 	Unserved   int     `json:"unserved,omitempty"`
 	CPUSeconds float64 `json:"cpu_s"`
 	Identical  *bool   `json:"identical,omitempty"`
+	Again      *int    `json:"launched_again,omitempty"` // kernels, since they were reset
 	// Samples of every request, the warm-up's too: gzip of varints in base64. First the number of requests
 	// served, then all arrivals, each as the time since the one before, then for each request served the time
 	// from arrival to submission and the time from there to its end; all in units of 100 ns.

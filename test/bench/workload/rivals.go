@@ -29,7 +29,13 @@ type Daemon struct {
 const (
 	defaultStream = "default-stream" // a program's work is on the legacy default stream
 	severalGPUs   = "several-gpus"
+	otherKernels  = "other-kernels" // than those of `spin-`
 )
+
+var properties = []string{defaultStream, severalGPUs, otherKernels}
+
+// IsSpin says whether a program is one of a number of kernels of equal length.
+func IsSpin(program string) bool { return strings.HasPrefix(program, "spin-") }
 
 // has says whether a workload has a property. Programs of PyTorch use its current stream, which is the legacy default one.
 func (w Workload) has(property string) bool {
@@ -38,6 +44,8 @@ func (w Workload) has(property string) bool {
 		return slices.ContainsFunc(slices.Concat(w.LC, w.BE), func(t Task) bool { return OwnPrograms[t.Program] == nil })
 	case severalGPUs:
 		return w.Devices() > 1
+	case otherKernels:
+		return slices.ContainsFunc(slices.Concat(w.LC, w.BE), func(t Task) bool { return !IsSpin(t.Program) })
 	}
 	return false
 }
@@ -158,8 +166,8 @@ func (s System) checkRival() error {
 		}
 	}
 	for property, reason := range s.Cannot {
-		if property != defaultStream && property != severalGPUs {
-			return fmt.Errorf("cannot.%s: there are %s, %s", property, defaultStream, severalGPUs)
+		if !slices.Contains(properties, property) {
+			return fmt.Errorf("cannot.%s: there are %s", property, strings.Join(properties, ", "))
 		}
 		if reason == "" {
 			return fmt.Errorf("cannot.%s: the reason is missing", property)
@@ -172,6 +180,8 @@ func (s System) checkRival() error {
 		return fmt.Errorf("be_chunks = %d: must be more than 0, beside mps = true", s.BEChunks)
 	case s.Nice < 0 || s.Nice > 19:
 		return fmt.Errorf("nice = %d: must be 0 to 19", s.Nice)
+	case s.Reset && s.Cannot[otherKernels] == "":
+		return fmt.Errorf("reset = true: cannot.%s is missing", otherKernels)
 	case strings.Contains(s.Loads, "/"):
 		return fmt.Errorf("loads = %q: must be the name of a file, without folders", s.Loads)
 	}

@@ -26,7 +26,7 @@ func TestRivals(t *testing.T) {
 	for _, s := range rivals {
 		names = append(names, s.Name)
 	}
-	if want := []string{"mps-25", "mps-50", "mps-partition", "xsched-queues", "xsched-tsg", "nvshare", "nice"}; !slices.Equal(names, want) {
+	if want := []string{"mps-25", "mps-50", "mps-partition", "xsched-queues", "xsched-tsg", "nvshare", "nice", "reset"}; !slices.Equal(names, want) {
 		t.Errorf("rivals %v, want %v", names, want)
 	}
 	if !IsRival("nvshare") || IsRival("default") {
@@ -59,6 +59,7 @@ func TestWhatRivalsCannotTake(t *testing.T) {
 		{"xsched-queues", "A", "legacy default stream"},
 		{"xsched-tsg", "Y", "legacy default stream"}, // LC is PyTorch's
 		{"xsched-tsg", "spin", ""},
+		{"reset", "Z", "written for it"}, {"reset", "spin", ""},
 		{"nvshare", "A", ""}, {"nvshare", "two-gpus", "one GPU"}, {"mps-partition", "two-gpus", "one GPU"}, {"mps-25", "two-gpus", ""},
 	} {
 		i := slices.IndexFunc(All, func(w Workload) bool { return w.Name == test.workload })
@@ -112,8 +113,9 @@ func TestBadRivals(t *testing.T) {
 		{"[needs]\nfiles = [\"../b\"]", "must be a path below"},
 		{"[needs]\nfils = [\"b\"]", "unknown key needs.fils"},
 		{"[be]\nLD_PRELOAD = \"{rivals}/b.so\"", "needs.files says nothing"},
-		{"[cannot]\ngraphs = \"x\"", "cannot.graphs: there are default-stream, several-gpus"},
+		{"[cannot]\ngraphs = \"x\"", "cannot.graphs: there are default-stream, several-gpus, other-kernels"},
 		{"[cannot]\ndefault-stream = \"\"", "the reason is missing"},
+		{"reset = true", "cannot.other-kernels is missing"},
 		{"be_chunks = 4", "beside mps = true"},
 		{"nice = 20", "must be 0 to 19"},
 		{"loads = \"a/b.so\"", "without folders"},

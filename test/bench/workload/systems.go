@@ -30,6 +30,7 @@ type System struct {
 	LC, BE   map[string]string // environment variables; see Variables
 
 	Rival    bool              // only where it is asked for, or with a folder of rivals
+	Reset    bool              // kernels of the BE processes end when a request comes, and are launched again
 	BEChunks int               `toml:"be_chunks"` // of SMs, in a static partition of the MPS server; LC has the rest
 	Nice     int               // of the BE processes
 	Managed  bool              // what the processes allocate is managed memory
@@ -165,8 +166,8 @@ func (s System) Processes(role string) string {
 		environment = s.LC
 	}
 	key := fmt.Sprint(s.MPS, environment)
-	if s.BEChunks > 0 || s.Daemon != nil || s.Managed || s.Nice > 0 && role == "be" {
-		key += fmt.Sprint(s.Server(), s.Managed, s.Nice)
+	if s.Reset || s.BEChunks > 0 || s.Daemon != nil || s.Managed || s.Nice > 0 && role == "be" {
+		key += fmt.Sprint(s.Server(), s.Managed, s.Nice, s.Reset)
 	}
 	if s.Config != "" {
 		key += s.Name

@@ -160,6 +160,21 @@ static enum progress barrier_proceed(const uint64_t *a, uint64_t blocks, struct 
 	return (int32_t)(atomic_load(word) - (uint32_t)b->target) < 0 ? WAITS : increment_and(ENDS, a, b->number);
 }
 
+// A block of bench_work_reset: it ends early, and says so, where the word is raised.
+static enum progress reset_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
+{
+	(void)blocks;
+	if (!address_valid(a[0], sizeof(float)) || !address_valid(a[2], 4) || !address_valid(a[3], 4))
+		return FAULTS;
+	if (!b->target)
+		b->target = now_ns() + a[1];
+	if (atomic_load((_Atomic uint32_t *)a[2])) {
+		*(volatile uint32_t *)a[3] = 1;
+		return ENDS;
+	}
+	return now_ns() < b->target ? WAITS : ENDS;
+}
+
 // The kernels of kernels/fill.cu.
 static uint64_t moved_duration(uint64_t bytes) { return bytes * 1000 / machine.device_bytes_per_us; }
 
@@ -300,6 +315,7 @@ bool kernel_stands(const struct kernel *k, const uint64_t *a)
 static const struct kernel kernels[] = {
 	{"gpreempt_hold", 7, {8, 4, 4, 8, 8, 8, 8}, 16, 0, 0, NULL, hold_over, hold_limit, NULL, NULL, NULL},
 	{"bench_work", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
+	{"bench_work_reset", 4, {8, 8, 8, 8}, 32, 4, 0, empty_duration, NULL, NULL, NULL, NULL, reset_proceed},
 	{"bench_mix", 3, {8, 4, 4}, 32, 0, 0, mix_duration, NULL, NULL, mix_finish, NULL, NULL},
 	{"bench_empty", 0, {0}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, NULL},
 	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
