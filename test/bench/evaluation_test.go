@@ -360,14 +360,14 @@ func TestTorchProgramsServe(t *testing.T) {
 	t.Parallel()
 	python, torch := standInTorch(t)
 	var progress bytes.Buffer
-	options := Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http"}, Library: builtLibrary(t), Progress: &progress,
+	options := Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http", "tvm"}, Library: builtLibrary(t), Progress: &progress,
 		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true,
-		tests: forTests{environment: append(simulated(t), torch...)}}
+		tests: forTests{environment: append(simulated(t), torch...), tvm: fakeTVM(t)}}
 	results, err := evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
-	for _, workload := range []string{"A", "D", "decode", "http"} {
+	for _, workload := range []string{"A", "D", "decode", "http", "tvm"} {
 		for _, system := range []string{"alone", "default", "sequential", "gpreempt-hints"} {
 			c := results.Of(workload, system)
 			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N == 0 || c.LC.N+c.Unserved < 18 || c.Runs[0].Tasks[0].Offered < 18 {
@@ -382,8 +382,30 @@ func TestTorchProgramsServe(t *testing.T) {
 			}
 		}
 	}
+	if c := results.Of("tvm", "gpreempt-hints"); c.Identical == nil || !*c.Identical {
+		t.Errorf("nothing says that TVM's results are the first one's: %v", c.Identical)
+	}
 	if results.Of("two-gpus", "alone") != nil || !strings.Contains(progress.String(), "two-gpus: left out, it needs 2 GPUs and there are 1") {
 		t.Errorf("two GPUs where there is one:\n%s", &progress)
+	}
+}
+
+// A workload of TVM's is left out where nobody has compiled its networks; others are not.
+func TestNetworksThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	s := newSession(Options{tests: forTests{tvm: filepath.Join(t.TempDir(), "tvm")}})
+	s.info.Devices = 1
+	for _, w := range workload.All {
+		want := ""
+		switch w.Name {
+		case "tvm":
+			want = "make tvm"
+		case "two-gpus":
+			want = "it needs 2 GPUs and there are 1"
+		}
+		if got := s.lacksFor(w); (got == "") != (want == "") || !strings.Contains(got, want) {
+			t.Errorf("%s: %q, want %q", w.Name, got, want)
+		}
 	}
 }
 

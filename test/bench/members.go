@@ -126,11 +126,13 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 			p.arguments = append(p.arguments, map[string]string{"lc": "--resets", "be": "--reset-by"}[role], e.resetting())
 		}
 	} else {
-		script := "model.py"
-		if task.Program == workload.HTTPService {
+		script, arguments := "model.py", []string{task.Program}
+		if network, ok := strings.CutPrefix(task.Program, workload.TVMPrefix); ok {
+			script, arguments = "tvm_model.py", []string{e.session.tvmFolder(), network}
+		} else if task.Program == workload.HTTPService {
 			script = "http_service.py"
 		}
-		p.arguments = []string{e.session.python, filepath.Join(e.session.files, script), task.Program}
+		p.arguments = append([]string{e.session.python, filepath.Join(e.session.files, script)}, arguments...)
 	}
 	if role == "be" && system.Nice > 0 {
 		p.arguments = append([]string{"nice", "-n", strconv.Itoa(system.Nice)}, p.arguments...)

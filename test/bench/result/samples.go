@@ -57,7 +57,7 @@ type EvaluationCase struct {
 	CPU        *CPU        `json:"cpu,omitempty"`
 	Queued     int         `json:"queued,omitempty"`    // LC requests that had to wait for earlier ones
 	Unserved   int         `json:"unserved,omitempty"`  // LC requests that found no end in time; in LC with the time they waited
-	Identical  *bool       `json:"identical,omitempty"` // the BE tasks' results are those they had alone
+	Identical  *bool       `json:"identical,omitempty"` // of work that tells: its results are those that it had at first
 
 	Target string `json:"target,omitempty"`
 	Pass   *bool  `json:"pass,omitempty"`

@@ -7,7 +7,6 @@ copies to and from the GPU belong to the request. `train` is a training step of 
 of a transformer one after another, each read by the host.
 """
 import sys
-import time
 
 import torch
 from torch import nn
@@ -162,46 +161,6 @@ def training():
     return request
 
 
-def serve_continuously(request, go):
-    """Requests back to back; one that is under way at the end counts in proportion."""
-    completed, cpu = 0, 0
-    protocol.wait_for(go.start)
-    began = time.process_time_ns()
-    after = time.monotonic_ns()
-    while go.goes_on():
-        before = after
-        with go.lock:
-            request()
-        after = time.monotonic_ns()
-        if before < go.end:
-            completed += 1 if after <= go.end else (go.end - before) / (after - before)
-            cpu = time.process_time_ns() - began
-    return {"completed": round(completed, 3), "cpu_ns": cpu}
-
-
-def serve_arrivals(request, go, hint):
-    """A request is served when it arrives or, if others are still before it, after them; none is dropped."""
-    submitted, done = [], []
-    cpu = time.process_time_ns()
-    for arrival in go.arrivals:
-        if not go.goes_on():
-            break
-        arrival += go.start
-        protocol.wait_for(arrival)
-        if hint:
-            hint(go.prepare_ns // 1000, 1.0)
-        if go.prepare_ns:
-            until = time.monotonic_ns() + go.prepare_ns
-            while time.monotonic_ns() < until:
-                pass
-        submitted.append(time.monotonic_ns() - arrival)
-        with go.lock:
-            request()
-        done.append(time.monotonic_ns() - arrival)
-        protocol.TRACE.done(arrival)
-    return protocol.open_loop(go, submitted, done, time.process_time_ns() - cpu)
-
-
 def main():
     name = sys.argv[1]
     if not protocol.begin():
@@ -212,8 +171,7 @@ def main():
         for _ in range(WARM_UP_REQUESTS):
             request()
         torch.cuda.synchronize()
-        protocol.serve(lambda go, hint: serve_continuously(request, go) if go.arrivals is None
-                       else serve_arrivals(request, go, hint))
+        protocol.serve(lambda go, hint: protocol.serve_requests(request, go, hint))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """A network that TVM has compiled (tvm/build.py), run by TVM's runtime alone: as the latency-critical process or as the
-best-effort one. Serves the orders run, prepare, start and stop (PROTOCOL.md).
+best-effort one. Serves the orders go, run, prepare, start and stop (PROTOCOL.md).
 
     python3 tvm_model.py FOLDER NETWORK
 
@@ -65,10 +65,19 @@ def load(folder, name):
 
 
 class Worker:
+    """Counts results that are not the first one."""
     def __init__(self, request, gap_ms):
         self.request, self.gap_ms = request, gap_ms
         self.first = request()
         self.prepare_us, self.hint = 0, None
+
+    def go(self, go, hint):
+        different = 0
+
+        def request():
+            nonlocal different
+            different += self.request() != self.first
+        return protocol.serve_requests(request, go, hint) | {"identical": not different}
 
     def prepared(self):
         """Prepares a request, which it announces where it is told to; returns when its work begins."""
@@ -113,13 +122,17 @@ def main():
     worker = Worker(load(options.folder, options.network), options.gap_ms)
     for _ in range(5):
         worker.request()
+    hint = protocol.find_hint()
+    protocol.collect_between()
     protocol.answer({"sum": hashlib.sha256(worker.first).hexdigest()})
     for word, *rest in protocol.orders():
-        if word == "run":
+        if word == "go":
+            protocol.answer_go(" ".join([word, *rest]), worker.go, hint)
+        elif word == "run":
             protocol.answer(worker.run(int(rest[0])))
         elif word == "prepare":
             worker.prepare_us = int(rest[0])
-            worker.hint = protocol.find_hint() if rest[1] == "1" else None
+            worker.hint = hint if rest[1] == "1" else None
             protocol.answer({"hinted": worker.hint is not None})
         elif word == "start":
             result = worker.run_until_stop()

@@ -58,7 +58,7 @@ func TestPlansCanBeRun(t *testing.T) {
 // estimate each ends within its time. What TVM compiled has as many requests.
 func TestPlansOfTheEvaluation(t *testing.T) {
 	t.Chdir("../../..")
-	want := []string{"A", "B", "C", "D", "E", "REAL", "R", "Y", "Z", "decode", "http", "load-50", "load-90"}
+	want := []string{"A", "B", "C", "D", "E", "REAL", "R", "Y", "Z", "decode", "http", "load-50", "load-90", "tvm"}
 	slices.Sort(want)
 	const runs = "--systems default,mps-priority,gpreempt,gpreempt-hints,gpreempt-mps --seconds 3.6 --requests 1000"
 	plans, err := filepath.Glob("test/gpu/plans/eval-*.plan")
