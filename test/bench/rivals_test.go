@@ -261,7 +261,7 @@ func TestEnvironmentOfRivals(t *testing.T) {
 			"XSCHED_SCHEDULER": "GLB", "XSCHED_AUTO_XQUEUE": "ON", "XSCHED_AUTO_XQUEUE_PRIORITY": "1", "XSCHED_AUTO_XQUEUE_LEVEL": "1"},
 			map[string]string{"XSCHED_AUTO_XQUEUE_PRIORITY": "0", "XSCHED_AUTO_XQUEUE_THRESHOLD": "4", "XSCHED_CUDA_LV3_IMPL": ""}},
 		{r.tsg, map[string]string{"XSCHED_AUTO_XQUEUE_LEVEL": "3"}, map[string]string{"XSCHED_AUTO_XQUEUE_LEVEL": "3", "XSCHED_CUDA_LV3_IMPL": "TSG"}},
-		{r.nvshare, map[string]string{"LD_PRELOAD": nvshare}, map[string]string{"LD_PRELOAD": nvshare}},
+		{r.nvshare, map[string]string{"LD_PRELOAD": nvshare, "LD_LIBRARY_PATH": r.folder + "/nvshare:" + filepath.Dir(driver)}, map[string]string{"LD_PRELOAD": nvshare}},
 		{"mps-50", map[string]string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100", "CUDA_MPS_PIPE_DIRECTORY": e.folder + "/mps"},
 			map[string]string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50", "CUDA_MPS_PIPE_DIRECTORY": e.folder + "/mps"}},
 		{"default", map[string]string{"LD_PRELOAD": driver}, map[string]string{"XSCHED_SCHEDULER": "", "CUDA_MPS_PIPE_DIRECTORY": e.folder + "/none"}},
