@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "hints/bridge.h"
 #include "hints/source.h"
+#include "preempt/gpu/gpu.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
@@ -39,6 +40,8 @@ struct gp_arrival_taken gp_arrivals_take(uint32_t i)
 	uint64_t at = __atomic_exchange_n((uint64_t *)&a->at_ns, 0, __ATOMIC_ACQ_REL);
 	return (struct gp_arrival_taken){at, a->held_ns, a->due_ns, a->ready, a->dropped};
 }
+
+uint64_t gp_hint_saves_ns(void) { return gp_switch_longest_ns(); }
 
 uint32_t gp_announcements_count(void) { return gp_announcements; }
 

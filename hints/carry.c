@@ -10,7 +10,6 @@
 
 static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000; // a hint for later is nonsense
 static const uint64_t RECENT_NS = 10ull * 1000000000;    // contexts without work for longer get no hold
-static const uint64_t SAMPLE_SPIN_NS = 300 * 1000, SAMPLE_POLL_NS = 10 * 1000;
 enum {
 	MAILS = 64,
 	PENDING = 16,
@@ -25,7 +24,6 @@ static struct mail {
 	double confidence;
 	struct gp_context *taken; // the caller carried the hint out, at
 	uint64_t taken_ns;
-	uint32_t begun_before; // see active
 } mail[MAILS];
 _Atomic uint32_t gp_hint_bell, gp_hint_dropped;
 _Atomic uint64_t gp_hint_due_ns;
@@ -60,7 +58,6 @@ static void take_at_once(struct mail *m)
 		return;
 	m->taken = c;
 	m->taken_ns = now;
-	m->begun_before = c->hold.word[GP_HOLD_BEGUN];
 	c->hint.met_ns = 0;
 	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	c->hint.awaited_ns = now;
@@ -110,7 +107,6 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	m->confidence = confidence;
 	m->taken = hint.taken;
 	m->taken_ns = hint.taken_ns;
-	m->begun_before = hint.begun_before;
 	m->turn = place + 1;
 	gp_hint_ring();
 }
@@ -120,8 +116,7 @@ static bool take_mail(struct mail *out)
 	struct mail *m = &mail[mail_begin % MAILS];
 	if (m->turn != mail_begin + 1)
 		return false;
-	*out = (struct mail){0,        m->source,   m->start_ns,    m->valid_ns, m->confidence,
-			     m->taken, m->taken_ns, m->begun_before};
+	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence, m->taken, m->taken_ns};
 	m->turn = mail_begin + MAILS;
 	mail_begin++;
 	return true;
@@ -135,15 +130,12 @@ static struct pending {
 	bool postponed; // another hint was in force when it was due
 } pending[PENDING];
 static int pending_count;
-static uint32_t carried_out;
 
 static struct {
 	bool on;
 	uint32_t source;
 	uint64_t began_ns, end_ns;
 	bool taken; // the hint took the GPU; else the process had it already
-	struct gp_context *sampled;
-	uint32_t began_before; // the hold's begun word when it was armed
 } active;
 
 static bool anybody_to_preempt(void)
@@ -152,22 +144,6 @@ static bool anybody_to_preempt(void)
 		if (takes_hints(&gp_context[i]))
 			return true;
 	return false;
-}
-
-// Whether the hold began to run since it was armed. Holds the lock, so that its word is not freed meanwhile.
-enum begun { NEVER, NOT_YET, BEGUN };
-
-static enum begun hold_begun(struct gp_context *c, uint32_t before)
-{
-	enum begun begun = NEVER;
-
-	pthread_mutex_lock(&c->query_lock);
-	if (c->handle && c->hold.word && c->hold.word[GP_HOLD_BEGUN] != before)
-		begun = BEGUN;
-	else if (c->handle && c->hold.state == GP_HOLD_ARMED)
-		begun = NOT_YET;
-	pthread_mutex_unlock(&c->query_lock);
-	return begun;
 }
 
 static void drop(uint32_t source, enum gp_hint_dropped why)
@@ -181,16 +157,11 @@ static void receive(const struct mail *m, uint64_t now)
 {
 	GP_HINT_COUNT(m->source, given, 1);
 	if (m->taken) {
-		carried_out++;
 		memset(&active, 0, sizeof active);
 		active.on = active.taken = true;
 		active.source = m->source;
 		active.began_ns = m->taken_ns;
 		active.end_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
-		active.began_before = m->begun_before;
-		active.sampled = gp_hint_sample_due(carried_out) && hold_begun(m->taken, m->begun_before) == NOT_YET ?
-					 m->taken :
-					 NULL;
 		return;
 	}
 	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
@@ -237,12 +208,7 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 		active.taken = true;
 	}
 	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
-		uint32_t begun = c->hold.word[GP_HOLD_BEGUN];
 		gp_hold_arm(c);
-		if (c->hold.state == GP_HOLD_ARMED && !active.sampled && gp_hint_sample_due(carried_out)) {
-			active.sampled = c;
-			active.began_before = begun;
-		}
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
 	gp_window_wake(c->gpu, wakes); // the switch need not wait for it
@@ -294,7 +260,6 @@ static void carry_out(const struct pending *p, uint64_t now)
 	uint32_t free = 0; // a caller may have carried one out a moment ago: then this one is a duplicate
 	if (!__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return drop(p->source, GP_DROPPED_OVERLAPS);
-	carried_out++;
 	memset(&active, 0, sizeof active);
 	active.on = true;
 	active.source = p->source;
@@ -333,18 +298,9 @@ static bool met(void)
 // Looks after the hint in force. Returns for how long its source is now off, nanoseconds, or 0.
 static uint64_t attend(uint64_t now)
 {
-	if (active.sampled) {
-		enum begun begun = hold_begun(active.sampled, active.began_before);
-		if (begun == BEGUN)
-			gp_hint_learn_switch(now - active.began_ns);
-		if (begun != NOT_YET || now - active.began_ns > gp_hint_longest_switch_ns)
-			active.sampled = NULL;
-	}
 	bool came = met();
 	if (!came && now < active.end_ns)
 		return 0;
-	if (came && active.sampled)
-		return 0; // wait a little longer, for the sample
 	active.on = false;
 	uint64_t at = end_wait(), off;
 	in_force = 0;
@@ -356,13 +312,14 @@ static uint64_t attend(uint64_t now)
 		GP_HINT_COUNT(active.source, hit, 1);
 		GP_HINT_COUNT(active.source, waited_ns, waited);
 		if (active.taken)
-			GP_HINT_COUNT(active.source, saved_ns, waited < gp_hint_switch_ns() ? waited : gp_hint_switch_ns());
+			GP_HINT_COUNT(active.source, saved_ns,
+				      waited < gp_switch_longest_ns() ? waited : gp_switch_longest_ns());
 		off = gp_hint_settle(active.source, true, waited > lead ? waited - lead : 0, now);
 	} else {
 		GP_HINT_COUNT(active.source, wrong, 1);
 		gp_hint_dropped = GP_DROPPED_WRONG;
 		GP_HINT_COUNT(active.source, waited_ns, now - active.began_ns);
-		off = gp_hint_settle(active.source, false, now - active.began_ns + gp_hint_switch_ns(), now);
+		off = gp_hint_settle(active.source, false, now - active.began_ns + gp_switch_longest_ns(), now);
 		gp_wake++; // the watcher closes the window
 		gp_futex_wake(&gp_wake, 1, false);
 	}
@@ -380,7 +337,7 @@ uint64_t gp_hint_run(uint32_t *source)
 	}
 	for (;;) {
 		uint32_t seen = gp_hint_bell;
-		uint64_t began = gp_now_ns(), now = began, next = UINT64_MAX;
+		uint64_t now = gp_now_ns(), next = UINT64_MAX;
 		bool exact = false; // next is when a guess is to be carried out
 		struct mail m;
 
@@ -437,9 +394,7 @@ uint64_t gp_hint_run(uint32_t *source)
 			pending[i] = pending[--pending_count];
 			carry_out(&p, now);
 		}
-		if (active.on && active.sampled) // exact to the microsecond, which sleeping is not
-			next = now - active.began_ns < SAMPLE_SPIN_NS ? 0 : now + SAMPLE_POLL_NS;
-		else if (active.on && active.end_ns < next)
+		if (active.on && active.end_ns < next)
 			next = active.end_ns;
 		uint32_t trust = 0;
 		for (uint32_t i = 0; i < GP_HINT_SOURCES; i++)
@@ -453,11 +408,8 @@ uint64_t gp_hint_run(uint32_t *source)
 		gp_hint_due_ns = pending_count ? first : 0;
 		published_lead_ns = gp_hint_lead_ns(GP_HINT_EXPLICIT);
 		now = gp_now_ns();
-		if (next <= now) {
-			if (next == 0)
-				gp_hint_spun(now - began); // for the sample
+		if (next <= now)
 			continue;
-		}
 		asleep = 1;
 		gp_futex_wait(&gp_hint_bell, seen, next == UINT64_MAX ? 0 : next - now, false);
 		asleep = 0;

@@ -23,17 +23,12 @@ extern _Atomic uint64_t gp_hint_due_ns; // when the next hint is due; 0: there i
 void gp_hint_ring(void);                // wakes the thread of gp_hint_run; any thread
 
 // timing.c
-extern const uint64_t gp_hint_default_switch_ns, gp_hint_longest_switch_ns;
 extern const uint64_t gp_hint_longest_margin_ns, gp_hint_nap_ns;
-uint64_t gp_hint_switch_ns(void);           // how long a switch takes
 uint64_t gp_hint_lead_ns(uint32_t source);  // how long before the work a hint of the source is carried out
 uint64_t gp_hint_early_ns(uint32_t source); // how long before that the thread means to wake
-void gp_hint_learn_switch(uint64_t sample_ns);
 void gp_hint_learn_margin(uint64_t late_ns);
 void gp_hint_learn_wake(uint64_t late_ns);
-bool gp_hint_sample_due(uint32_t carried_out); // the next hint measures the switch
 uint64_t gp_hint_spin(uint64_t due_ns, uint32_t seen);
-void gp_hint_spun(uint64_t ns);
 void gp_hint_earn_spinning(uint64_t passed_ns);
 
 // account.c

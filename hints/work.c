@@ -49,7 +49,8 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		gp_count(&counters->hit, 1);
 		gp_hint_copy_hit();
 		gp_count(&counters->waited_ns, waited);
-		gp_count(&counters->saved_ns, waited < gp_hint_default_switch_ns ? waited : gp_hint_default_switch_ns);
+		uint64_t most = gp_switch_ns(c->gpu);
+		gp_count(&counters->saved_ns, waited < most ? waited : most);
 	}
 }
 

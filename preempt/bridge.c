@@ -91,6 +91,12 @@ void gp_bridge_gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint3
 		gp_ring_windows(&gp_gpu[i]);
 }
 
+uint64_t gp_bridge_gpu_switch_ns(int i, uint64_t told_ns)
+{
+	gp_switch_told(&gp_gpu[i], told_ns);
+	return gp_switch_learnt(&gp_gpu[i]);
+}
+
 uint64_t gp_bridge_gpu_busy_ns(int i) { return gp_gpu_busy_ns(&gp_gpu[i]); }
 
 void gp_bridge_gpu_probe(int i, bool on) { gp_gpu_probe(&gp_gpu[i], on); }

@@ -234,6 +234,10 @@ func TestTop(t *testing.T) {
 	if strings.Contains(r.stdout, "REWRITTEN") || strings.Contains(r.stdout, "LEAVES") || strings.Contains(r.stdout, "DROPPED") {
 		t.Errorf("tables of nothing in\n%s", r.stdout)
 	}
+	if strings.Contains(r.stdout, "a switch takes") {
+		t.Errorf("what nobody has learnt in\n%s", r.stdout)
+	}
+	p.SwitchUs.Store(206)
 	p.Kernels.Images.Store(4)
 	p.Kernels.Cached.Store(3)
 	p.Kernels.LoadNs.Store(7e6)
@@ -266,8 +270,11 @@ func TestTop(t *testing.T) {
 	if !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), want) {
 		t.Errorf("no %q in\n%s", want, r.stdout)
 	}
+	if !strings.Contains(r.stdout, "  a switch takes 206 us\n") {
+		t.Errorf("no switch in\n%s", r.stdout)
+	}
 	r = gpreempt(t, nil, "top", "--once", "--json", "--config", config)
-	for _, want := range []string{`"kernels_seen":20`, `"kernels_refused":{"peers":2,"sm":1}`, `"launches":999`, `"resumed_blocks":12345`, `"width":{"sms":64,"kinds":3,"too_wide":2,"leaving":900}`, `"narrowed":13`, `"narrow_ns":14000000`, `"drain_max_ns":90000`} {
+	for _, want := range []string{`"switch_us":206`, `"kernels_seen":20`, `"kernels_refused":{"peers":2,"sm":1}`, `"launches":999`, `"resumed_blocks":12345`, `"width":{"sms":64,"kinds":3,"too_wide":2,"leaving":900}`, `"narrowed":13`, `"narrow_ns":14000000`, `"drain_max_ns":90000`} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("no %s in\n%s", want, r.stdout)
 		}

@@ -47,6 +47,7 @@ Elsewhere, and with --once, it prints these tables:
   /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
           gate, and turns taken, per second
   NOT IN FORCE  fallbacks, with why
+  a switch takes  as learnt: so long after an LC process asks for the GPU a lower level has left it
   OTHERS  processes on the GPU that are none of these, as NVIDIA's management library says: without gpreempt, or another
           user's or container's; with their device memory, and the part of the SMs' time that they had lately
 

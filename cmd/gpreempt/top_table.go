@@ -34,7 +34,7 @@ func printTable(out io.Writer, s sample) error {
 			fmt.Fprintf(w, "%s  cannot be read: %s\n\n", gpu.GPU, gpu.Error)
 			continue
 		}
-		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare)
+		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%%s\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare, saySwitch(gpu.Peers))
 		if text := sayOthers(gpu.Others); text != "" {
 			fmt.Fprintf(w, "OTHERS  %s\n", text)
 		}
@@ -60,6 +60,21 @@ func printTable(out io.Writer, s sample) error {
 		fmt.Fprintf(w, "OTHERS  not known: %v\n", s.noUser)
 	}
 	return w.Flush()
+}
+
+// saySwitch is what a switch away from a lower level takes on this GPU, as its processes learnt it: the middle of what they say.
+func saySwitch(peers []peerSample) string {
+	var us []uint32
+	for _, p := range peers {
+		if p.SwitchUs != 0 {
+			us = append(us, p.SwitchUs)
+		}
+	}
+	if len(us) == 0 {
+		return ""
+	}
+	slices.Sort(us)
+	return fmt.Sprintf("  a switch takes %d us", us[len(us)/2])
 }
 
 // printHints lists the sources that gave hints. Counts are from each process's start.

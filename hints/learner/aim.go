@@ -4,8 +4,7 @@ import "slices"
 
 const (
 	padNs       = 30_000
-	switchNs    = 200_000 // a switch of an H200: a prediction saves at most this
-	usefulPart  = 0.4     // the part of it that a prediction must save
+	usefulPart  = 0.4     // the part of a switch that a prediction must save
 	heldUpNs    = 500_000 // how long the GPU is kept for a request that is held up; the default of hints.wait_us
 	earliestOf  = 48      // one of so many requests may come earlier than expected
 	lateWeighs  = 4       // weight of time that requests lose, relative to time that the GPU waits
@@ -26,15 +25,15 @@ func budget(maxCost, interval float64) float64 { return plannedPart * maxCost * 
 
 // aim chooses a target by the errors of earlier predictions. The GPU is taken so late that hardly any request would have
 // come before, and later if waiting would cost the others more than the budget: a request that comes early loses only the
-// rest of the switch. The GPU is kept until all but a few requests would have come. ok is false if too little of the
-// switches would be saved.
-func aim(errors []float64, budget float64) (best target, ok bool) {
+// rest of the switch, which takes switchNs. The GPU is kept until all but a few requests would have come. ok is false if too
+// little of the switches would be saved.
+func aim(errors []float64, budget, switchNs float64) (best target, ok bool) {
 	sorted := slices.Sorted(slices.Values(errors))
 	n := len(sorted)
 	pad := max(padNs, min(budget/10, 3*padNs))
 	for _, part := range heldUpOf {
 		last := sorted[max(0, n-2-n/part)]
-		t := target{from: max(sorted[n/earliestOf]-pad, affordable(sorted, last+heldUpNs, budget))}
+		t := target{from: max(sorted[n/earliestOf]-pad, affordable(sorted, last+heldUpNs, budget, switchNs))}
 		t.to = max(t.from, last+padNs)
 		saved := 0.0
 		for _, e := range sorted {
@@ -54,7 +53,7 @@ func aim(errors []float64, budget float64) (best target, ok bool) {
 
 // affordable is the earliest time to take the GPU with which the mean wait for a request is within budget. A wait ends at
 // end; a request that comes later costs its switch in addition.
-func affordable(sorted []float64, end, budget float64) float64 {
+func affordable(sorted []float64, end, budget, switchNs float64) float64 {
 	total, allowed := 0.0, budget*float64(len(sorted))
 	for i := len(sorted) - 1; ; i-- {
 		total += min(sorted[i], end)

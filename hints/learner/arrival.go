@@ -26,9 +26,10 @@ const (
 // side, and believes one only after it was right many times. A prediction comes with its errors, which decide
 // how early the GPU has to be taken: see aim.
 type Arrivals struct {
-	maxCost float64
-	times   []uint64 // the latest, oldest first
-	experts []expert
+	maxCost  float64
+	switchNs float64  // what a hint saves at most
+	times    []uint64 // the latest, oldest first
+	experts  []expert
 }
 
 // expert predicts that the request of lag requests ago comes again after a cycle. gain 1 measures the cycle from the last
@@ -47,9 +48,9 @@ type expert struct {
 	residuals []float64
 }
 
-// NewArrivals makes a predictor that spends at most this part of the time waiting for predicted requests.
-func NewArrivals(maxCost float64) *Arrivals {
-	a := &Arrivals{maxCost: maxCost}
+// NewArrivals makes a predictor that spends at most this part of the time waiting for predicted requests, each of which saves a switch.
+func NewArrivals(maxCost, switchNs float64) *Arrivals {
+	a := &Arrivals{maxCost: maxCost, switchNs: switchNs}
 	for lag := 1; lag <= maxLag; lag++ {
 		for _, gain := range []float64{1, 0.25, 1.0 / 16} {
 			a.experts = append(a.experts, expert{lag: lag, gain: gain})
@@ -65,7 +66,7 @@ func (a *Arrivals) Arrived(atNs uint64) (next Prediction, ok bool) {
 			return Prediction{}, false
 		}
 		if atNs-a.times[n-1] > maxCycleNs {
-			*a = *NewArrivals(a.maxCost)
+			*a = *NewArrivals(a.maxCost, a.switchNs)
 		}
 	}
 	a.times = appendBounded(a.times, atNs)
@@ -80,7 +81,7 @@ func (a *Arrivals) Arrived(atNs uint64) (next Prediction, ok bool) {
 		if e.confidence() < 0.5 || len(e.residuals) < enough {
 			continue
 		}
-		t, ok := aim(e.residuals, budget(a.maxCost, interval))
+		t, ok := aim(e.residuals, budget(a.maxCost, interval), a.switchNs)
 		if !ok {
 			continue
 		}

@@ -50,7 +50,7 @@ func periodic(random *rand.Rand, hz float64, n int, jitterNs float64) []float64 
 
 func TestPeriodicArrivalsArePredicted(t *testing.T) {
 	for _, c := range []struct{ hz, jitterNs float64 }{{20, 0}, {20, 100_000}, {100, 20_000}, {100, 40_000}, {220, 15_000}} {
-		o := play(NewArrivals(0.02), periodic(rand.New(rand.NewPCG(1, 2)), c.hz, 2000, c.jitterNs))
+		o := play(NewArrivals(0.02, switchNs), periodic(rand.New(rand.NewPCG(1, 2)), c.hz, 2000, c.jitterNs))
 		t.Logf("%v Hz, jitter %v ns: %+v, cost %.4f", c.hz, c.jitterNs, o, o.cost())
 		if o.covered < 1940 || o.cost() > 0.02 {
 			t.Errorf("%v Hz, jitter %v ns: %d of %d requests met a hint, cost %.4f", c.hz, c.jitterNs, o.covered, o.requests, o.cost())
@@ -66,7 +66,7 @@ func TestSleepingProgramIsPredicted(t *testing.T) {
 		at += 10*ms + 60_000 + 10_000*random.NormFloat64()
 		times = append(times, at)
 	}
-	if o := play(NewArrivals(0.02), times); o.covered < 1940 || o.cost() > 0.02 {
+	if o := play(NewArrivals(0.02, switchNs), times); o.covered < 1940 || o.cost() > 0.02 {
 		t.Errorf("%+v, cost %.4f", o, o.cost())
 	}
 }
@@ -78,7 +78,7 @@ func TestDriftIsFollowed(t *testing.T) {
 		interval *= 1.0002 // 2 % faster or slower a second
 		times = append(times, at)
 	}
-	if o := play(NewArrivals(0.02), times); o.covered < 3800 || o.cost() > 0.02 {
+	if o := play(NewArrivals(0.02, switchNs), times); o.covered < 3800 || o.cost() > 0.02 {
 		t.Errorf("%+v, cost %.4f", o, o.cost())
 	}
 }
@@ -92,7 +92,7 @@ func TestRepeatingBurstsArePredicted(t *testing.T) {
 			times = append(times, 1e9+float64(i)*50*ms+offset+20_000*random.Float64())
 		}
 	}
-	if o := play(NewArrivals(0.02), times); o.covered < 1350 || o.cost() > 0.02 {
+	if o := play(NewArrivals(0.02, switchNs), times); o.covered < 1350 || o.cost() > 0.02 {
 		t.Errorf("%+v, cost %.4f", o, o.cost())
 	}
 }
@@ -105,7 +105,7 @@ func TestIrregularArrivalsGiveNoHints(t *testing.T) {
 			at += random.ExpFloat64() * 1e9 / hz
 			times = append(times, at)
 		}
-		if o := play(NewArrivals(0.02), times); o.given > 0 {
+		if o := play(NewArrivals(0.02, switchNs), times); o.given > 0 {
 			t.Errorf("Poisson at %v Hz: %+v", hz, o)
 		}
 	}
@@ -117,14 +117,14 @@ func TestIrregularArrivalsGiveNoHints(t *testing.T) {
 		}
 		times = append(times, at)
 	}
-	if o := play(NewArrivals(0.02), times); o.cost() > 0.002 {
+	if o := play(NewArrivals(0.02, switchNs), times); o.cost() > 0.002 {
 		t.Errorf("random bursts: %+v, cost %.4f", o, o.cost())
 	}
 }
 
 // Confidence is earned slowly and lost at once.
 func TestConfidence(t *testing.T) {
-	a := NewArrivals(0.02)
+	a := NewArrivals(0.02, switchNs)
 	at, first := 1e9, 0
 	for i := range 100 {
 		at += 10 * ms
@@ -153,7 +153,7 @@ func TestConfidence(t *testing.T) {
 func TestOneMissedRequestDoesNotEndThePattern(t *testing.T) {
 	times := periodic(rand.New(rand.NewPCG(1, 2)), 100, 1000, 10_000)
 	times = append(times[:500], times[502:]...)
-	if o := play(NewArrivals(0.02), times); o.covered < 960 {
+	if o := play(NewArrivals(0.02, switchNs), times); o.covered < 960 {
 		t.Errorf("%+v", o)
 	}
 }
@@ -164,10 +164,10 @@ func TestTooExpensivePredictionsAreNotMade(t *testing.T) {
 	for i := range times {
 		times[i] = 1e9 + float64(i)*10*ms + 600*us*random.Float64()
 	}
-	if o := play(NewArrivals(0.0001), times); o.given > 5 {
+	if o := play(NewArrivals(0.0001, switchNs), times); o.given > 5 {
 		t.Errorf("%+v", o)
 	}
-	if o := play(NewArrivals(0.02), times); o.given < 900 || o.cost() > 0.02 {
+	if o := play(NewArrivals(0.02, switchNs), times); o.given < 900 || o.cost() > 0.02 {
 		t.Errorf("where more is allowed: %+v, cost %.4f", o, o.cost())
 	}
 }

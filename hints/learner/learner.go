@@ -9,6 +9,7 @@ import (
 // the announcement that fits best. Announcements that no request follows were no requests.
 type learner struct {
 	maxCost     float64
+	switchNs    float64 // what a hint saves at most
 	keys        map[uint64]*keyRecord
 	connections map[connection]*record
 	outstanding []announcement
@@ -64,8 +65,8 @@ const (
 	keptDelays      = 64
 )
 
-func newLearner(maxCost float64) *learner {
-	return &learner{maxCost: maxCost, keys: map[uint64]*keyRecord{}, connections: map[connection]*record{}}
+func newLearner(maxCost, switchNs float64) *learner {
+	return &learner{maxCost: maxCost, switchNs: switchNs, keys: map[uint64]*keyRecord{}, connections: map[connection]*record{}}
 }
 
 // announced takes note of an announcement.
@@ -160,7 +161,7 @@ func (l *learner) settle(i int, followed bool) {
 	}
 	c.add(followed)
 	if l.publish != nil {
-		l.publish(a.estimate, a.key, k.estimated(budget(l.maxCost, l.interval)))
+		l.publish(a.estimate, a.key, k.estimated(budget(l.maxCost, l.interval), l.switchNs))
 		l.publishFor(a.connection, c.likely(&k.record))
 	}
 }
@@ -183,11 +184,11 @@ func (k *keyRecord) middle() (middle, spread float64) {
 
 // estimated is when to expect work: as early as the cost of waiting allows. There is no estimate if half of the requests
 // would come before it.
-func (k *keyRecord) estimated(budget float64) estimate {
+func (k *keyRecord) estimated(budget, switchNs float64) estimate {
 	if len(k.delays) < enoughDelays || k.count == 0 {
 		return estimate{}
 	}
-	t, ok := aim(k.delays, budget)
+	t, ok := aim(k.delays, budget, switchNs)
 	if !ok {
 		return estimate{}
 	}

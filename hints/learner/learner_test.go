@@ -20,7 +20,7 @@ type event struct {
 }
 
 func newTraffic(maxCost float64) *traffic {
-	t := &traffic{l: newLearner(maxCost), estimates: map[uint64]estimate{}, likely: map[connection]float64{}}
+	t := &traffic{l: newLearner(maxCost, switchNs), estimates: map[uint64]estimate{}, likely: map[connection]float64{}}
 	t.l.publish = func(_ uint32, key uint64, e estimate) { t.estimates[key] = e }
 	t.l.publishFor = func(c connection, likely float64) { t.likely[c] = likely }
 	return t
@@ -161,7 +161,7 @@ func TestRequestsInParallel(t *testing.T) {
 }
 
 func TestLearnerIsBounded(t *testing.T) {
-	l := newLearner(0.02)
+	l := newLearner(0.02, switchNs)
 	for i := range 20000 {
 		at := uint64(i) * 1000
 		l.announced(announcement{at, uint64(i), uint32(i), connection{uint32(i), 0}})

@@ -14,6 +14,7 @@ const us = 1000
 
 const (
 	takesNs      = 190 * us // a switch to the program, and back
+	switchNs     = 200 * us // what is known of that
 	waitNs       = 500 * us // hints.wait_us
 	initialPart  = 0.5      // of a second's credit
 	offAtLeastNs = 100 * ms
@@ -152,7 +153,7 @@ func (g *gpu) arrived(at, runsNs float64) {
 // serve plays requests that come at these times, the first of which warm up.
 func serve(maxCost float64, arrivals []float64) *served {
 	const warmUp = 40
-	g, a := newGPU(maxCost), NewArrivals(maxCost)
+	g, a := newGPU(maxCost), NewArrivals(maxCost, switchNs)
 	for i, at := range arrivals {
 		g.arrived(at, 50*us)
 		if i == warmUp {
@@ -339,7 +340,7 @@ func http(n int, scatterNs, tailNs float64) (requests []httpRequest) {
 // serveHTTP plays requests that sockets announce.
 func serveHTTP(maxCost float64, requests []httpRequest) *served {
 	const runsNs, warmUp = ms, 100
-	g, l, e := newGPU(maxCost), newLearner(maxCost), estimate{}
+	g, l, e := newGPU(maxCost), newLearner(maxCost, switchNs), estimate{}
 	l.publish = func(_ uint32, _ uint64, published estimate) { e = published }
 	l.publishFor = func(connection, float64) {}
 	type event struct {

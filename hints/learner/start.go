@@ -42,17 +42,19 @@ func Start(o Options) {
 func SocketHooks() unsafe.Pointer { return C.gp_socket_hooks_table() }
 
 func learn(o Options) {
-	l := newLearner(o.MaxCost)
+	l := newLearner(o.MaxCost, 0)
 	l.publish = func(place uint32, key uint64, e estimate) {
 		C.gp_estimate_set(C.uint32_t(place), C.uint64_t(key), C.uint64_t(e.delayNs), C.uint64_t(e.validNs), C.uint32_t(e.likely*1e6))
 	}
 	l.publishFor = func(c connection, likely float64) {
 		C.gp_connection_likely(C.uint32_t(c.fd), C.uint32_t(c.generation), C.uint32_t(likely*1e6))
 	}
-	predictor := NewArrivals(o.MaxCost)
+	predictor := NewArrivals(o.MaxCost, 0)
 	var announcementsRead, arrivalsRead uint32
 	for {
 		seen := C.gp_arrivals_bell()
+		l.switchNs = float64(C.gp_hint_saves_ns()) // learnt meanwhile, on these GPUs
+		predictor.switchNs = l.switchNs
 		announced := announcements(&announcementsRead)
 		for _, a := range arrivals(&arrivalsRead) {
 			write(o.Log, a)

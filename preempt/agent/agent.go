@@ -328,6 +328,7 @@ func (a *agent) publish() {
 		a.segment.Ring() // higher levels tell of their windows, and of what these leave, from now on
 	}
 	a.own().Fallbacks.Store(uint32(a.lacking))
+	a.own().SwitchUs.Store(uint32(learntSwitch(a.gpu, a.toldSwitch()) / 1000))
 	a.own().Job.Store(a.core.job) // last: what is in force is known from here on
 	a.tellBLP()
 }

@@ -366,3 +366,33 @@ func TestBoostIsNeverTooShort(t *testing.T) {
 		}
 	}
 }
+
+// What most others have learnt of a switch counts, whatever one of them says; what this process says does not.
+func TestSwitchesAreTold(t *testing.T) {
+	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	slot, err := s.Claim(0, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &agent{segment: s, slot: slot}
+	a.own().SwitchUs.Store(77)
+	for _, c := range []struct {
+		says   uint32
+		wantNs uint64
+	}{{0, 0}, {90, 90_000}, {math.MaxUint32, math.MaxUint32 * 1000}, {100, 100_000}, {0, 100_000}, {1, 100_000}} {
+		slot++
+		s.Slot(slot).SwitchUs.Store(c.says)
+		s.Members.Or(1 << slot)
+		if got := a.toldSwitch(); got != c.wantNs {
+			t.Errorf("after %d: %d, want %d", c.says, got, c.wantNs)
+		}
+	}
+	s.Slot(slot + 1).SwitchUs.Store(5000) // no member
+	if got := a.toldSwitch(); got != 100_000 {
+		t.Errorf("beside one that is no member: %d", got)
+	}
+}

@@ -222,6 +222,12 @@ func setPeers(i int, p, counted peers, turnPeers int) {
 	C.gp_bridge_gpu_peers(C.int(i), count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable), C.uint64_t(p.lower), C.uint64_t(p.goingOn), C.uint64_t(p.same), C.uint64_t(p.higher))
 }
 
+// learntSwitch returns what a switch away from a lower level takes on a GPU, in nanoseconds, 0 until that is learnt. What others say (0:
+// nothing) counts until then.
+func learntSwitch(i int, toldNs uint64) uint64 {
+	return uint64(C.gp_bridge_gpu_switch_ns(C.int(i), C.uint64_t(toldNs)))
+}
+
 func arm(driver Driver, on bool) bool { return bool(C.gp_bridge_set_armed(driver.Armed, bit(on))) }
 
 // refusedHold returns why a context could not have a hold, once.

@@ -1,6 +1,11 @@
 package agent
 
-import "github.com/gpreempt/gpreempt/configs"
+import (
+	"math/bits"
+	"slices"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
 
 func init() { inForce[configs.Hold] = (*agent).canHold }
 
@@ -11,4 +16,20 @@ func (a *agent) canHold() bool {
 		a.setLacks(configs.FallbackNoHold, true)
 	}
 	return above && a.uses(configs.Hold) && a.lacking&configs.FallbackNoHold == 0
+}
+
+// toldSwitch is what a switch takes as most others on this GPU have learnt it, in nanoseconds; 0: none has. A few that lie move it only where
+// few have learnt it. What others were told they do not tell.
+func (a *agent) toldSwitch() uint64 {
+	var learnt []uint32
+	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
+		if us := a.segment.Slot(bits.TrailingZeros64(members)).SwitchUs.Load(); us != 0 {
+			learnt = append(learnt, us)
+		}
+	}
+	if len(learnt) == 0 {
+		return 0
+	}
+	slices.Sort(learnt)
+	return uint64(learnt[len(learnt)/2]) * 1000
 }

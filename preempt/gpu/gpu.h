@@ -21,6 +21,15 @@ uint64_t gp_gpu_busy_ns(struct gp_gpu *);
 void gp_gpu_attached(struct gp_gpu *);       // the segment is there: publishes a window that is open
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
+// switch.c
+uint64_t gp_switch_ns(struct gp_gpu *); // what a switch away from a lower level takes: as learnt, as others say, or usually
+uint64_t gp_switch_longest_ns(void);               // of the GPUs where there are lower levels
+uint64_t gp_switch_learnt(struct gp_gpu *);        // 0: not yet
+void gp_switch_told(struct gp_gpu *, uint64_t ns); // by others on this GPU, of whom nobody is trusted; 0: by none
+// For the watcher. The next switch is to be measured; and one was: it took longer than not_after_ns, and no longer than after_ns.
+bool gp_switch_sampled(struct gp_gpu *);
+void gp_switch_seen(struct gp_gpu *, uint64_t not_after_ns, uint64_t after_ns);
+
 // owed.c
 bool gp_gate_enter(struct gp_gpu *, uint64_t now); // false: launches pass for now
 bool gp_gate_owes(struct gp_gpu *, uint64_t now);  // whether they do by now

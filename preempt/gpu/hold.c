@@ -35,10 +35,12 @@ enum {
 enum { MOST_MOVES = 4 }; // of one hold; the first SM may have been learnt wrong
 
 // A probe was fetched within 12 us at p99 and 90 us at most beside running kernels (H100, 10000 probes); after a step the
-// engine is back within 400 us.
+// engine is back within 400 us. This is no switch but a write over the bus: where it takes longer a link ends in vain, twice at most, and
+// the next one takes over.
 static const uint64_t PROBE_EVERY_NS = 200 * 1000, PROBE_LATE_NS = 100 * 1000;
 static const uint64_t LOOK_EVERY_NS = 50 * 1000;
-enum { BEATS_A_LEASE = 4 };                      // at least
+static const uint64_t SAMPLE_EVERY_NS = 10 * 1000, SAMPLE_FOR_NS = 2000 * 1000; // looks for when a switch is over
+enum { BEATS_A_LEASE = 4 };                                                     // at least
 static const uint64_t END_LOOK_NS = 1000 * 1000; // a wake-up is never missed; this bounds what a peer in trouble costs
 
 // With fewer hardware channels than these, streams of the program were seen to stand behind a waiting link (H100, 1 to 33
@@ -284,11 +286,34 @@ static void step(struct gp_context *c, uint64_t now)
 // The chain's first link was seen to run: a switch took that long, if the GPU was taken from a lower level since the last one.
 static void count_switch(struct gp_context *c, uint64_t now)
 {
+	struct gp_hold *h = &c->hold;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 	uint64_t switches = slot ? slot->switches : 0;
-	if (slot && switches != c->hold.probe.switches)
-		gp_count_time(&slot->times.switches, since(now, c->hold.started_ns));
-	c->hold.probe.switches = switches;
+	if (slot && switches != h->probe.switches) {
+		gp_count_time(&slot->times.switches, since(now, h->started_ns));
+		if (h->probe.waited_ns && !h->probe.beside && gp_switch_sampled(c->gpu))
+			gp_switch_seen(c->gpu, since(h->probe.waited_ns, h->started_ns), since(gp_now_ns(), h->started_ns));
+	}
+	h->probe.switches = switches;
+}
+
+// The chain's first link was seen not to run. Where another process's window is open, it may wait for that one.
+static void wait_for_switch(struct gp_context *c, uint64_t now)
+{
+	struct gp_gpu *g = c->gpu;
+	struct gp_segment *s = g->segment;
+	c->hold.probe.waited_ns = now;
+	c->hold.probe.beside |= s && gp_windows_open(s, g->same | g->higher);
+}
+
+// A switch that is to be measured is under way.
+static bool measures_switch(struct gp_context *c, uint64_t now)
+{
+	const struct gp_hold *h = &c->hold;
+	const struct gp_slot *slot = gp_own_slot(c->gpu);
+	bool begun = h->probe.chain == h->chain && (h->probe.begun_ns || h->probe.stepped_to);
+	return !begun && since(now, h->started_ns) < SAMPLE_FOR_NS && slot && slot->switches != h->probe.switches &&
+	       gp_switch_sampled(c->gpu);
 }
 
 // Looks whether the hold, which is armed, stands in the way of what it is for.
@@ -299,8 +324,8 @@ static void look(struct gp_context *c, uint64_t now, bool unfinished)
 	if (h->probe.chain != h->chain) {
 		h->probe.chain = h->chain;
 		h->probe.missed = h->probe.stepped_to = 0;
-		h->probe.asked = false;
-		h->probe.begun_ns = 0;
+		h->probe.asked = h->probe.beside = false;
+		h->probe.begun_ns = h->probe.waited_ns = 0;
 		h->probe.stepped_ns = h->started_ns;
 	}
 	if (h->word[EXPIRED] == h->chain) { // the lease ran out, and what hindered the watcher is over
@@ -310,8 +335,11 @@ static void look(struct gp_context *c, uint64_t now, bool unfinished)
 		return;
 	}
 	bool ran = h->probe.begun_ns || h->probe.stepped_to; // since an earlier look, or an earlier link did
-	if (!link_runs(h, now))
+	if (!link_runs(h, now)) {
+		if (!ran)
+			wait_for_switch(c, now);
 		return;
+	}
 	if (!ran)
 		count_switch(c, now);
 	uint64_t unchecked = since(now, h->probe.stepped_ns > c->unfinished_ns ? h->probe.stepped_ns : c->unfinished_ns);
@@ -352,6 +380,8 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 			gp_driver.cuCtxPopCurrent(&popped);
 		}
 	}
+	if (h->state == GP_HOLD_ARMED && measures_switch(c, now))
+		return SAMPLE_EVERY_NS;
 	return unfinished ? LOOK_EVERY_NS : gp_settings.hold_step_ns / BEATS_A_LEASE;
 }
 

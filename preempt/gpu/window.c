@@ -22,11 +22,11 @@ enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4 };
 
 static const uint64_t POLL_NS = 50 * 1000; // how often the watcher asks about unfinished work
 static const uint64_t TURN_GRACE_NS =
-	2 * 1000 * 1000; // idle time after which a turn is handed on: a hand-over costs about 1 ms
+	2 * 1000 *
+	1000; // idle time after which a turn is handed on: a hand-over costs about 1 ms, two calls of the resource manager
 static const uint64_t TURN_POLL_NS = 500 * 1000;
 static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
-static const uint64_t SWITCH_COST_NS = 200 * 1000; // a context switch on an H200
-static const uint64_t SWITCH_WEIGHT = 25;          // a switch in a request hurts this much more than BE time lost
+static const uint64_t SWITCH_WEIGHT = 25; // a switch in a request hurts this much more than BE time lost
 
 static bool any_busy(struct gp_segment *s, uint64_t slots)
 {
@@ -392,7 +392,7 @@ static uint64_t grace(struct gp_context *c)
 {
 	if (gp_settings.level == LOWEST_LEVEL || !c->gpu->lower_peers)
 		return TURN_GRACE_NS;
-	uint64_t best = gp_settings.grace_max_ns, best_cost = UINT64_MAX;
+	uint64_t best = gp_settings.grace_max_ns, best_cost = UINT64_MAX, cut = gp_switch_ns(c->gpu) * SWITCH_WEIGHT;
 	uint32_t samples = 0;
 	for (int i = 0; i < GP_GAP_BUCKETS; i++)
 		samples += c->gaps[i];
@@ -406,7 +406,7 @@ static uint64_t grace(struct gp_context *c)
 			limit = gp_settings.grace_max_ns;
 		for (int i = 0; i < GP_GAP_BUCKETS; i++) {
 			uint64_t gap = (1000ull << i) * 3 / 4; // middle of the bucket
-			cost += c->gaps[i] * (gap < limit ? gap : limit + SWITCH_COST_NS * SWITCH_WEIGHT);
+			cost += c->gaps[i] * (gap < limit ? gap : limit + cut);
 		}
 		if (cost < best_cost) {
 			best_cost = cost;

@@ -1,4 +1,4 @@
-// window_test.c - with preempt/gpu/window.c preempt/process/process.c
+// window_test.c - with preempt/gpu/window.c preempt/gpu/switch.c preempt/process/process.c
 //
 // Memory that takes the place of other memory leaves its own place to whoever maps something there, at once. What windows leave, and what
 // is learnt from them.
@@ -522,11 +522,42 @@ static void mend(void)
 	munmap(view, sizeof *view);
 }
 
+// How long a window stays open after its last work depends on what a switch takes: of gaps of which a few are short, the short ones are
+// waited for where they would cost a dear switch each.
+static void wait_for_more(void)
+{
+	struct gp_gpu *g = &gp_gpu[1];
+	struct gp_context *c = &gp_context[3];
+	struct gp_view *view = map(0);
+	enum { US = 1000, SHORT = 9, LONG = 14 }; // buckets: 384 us, 12 ms
+
+	pthread_spin_init(&g->lock, 0);
+	g->segment = &view->segment;
+	g->lower_peers = 1;
+	gp_settings.grace_min_ns = 20 * US;
+	gp_settings.grace_max_ns = 500 * US;
+	c->gpu = g;
+	c->handle = (CUcontext)c;
+	c->gaps[SHORT] = 10;
+	c->gaps[LONG] = 40;
+	gp_window_open(c, NULL);
+	c->idle_since_ns = 77;
+	for (uint64_t ns = 30 * US; ns < 1000 * US; ns += 200 * US) {
+		for (int i = 0; i < 32; i++)
+			gp_switch_seen(g, ns, ns);
+		CHECK(gp_window_watch(c, 77) == (ns == 30 * US ? 20 * US : 500 * US));
+	}
+	gp_window_drop(c);
+	c->handle = NULL;
+	munmap(view, sizeof *view);
+}
+
 int main(void)
 {
 	leave();
 	learn();
 	mend();
+	wait_for_more();
 	struct gp_gpu *g = &gp_gpu[0];
 	struct gp_view *view = map(1);
 

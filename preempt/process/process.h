@@ -99,6 +99,8 @@ struct gp_hold {
 		uint32_t missed; // steps that a probe asked for in vain, in this chain
 		uint32_t chain;  // the chain that the rest is about
 		uint64_t sent_ns, begun_ns, stepped_ns;
+		uint64_t waited_ns;  // when the first link was last seen not to run; 0: it was not
+		bool beside;         // a window of another process, which is no lower level's, was open then
 		uint32_t stepped_to; // sequence of the link that took over at the last step
 		uint64_t switches;   // of the slot, when a first link was last seen to run
 		bool asked;          // a probe asked for the last step

@@ -114,7 +114,7 @@ func (s *Slot) forget() {
 	}
 	s.Asked.Store(0)
 	s.HintsOff.Store(0)
-	s.HintSwitchUs.Store(0)
+	s.SwitchUs.Store(0)
 	s.HintSpunNs.Store(0)
 }
 

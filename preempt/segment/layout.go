@@ -19,7 +19,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 9
+	Version = 10
 	Slots   = 64
 	Levels  = 8
 
@@ -259,11 +259,12 @@ type State struct {
 	Asked       atomic.Uint64 // see Request
 
 	SlotCounters[atomic.Uint64]
-	Pad0   [48]byte
-	Memory MemoryCounters[atomic.Uint64]
-	Pad1   [linesAt - 504]byte
-	Line   [lines]Line // see LineOf
-	Pad2   [pageSize - linesAt - lines*64]byte
+	SwitchUs atomic.Uint32 // what a switch away from a lower level takes, as learnt; 0: not yet
+	Pad0     [44]byte
+	Memory   MemoryCounters[atomic.Uint64]
+	Pad1     [linesAt - 504]byte
+	Line     [lines]Line // see LineOf
+	Pad2     [pageSize - linesAt - lines*64]byte
 }
 
 // Has says whether a mechanism is in force.
@@ -283,16 +284,14 @@ type Slot struct {
 	Stop    StopCounters[atomic.Uint64]
 
 	Uncounted atomic.Uint32 // 1: launches are not counted, since nobody needs to know of them: Busy says nothing
-	Pad4      [4]byte
 
-	HintsOff     atomic.Uint32
-	HintSwitchUs atomic.Uint32
-	HintSpunNs   atomic.Uint64
-	Hint         [HintRoom]HintCounters[atomic.Uint64]
-	Width        WidthCounters[atomic.Uint64]
-	Pad5         [48]byte
-	Times        SlotTimes[atomic.Uint64]
-	Pad6         [pageSize - 1632]byte
+	HintsOff   atomic.Uint32
+	HintSpunNs atomic.Uint64
+	Hint       [HintRoom]HintCounters[atomic.Uint64]
+	Width      WidthCounters[atomic.Uint64]
+	Pad4       [56]byte
+	Times      SlotTimes[atomic.Uint64]
+	Pad5       [pageSize - 1632]byte
 }
 
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.

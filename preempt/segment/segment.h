@@ -16,7 +16,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 9u
+#define GP_SEGMENT_VERSION 10u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -219,7 +219,8 @@ struct gp_slot {
 	_Atomic uint64_t boosts;       // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
 	_Atomic uint64_t busy_ns; // time with unfinished work (kept while peers of the same level live)
-	uint8_t pad0[48];
+	_Atomic uint32_t switch_us; // what a switch away from a lower level takes on this GPU, as this process learnt it; 0: not yet
+	uint8_t pad0[44];
 	struct gp_memory_counters memory;
 	uint8_t pad1[GP_LINES_AT - 504];
 	// One of them is the slot's, by its number: hot lines at one place in each page would share one set of the L1 cache.
@@ -233,15 +234,13 @@ struct gp_slot {
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
 	_Atomic uint32_t uncounted; // 1: launches are not counted, since nobody needs to know of them: busy says nothing
-	uint8_t pad4[4];
 	_Atomic uint32_t hints_off;                 // bit set of sources that are switched off now
-	_Atomic uint32_t hint_switch_us;            // what a switch away from a lower level takes here, as learnt
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
 	struct gp_width_counters width;
-	uint8_t pad5[48];
+	uint8_t pad4[56];
 	struct gp_slot_times times;
-	uint8_t pad6[GP_PAGE - 1632];
+	uint8_t pad5[GP_PAGE - 1632];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)

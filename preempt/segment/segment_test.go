@@ -903,7 +903,7 @@ func TestSnapshots(t *testing.T) {
 	slot.Hint[3].Wrong.Store(1)
 	slot.Hint[3].WaitedNs.Store(1000)
 	slot.HintsOff.Store(1<<3 | 1<<31)
-	slot.HintSwitchUs.Store(190)
+	slot.SwitchUs.Store(190)
 	slot.HintSpunNs.Store(5000)
 	slot.Name = [32]byte{'a', 0x1b, '[', 'b'}
 	for i := range words(&slot.Memory) {
@@ -939,7 +939,7 @@ func TestSnapshots(t *testing.T) {
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"}, InForce: configs.Timeslice | configs.Turns | 1<<9, Lacks: configs.FallbackNoHold,
 		Counters: Counters{Windows: 9, GateWaits: 5},
 		Times:    Times{Drains: Histogram[uint64]{SumNs: 77}, Stops: Histogram[uint64]{Buckets: [TimeBuckets]uint64{TimeBuckets - 1: 78}}},
-		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, HintSwitchUs: 190, HintSpunNs: 5000,
+		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, SwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
 			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
 		Width:      &Width{64, WidthCounters[uint64]{2, 7, 8}},

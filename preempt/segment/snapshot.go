@@ -55,9 +55,9 @@ type Peer struct {
 	Counters       Counters          `json:"counters"`
 	Times          Times             `json:"times"`
 	Hints          []Hints           `json:"hints"`
-	HintSwitchUs   uint32            `json:"hint_switch_us"` // learnt; 0 until then
-	HintSpunNs     uint64            `json:"hint_spun_ns"`   // processor time
-	BLP            *BLP              `json:"blp,omitempty"`  // where kernels were loaded or launched for it
+	SwitchUs       uint32            `json:"switch_us"`     // what a switch away from a lower level takes here, as learnt; 0: not yet
+	HintSpunNs     uint64            `json:"hint_spun_ns"`  // processor time
+	BLP            *BLP              `json:"blp,omitempty"` // where kernels were loaded or launched for it
 	Width          *Width            `json:"width,omitempty"`
 	MemoryTurn     bool              `json:"memory_turn"`
 	Memory         *Memory           `json:"memory,omitempty"` // where memory swaps
@@ -113,7 +113,7 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
 			Times:       p.ReadTimes(),
-			Hints:       p.Hints(), HintSwitchUs: p.HintSwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
+			Hints:       p.Hints(), SwitchUs: p.SwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
 			Width:      p.ReadWidth(i),
 			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
 		}

@@ -239,7 +239,7 @@ func TestHintsOfTheNewestProcess(t *testing.T) {
 		}
 		p := s.Slot(slot)
 		p.Hint[4].Given.Store(uint64(i + 1))
-		p.HintSwitchUs.Store(190)
+		p.SwitchUs.Store(190)
 		p.HintSpunNs.Store(5)
 	}
 	h := look()

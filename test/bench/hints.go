@@ -200,7 +200,7 @@ func hintsIn(directory string) (found *result.Hints) {
 	for _, snapshot := range snapshots {
 		for _, p := range snapshot.Peers {
 			if p.Level == 0 && p.StartedNs >= started {
-				started, found = p.StartedNs, &result.Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}
+				started, found = p.StartedNs, &result.Hints{SwitchUs: p.SwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}
 			}
 		}
 	}

@@ -153,7 +153,7 @@ func hintsOf(config string, pid int) (*result.Hints, error) {
 	if err != nil || p == nil {
 		return &result.Hints{}, err
 	}
-	return &result.Hints{SwitchUs: p.HintSwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}, nil
+	return &result.Hints{SwitchUs: p.SwitchUs, SpunNs: p.HintSpunNs, Sources: p.Hints}, nil
 }
 
 // followParts adds what became of the GPU parts' hints: how many had which, and the slowest. A part that came while the GPU

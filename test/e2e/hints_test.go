@@ -70,7 +70,7 @@ func TestExplicitHints(t *testing.T) {
 				before := m.hintsOf(lc, "explicit")
 				var listened, atOnce int
 				lc.ask(fmt.Sprintf("hinted 30 %d 20000", aheadUs), "listened %d at once %d", &listened, &atOnce)
-				h, us := m.settled(lc, "explicit", before.Given+30), m.peer(lc).HintSwitchUs
+				h, us := m.settled(lc, "explicit", before.Given+30), m.peer(lc).SwitchUs
 				t.Logf("%d were listened to, %d carried out at once, %+v, before %+v; a switch takes %d us", listened, atOnce, h, before, us)
 				return listened == 30 && h.Given == before.Given+30 && h.Hit >= before.Hit+15 && h.SavedNs > 0 && h.WaitedNs > 0 && !h.Off &&
 					us <= 1000 && (us > 0 || aheadUs != 1000) && (atOnce >= 15 || aheadUs != 100)

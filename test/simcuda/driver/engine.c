@@ -210,7 +210,7 @@ uint64_t engine_next(const struct engine *e)
 static void begin_switch(struct engine *e, int to, bool busy)
 {
 	e->next = to;
-	e->switch_end = e->at + (busy ? machine.switch_busy_ns : machine.switch_idle_ns);
+	e->switch_end = e->at + (busy ? sim_switch_ns() : machine.switch_idle_ns);
 	e->contended = e->dry = e->turned = 0;
 	e->switches++;
 }

@@ -203,6 +203,12 @@ uint64_t sim_look_ns(void)
 	return setting(&ns, "SIMCUDA_LOOK_US", 1000, machine.look_ns);
 }
 
+uint64_t sim_switch_ns(void)
+{
+	static _Atomic uint64_t ns = UINT64_MAX;
+	return setting(&ns, "SIMCUDA_SWITCH_US", 1000, machine.switch_busy_ns);
+}
+
 void sim_doorbell(const struct kernel *k)
 {
 	static _Atomic uint64_t gap = UINT64_MAX;
