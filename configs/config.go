@@ -24,7 +24,7 @@ import (
 type Config struct {
 	Mechanisms Mechanisms
 	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs, EqualsUs uint64 }
-	Window     struct{ GraceMinUs, GraceMaxUs uint64 }
+	Window     struct{ GraceMinUs, GraceMaxUs, GraceEqualsUs uint64 }
 	Hold       struct {
 		MaxMs, StepUs      uint64
 		Chain              int
@@ -280,6 +280,7 @@ var settings = slices.Concat([]setting{
 	integer("timeslice.equals_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.EqualsUs }),
 	integer("window.grace_min_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMinUs }),
 	integer("window.grace_max_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMaxUs }),
+	integer("window.grace_equals_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceEqualsUs }),
 	integer("hold.max_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Hold.MaxMs }),
 	integer("hold.step_us", 500, 1_000_000, "us", func(c *Config) *uint64 { return &c.Hold.StepUs }),
 	integer("hold.chain", 1, 8, "kernels", func(c *Config) *int { return &c.Hold.Chain }),

@@ -15,7 +15,7 @@ import (
 func TestDefault(t *testing.T) {
 	want := Config{Mechanisms: Mechanisms{Auto: true}}
 	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs, want.Timeslice.EqualsUs = 1, 100000, 2048, 16000
-	want.Window.GraceMinUs, want.Window.GraceMaxUs = 20, 500
+	want.Window.GraceMinUs, want.Window.GraceMaxUs, want.Window.GraceEqualsUs = 20, 500, 500
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000

@@ -59,6 +59,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
 	settings.grace_min_ns = C.uint64_t(config.Window.GraceMinUs * 1e3)
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
+	settings.grace_equals_ns = C.uint64_t(config.Window.GraceEqualsUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
 	if m.Use(configs.Timeslice) {
 		settings.fair_us = C.uint64_t(config.Timeslice.FairUs)

@@ -386,13 +386,19 @@ void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns)
 	}
 }
 
+// Windows are open for less where another process of this level waits. None rings when it opens its window.
+static bool heeds_equals(struct gp_gpu *g) { return g->same && gp_settings.grace_equals_ns < gp_settings.grace_max_ns; }
+
 // The grace period, nanoseconds, from the idle gaps seen. A window that closes too early costs the request's next submission a
 // context switch. One that closes too late costs the lower levels GPU time.
 static uint64_t grace(struct gp_context *c)
 {
 	if (gp_settings.level == LOWEST_LEVEL || !c->gpu->lower_peers)
 		return TURN_GRACE_NS;
-	uint64_t best = gp_settings.grace_max_ns, best_cost = UINT64_MAX, cut = gp_switch_ns(c->gpu) * SWITCH_WEIGHT;
+	uint64_t most = gp_settings.grace_max_ns;
+	if (heeds_equals(c->gpu) && gp_equals_open(c->gpu))
+		most = gp_settings.grace_equals_ns;
+	uint64_t best = most, best_cost = UINT64_MAX, cut = gp_switch_ns(c->gpu) * SWITCH_WEIGHT;
 	uint32_t samples = 0;
 	for (int i = 0; i < GP_GAP_BUCKETS; i++)
 		samples += c->gaps[i];
@@ -402,8 +408,8 @@ static uint64_t grace(struct gp_context *c)
 		uint64_t limit = 1000ull << t, cost = 0;
 		if (limit < gp_settings.grace_min_ns)
 			limit = gp_settings.grace_min_ns;
-		if (limit > gp_settings.grace_max_ns)
-			limit = gp_settings.grace_max_ns;
+		if (limit > most)
+			limit = most;
 		for (int i = 0; i < GP_GAP_BUCKETS; i++) {
 			uint64_t gap = (1000ull << i) * 3 / 4; // middle of the bucket
 			cost += c->gaps[i] * (gap < limit ? gap : limit + cut);
@@ -504,7 +510,7 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 	}
 	uint64_t wait = grace(c), passed = now > idle_since ? now - idle_since : 0;
 	if (passed < wait)
-		return wait - passed;
+		return wait - passed > POLL_NS && heeds_equals(c->gpu) ? POLL_NS : wait - passed;
 	if (!close_window(c))
 		return poll;
 	c->overflow = 0;

@@ -535,7 +535,7 @@ static void wait_for_more(void)
 	g->segment = &view->segment;
 	g->lower_peers = 1;
 	gp_settings.grace_min_ns = 20 * US;
-	gp_settings.grace_max_ns = 500 * US;
+	gp_settings.grace_max_ns = gp_settings.grace_equals_ns = 500 * US;
 	c->gpu = g;
 	c->handle = (CUcontext)c;
 	c->gaps[SHORT] = 10;
@@ -547,7 +547,26 @@ static void wait_for_more(void)
 			gp_switch_seen(g, ns, ns);
 		CHECK(gp_window_watch(c, 77) == (ns == 30 * US ? 20 * US : 500 * US));
 	}
-	gp_window_drop(c);
+
+	// Beside an equal that may wait for the GPU it is no longer than the settings say. Nobody tells of that: the watcher looks soon enough.
+	g->same = 1ull << 9;
+	gp_line_of(g->segment, 9)->window_opened_ns = 1;
+	gp_settings.grace_equals_ns = 500 * US;
+	CHECK(gp_window_watch(c, 77) == 500 * US);
+	gp_settings.grace_equals_ns = 400 * US;
+	CHECK(gp_window_watch(c, 77) == 50 * US); // 400, but looks again
+	gp_settings.grace_equals_ns = 30 * US;    // no pause is as short: it need not wait at all
+	CHECK(gp_window_watch(c, 77) == 20 * US);
+	gp_settings.grace_equals_ns = 10 * US; // below grace_min_us
+	CHECK(gp_window_watch(c, 77) == 10 * US);
+	gp_line_of(g->segment, 9)->window_opened_ns = 0;
+	CHECK(gp_window_watch(c, 77) == 50 * US && c->open); // 500, but looks again
+	gp_line_of(g->segment, 8)->window_opened_ns = 1;     // is no equal
+	CHECK(gp_window_watch(c, 77) == 50 * US);
+	gp_line_of(g->segment, 9)->window_opened_ns = 1;
+	c->seen_activity = c->activity;
+	CHECK(gp_window_watch(c, 77 + 11 * US) == 0 && !c->open);
+	g->same = 0;
 	c->handle = NULL;
 	munmap(view, sizeof *view);
 }

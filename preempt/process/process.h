@@ -170,7 +170,7 @@ struct gp_settings {
 	_Atomic double own_share;     // and this: what this process gets at least
 	uint64_t hold_step_ns;
 	uint32_t hold_synchronize; // the hold stays while the program waits for a context
-	uint64_t grace_min_ns, grace_max_ns;
+	uint64_t grace_min_ns, grace_max_ns, grace_equals_ns;
 	double lower_share; // share.min_be, for lower levels
 	uint64_t fair_us;   // the timeslice of one who takes no turns; 0: none is set
 	uint32_t hints;     // 1 once hints are taken

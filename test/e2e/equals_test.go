@@ -1,0 +1,169 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// waited lists when processes had waited for a kernel, in the order in which that was over, from a byte of the driver's trace on.
+func waited(t *testing.T, trace string, from int64) (pids []int) {
+	t.Helper()
+	text, err := os.ReadFile(trace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text[from:])) {
+		var ns uint64
+		var pid, thread int
+		var what, name string
+		if _, err := fmt.Sscan(line, &ns, &pid, &thread, &what, &name); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if what == "end" && name == "cuStreamSynchronize" {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// cut is how many of a process's requests, of so many kernels each, another one's work came between.
+func cut(pids []int, pid, kernels int) (cuts int) {
+	own, others := 0, false
+	for _, p := range pids {
+		if p != pid {
+			others = others || own%kernels != 0
+			continue
+		}
+		if own++; own%kernels == 0 {
+			if others {
+				cuts++
+			}
+			others = false
+		}
+	}
+	return cuts
+}
+
+// Requests of equals that last as long as the slice, or longer, cut each other; shorter ones come one after the other. With a slice as long
+// as a request may keep the GPU it is first come, first served.
+func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	const requests, kernels, kernelUs = 8, 20, 1000
+	// A slow machine neither closes a window between two kernels nor makes a lease run out.
+	const settings = "[timeslice]\nequals_us = %d\n[window]\ngrace_min_us = 2000\ngrace_max_us = 2000\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
+	for _, c := range []struct {
+		equalsUs    int
+		least, most int // requests that are cut
+	}{{100_000, 0, 0}, {2048, requests / 2, requests}} {
+		t.Run(fmt.Sprintf("slices of %d us", c.equalsUs), func(t *testing.T) {
+			trace := filepath.Join(t.TempDir(), "trace")
+			m := newMachine(t, fmt.Sprintf(settings, c.equalsUs), "SIMCUDA_TRACE="+trace)
+			_, first := m.sharing()
+			second := m.start("lc")
+			m.joined(second)
+			for _, p := range []*process{first, second} {
+				m.until("both have holds and the slice of equals", func() bool {
+					p.request(2, 2, "stream")
+					peer := m.peer(p)
+					return peer.Counters.Holds > 0 && peer.TimesliceUs == uint32(c.equalsUs)
+				})
+			}
+			m.until("requests are cut, or not", func() bool { // where the machine is not slow
+				info, err := os.Stat(trace)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, p := range []*process{first, second} {
+					p.say("lc %d %d %d 10000 stream", requests, kernels, kernelUs)
+				}
+				first.hear()
+				second.hear()
+				pids := waited(t, trace, info.Size())
+				of, us := cut(pids, first.pid(), kernels), cut(pids, second.pid(), kernels)
+				t.Logf("of %d requests each, %d and %d were cut", requests, of, us)
+				return min(of, us) >= c.least && max(of, us) <= c.most
+			})
+		})
+	}
+}
+
+// An equal that is stopped in the middle of a request keeps the GPU for as long as its hold's lease and its slice last, not until it goes on.
+func TestStoppedEqualDelaysRequestsForABoundedTime(t *testing.T) {
+	t.Parallel()
+	const slice = 100 * time.Millisecond
+	m := newMachine(t, fmt.Sprintf("[timeslice]\nequals_us = %d\n[hints]\ncopy = false\narrival = false\n", slice.Microseconds()))
+	be, going := m.sharing()
+	stopped := m.start("lc")
+	m.joined(stopped)
+	for _, p := range []*process{going, stopped} {
+		m.until("both have holds and the slice of equals", func() bool {
+			p.request(2, 2, "stream")
+			peer := m.peer(p)
+			return peer.Counters.Holds > 0 && peer.TimesliceUs == uint32(slice.Microseconds())
+		})
+	}
+	stopped.say("lc 1 100000 1000 1000 stream")
+	t.Cleanup(func() { stopped.signal(syscall.SIGCONT) })
+	m.until("a request waits for a slice at most, whenever the other one is stopped", func() bool { // where the machine is not slow
+		for range 6 {
+			stopped.signal(syscall.SIGCONT)
+			from := segment.Now()
+			m.until("the other one is in the middle of a request", func() bool {
+				peer := m.peer(stopped)
+				return peer.WindowOpen && peer.HeartbeatAgeNs < segment.Now()-from // it goes on
+			})
+			stopped.stop()
+			took, _ := going.request(1, 3, "stream")
+			t.Logf("it takes %v", took)
+			if took > 2*slice || !m.peer(stopped).WindowOpen {
+				return false
+			}
+		}
+		return true
+	})
+	n := be.count()
+	m.until("BE goes on", func() bool { return be.count() > n })
+}
+
+// A window that only waits for more work of its process is short where an equal waits for the GPU.
+func TestWindowsMakeWayForEquals(t *testing.T) {
+	t.Parallel()
+	const settings = "[timeslice]\nequals_us = 100000\n[window]\ngrace_min_us = 300000\ngrace_max_us = 300000\ngrace_equals_us = %d\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
+	for _, c := range []struct {
+		graceUs     int
+		least, most time.Duration
+	}{{300_000, 40 * time.Millisecond, time.Second}, {1000, 0, 20 * time.Millisecond}} {
+		t.Run(fmt.Sprintf("%d us", c.graceUs), func(t *testing.T) {
+			m := newMachine(t, fmt.Sprintf(settings, c.graceUs))
+			_, busy := m.sharing()
+			waits := m.start("lc")
+			m.joined(waits)
+			for _, p := range []*process{busy, waits} {
+				m.until("both have holds and the slice of equals", func() bool {
+					p.request(2, 2, "stream")
+					peer := m.peer(p)
+					return peer.Counters.Holds > 0 && peer.TimesliceUs == 100_000
+				})
+			}
+			m.until("requests beside a window without work take as long as that is open, or a slice", func() bool { // where the machine is not slow
+				for range 5 {
+					m.until("the windows are closed", func() bool { return !m.peer(waits).WindowOpen && !m.peer(busy).WindowOpen })
+					busy.request(1, 1, "stream")
+					took, _ := waits.request(1, 1, "stream")
+					t.Logf("%v", took)
+					if took < c.least || took > c.most {
+						return false
+					}
+				}
+				return true
+			})
+		})
+	}
+}
