@@ -207,6 +207,8 @@ static void leave_it(bool for_memory)
 	uint64_t patience = gp_request_patience_ns;
 	late = 0;
 	starved = for_memory;
+	if (for_memory)
+		gp_request_patience_ns = UINT64_MAX;
 	stands_still = true;
 	CHECK(loads_as_it_came() && late);
 	CHECK(loads_as_it_came()); // and nobody waits again
