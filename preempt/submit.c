@@ -10,7 +10,7 @@
 #include <limits.h>
 
 // Waits while a higher level has its window open. Memory may move meanwhile: it is that level which may want the room.
-static void gate(struct gp_gpu *g)
+static void gate(struct gp_gpu *g, const struct gp_operation *o)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
@@ -22,9 +22,9 @@ static void gate(struct gp_gpu *g)
 	uint32_t inside = gp_memory_step_out();
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced &&
-	       !(counted && gp_gate_owes(g, now))) {
-		bool watched = gp_images_rewritten;      // a module was loaded meanwhile
-		uint64_t most = gp_settings.max_hold_ns; // a broker may change it
+	       !(counted && gp_gate_owes(g, now)) && !gp_blp_logs(o)) { // a window may leave SMs some time after it opened
+		bool watched = gp_images_rewritten;                     // a module was loaded meanwhile
+		uint64_t most = gp_settings.max_hold_ns;                // a broker may change it
 		if (now - began > most && !watched) {
 			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
@@ -76,9 +76,8 @@ static void prepare(struct gp_operation *o)
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)
 		g->ignored &= gp_windows_open(segment, g->ignored); // the next window counts again
-	if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) &&
-	    !(o->work == GP_KERNEL && gp_code_of(o->launch.function) && gp_blp_logs(c)))
-		gate(g);
+	if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
+		gate(g, o);
 	o->follows = gp_holds(c) && !gp_all_complete(c);
 	struct gp_stream *stream = gp_find_stream(c, o->stream, true);
 	if (stream)

@@ -486,6 +486,15 @@ static bool another_tainted(const struct gp_operation *o)
 	return any;
 }
 
+void blp_wait_as_at_gate(const struct gp_operation *o, struct gp_domain *d)
+{
+	pthread_mutex_lock(&d->lock);
+	if (d->epoch % 2)
+		blp_begin_late(o->handle);
+	blp_wait_resumed(d, blp_patience());
+	pthread_mutex_unlock(&d->lock);
+}
+
 void blp_barrier(struct gp_operation *o)
 {
 	// The driver orders launches of one instance on all streams: one ahead may be behind a taint.

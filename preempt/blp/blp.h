@@ -74,8 +74,9 @@ enum gp_blp_reason {
 	GP_BLP_HELD = 4,   // the program asked for no new launches: queued work runs, unless another bit is set
 };
 
-// Whether launches need not wait at the gate: the context's domain is stopped, or about to be, and logs them.
-bool gp_blp_logs(struct gp_context *);
+// Whether an operation need not wait at the gate while a window is open: its domain is stopped, or about to be, and the log takes it.
+// Only where the window leaves SMs it takes more than kernels: where nothing goes on, all that comes waits as well at the gate.
+bool gp_blp_logs(const struct gp_operation *);
 
 // Waits until the launches that come before new work of the stream are complete, or will not be cut any more: for a call that only
 // has to come behind them.

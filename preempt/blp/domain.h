@@ -508,6 +508,8 @@ extern _Atomic uint32_t blp_unmet;
 void blp_pass(struct gp_operation *);
 void blp_passed(struct gp_operation *);
 void blp_barrier(struct gp_operation *);
+// Waits until the domain goes on, within a patience: a launch that did not wait at the gate, and that the log does not take after all.
+void blp_wait_as_at_gate(const struct gp_operation *, struct gp_domain *);
 void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
 
 // thread.c, under gp_domain.lock
@@ -520,7 +522,8 @@ void blp_enter_own(struct blp_stream *);
 void blp_pass_own(struct gp_domain *);
 
 // graph.c
-bool blp_launch_graph(struct gp_operation *);   // false: the graph is a barrier
+bool blp_launch_graph(struct gp_operation *);                               // false: the graph is a barrier
+bool blp_logs_graph(const struct gp_operation *, const struct gp_domain *); // it has a twin there
 void blp_graph_launched(struct gp_operation *); // the program's own instance ran, though it has a twin
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
 CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead); // before what the stream gets next
@@ -530,8 +533,9 @@ void blp_graphs_leave(CUstream); // it is about to be destroyed
 
 // stop.c, under gp_domain.control
 bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
-void blp_widen(struct gp_domain *);    // stops what runs narrow
-bool blp_unfreeze(struct gp_domain *); // what was cut may go on where it was. False: the driver refused
+void blp_widen(struct gp_domain *);       // stops what runs narrow
+bool blp_unfreeze(struct gp_domain *);    // what was cut may go on where it was. False: the driver refused
+uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave; without a lock
 struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
 
 // relaunch.c, under gp_domain.lock
@@ -578,7 +582,8 @@ CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_d
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
 // fill.c
-bool blp_fill(struct gp_operation *); // carries a memset or copy out by a kernel; false: it could not
+bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
+bool blp_may_fill(const struct gp_operation *); // whether it could
 
 // event.c
 // An event is recorded on a stream, or a stream waits for one. True: that is carried out, now or later. False: the driver's

@@ -58,9 +58,17 @@ static uint32_t repeated(uint32_t value, uint32_t element_bytes)
 				    value;
 }
 
-static bool fill_in_context(struct gp_operation *o)
+// A memset or copy, as its kernel gets it.
+struct fill {
+	struct rows to, from;
+	size_t width, height; // in bytes, and rows
+	bool copies;
+};
+
+// False: it is left to the driver.
+static bool read_fill(const struct gp_operation *o, struct fill *f)
 {
-	struct gp_context *c = o->context;
+	const struct gp_context *c = o->context;
 	struct rows to = {o->memory.to, o->memory.to_pitch}, from = {o->memory.from, 0};
 	size_t width, height = o->memory.height;
 	bool copies = o->work == GP_COPY;
@@ -85,6 +93,16 @@ static bool fill_in_context(struct gp_operation *o)
 		width *= height;
 		height = 1;
 	}
+	*f = (struct fill){to, from, width, height, copies};
+	return true;
+}
+
+static bool launch_fill(struct gp_operation *o, const struct fill *f)
+{
+	const struct gp_context *c = o->context;
+	struct rows to = f->to, from = f->from;
+	size_t width = f->width, height = f->height;
+	bool copies = f->copies;
 	uint32_t value = repeated(o->memory.value, o->memory.element_bytes);
 	uint64_t aligned = to.at | to.pitch | width | (copies ? from.at | from.pitch : 0), blocks;
 	uint32_t unit = aligned % 16 ? aligned % 4 ? 1 : 4 : 16, count = (uint32_t)(width / unit);
@@ -118,13 +136,25 @@ static bool fill_in_context(struct gp_operation *o)
 	return true;
 }
 
-bool blp_fill(struct gp_operation *o)
+static bool find_fill(const struct gp_operation *o, struct fill *f)
 {
 	if (!o->context || !gp_driver.cuPointerGetAttributes || (!o->memory.height && !o->memory.copy_2d))
 		return false;
-	struct gp_domain *d = blp_domain_for(o);
+	const struct gp_domain *d = blp_domain_for(o);
 	return d && (gp_settings.level || d->separate) && // nobody but the program itself stops streams of the highest level
-	       fill_in_context(o);
+	       read_fill(o, f);
+}
+
+bool blp_may_fill(const struct gp_operation *o)
+{
+	struct fill f;
+	return find_fill(o, &f);
+}
+
+bool blp_fill(struct gp_operation *o)
+{
+	struct fill f;
+	return find_fill(o, &f) && launch_fill(o, &f);
 }
 
 // Where code is loaded lazily the first launch would wait for the whole context. The program's memset would not, so what it waits

@@ -570,7 +570,15 @@ static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 	blp_begin_crossing(o, d);
 	bool launched = !blp_flush_others(d, o->handle, o->stream) && load(o, t) && log_twin(o, d, t);
 	blp_end_crossing(o, d);
+	if (!launched)
+		blp_wait_as_at_gate(o, d);
 	return launched;
+}
+
+bool blp_logs_graph(const struct gp_operation *o, const struct gp_domain *d)
+{
+	const struct blp_twin *t = o->graph ? find(o->graph) : NULL;
+	return t && t->domain == d && !t->retired;
 }
 
 bool blp_launch_graph(struct gp_operation *o)

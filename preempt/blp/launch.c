@@ -337,11 +337,7 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 		if (launched)
 			return true;
 		o->cpu |= others;
-		pthread_mutex_lock(&d->lock);
-		if (d->epoch % 2)
-			blp_begin_late(o->handle);
-		blp_wait_resumed(d, blp_patience()); // the launch did not wait at the gate
-		pthread_mutex_unlock(&d->lock);
+		blp_wait_as_at_gate(o, d);
 	}
 	if (d && must_be_logged(d))
 		load(o, l->function);

@@ -1,6 +1,42 @@
 // operation.c - what becomes of an operation of the program, by its kind.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
+
+// The watcher stops a domain within this time after a window has opened.
+static const uint64_t HEARD_NS = 100 * 1000;
+
+// Whether the log has a place for it, and nothing of it runs before its turn there. An event's record and a wait for one take no SM,
+// also where they are not logged.
+static bool takes(const struct gp_operation *o, const struct gp_domain *d)
+{
+	if (o->work == GP_KERNEL)
+		return !o->joint && gp_code_of(o->launch.function);
+	if (!blp_may_narrow(d) || !blp_left(d->gpu))
+		return false;
+	switch (o->work) {
+	case GP_GRAPH: return blp_logs_graph(o, d);
+	case GP_COPY:
+	case GP_MEMSET: return blp_may_fill(o);
+	case GP_RECORD:
+	case GP_AWAIT: return !o->whole && !o->whole_green;
+	default: return false;
+	}
+}
+
+bool gp_blp_logs(const struct gp_operation *o)
+{
+	const struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
+	if (!d || !takes(o, d))
+		return false;
+	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
+		if (d->epoch % 2)
+			return true;
+		if (gp_now_ns() >= until)
+			return false;
+	}
+	return false;
+}
 
 static bool begin(struct gp_operation *o)
 {

@@ -639,23 +639,6 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 		gp_ring_windows(d->gpu);
 }
 
-// The watcher stops a domain within this time after a window has opened.
-static const uint64_t HEARD_NS = 100 * 1000;
-
-bool gp_blp_logs(struct gp_context *c)
-{
-	struct gp_domain *d = c->domain;
-	if (!d)
-		return false;
-	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
-		if (d->epoch % 2)
-			return true;
-		if (gp_now_ns() >= until)
-			return false;
-	}
-	return false;
-}
-
 bool gp_blp_given_up(struct gp_domain *d) { return d->given_up || blp_retired; }
 
 void gp_blp_retire(void)
@@ -696,8 +679,7 @@ static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, u
 	return (uint64_t)((double)(limit - debt->ns) / rate) + 1;
 }
 
-// How many SMs the open windows leave.
-static uint32_t left(const struct gp_gpu *g)
+uint32_t blp_left(const struct gp_gpu *g)
 {
 	uint32_t sms = gp_settings.spatial ? gp_windows_leave(g->segment, g->higher & ~g->ignored) : 0;
 	return sms < (uint32_t)g->sms ? sms / BLP_PARTITION * BLP_PARTITION : 0;
@@ -764,7 +746,7 @@ void gp_blp_watch(struct gp_gpu *g)
 			next = 0;
 		next = next ? next : MOVED_NS;
 		bool runs;
-		if (narrow(g, want ? left(g) : 0, &runs) && next > NARROW_NS)
+		if (narrow(g, want ? blp_left(g) : 0, &runs) && next > NARROW_NS)
 			next = NARROW_NS;
 		stopped = want && !runs; // what runs narrow has more than the least share
 		gp_wait_windows(&seen, next);

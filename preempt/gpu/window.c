@@ -442,8 +442,10 @@ static void watch_kind(struct gp_context *c)
 	}
 	c->follows = 0;
 	pthread_spin_unlock(&g->lock);
-	if (leaves && g->stoppable)
+	if (leaves && g->stoppable) {
 		gp_ring_windows(g);
+		gp_ring_gate(g);
+	}
 }
 
 // A window that is much slower than without best effort beside it leaves nothing any more, though it is open. While no work is there,

@@ -47,6 +47,9 @@ var variants = []variant{
 	{name: "narrowed under MPS", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true},
 	{name: "narrowed under MPS, with little else", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
 		not: "captures,host,cpu,values,devices,built"},
+	// Nothing taints, so what is launched in windows goes on there: graphs, too.
+	{name: "narrowed under MPS, with graphs", role: "be", settings: `mechanisms = ["gate", "blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
+		not: "host,cpu,values,devices"},
 	{name: "narrowed under MPS, late stops", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
 		not: "captures,host,cpu,values,devices,built", library: "late"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", library: "late"},

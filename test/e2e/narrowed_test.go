@@ -74,3 +74,29 @@ func TestNarrowedGraphs(t *testing.T) {
 		})
 	}
 }
+
+// The program narrowed.c: what it launches in a window goes on there.
+func TestNarrowedInside(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/narrowed.c")
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	be, lc := m.startOrdered(program)
+	be.say("inside 20")
+	be.hears("until stopped")
+	done := make(chan struct{})
+	left := m.leave(lc, []uint32{64}, done)
+	lc.say("lc 1 2 4900000 0 stream")
+	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
+	be.say("go on")
+	be.hears("until stopped")
+	if !m.peer(lc).WindowOpen {
+		t.Error("what was launched in the window went on only behind it")
+	}
+	m.until("all that went on narrow is counted", func() bool { return m.blp(be).Narrowed >= 20*(3+1+1+20+1) })
+	close(done)
+	<-left
+	_ = lc.cmd.Process.Kill()
+	be.say("go on")
+	be.hears("right")
+}

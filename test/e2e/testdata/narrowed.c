@@ -1,5 +1,6 @@
 // narrowed.c - what runs narrow, and what outlasts a stop of that, is overtaken by nothing (order.h says how that is seen).
 #define _GNU_SOURCE
+#define MORE_FUNCTIONS(F) F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle))
 #include "order.h"
 
 enum { FEW = 64, LONG_US = 1000000, CUT_US = 200000, SHORT_US = 100 };
@@ -175,12 +176,48 @@ static void graphs(unsigned dependent)
 		check_all(&b[i]);
 }
 
+static void launch_graph(handle instance, handle stream, struct chained *b, unsigned kernels)
+{
+	OK(cuGraphLaunch(instance, stream));
+	for (unsigned i = 1; i <= kernels; i++)
+		b->want = b->want * 3 + i;
+}
+
+// While a window is open, before which nothing was launched: graphs, kernels, copies, memsets and events, on two streams behind each other.
+static void inside(unsigned rounds)
+{
+	enum { KERNELS = 3, OTHERS = 20 }; // of these some are held back until others have ended
+	handle one = stream_of(NON_BLOCKING), other = stream_of(NON_BLOCKING), there = new_event(), back = new_event();
+	struct chained b = buffer(), copied = buffer(), set = buffer();
+	uint32_t none;
+	handle first = graph_on(one, &b, KERNELS, 0, &none), second = graph_on(other, &b, OTHERS, 0, &none);
+	b.want = 0;
+	until_stopped();
+	for (unsigned r = 1; r <= rounds; r++) {
+		launch_graph(first, one, &b, KERNELS);
+		launch_at_once(&b, one, r);
+		OK(cuMemcpyDtoDAsync_v2(copied.data, b.data, AT_ONCE * 4, one));
+		copied.want = b.want;
+		OK(cuEventRecord(there, one));
+		OK(cuStreamWaitEvent(other, there, 0));
+		launch_graph(second, other, &b, OTHERS);
+		OK(cuMemsetD32Async(set.data, set.want = b.want, AT_ONCE, other));
+		OK(cuEventRecord(back, other));
+		OK(cuStreamWaitEvent(one, back, 0));
+	}
+	while (!all_are(&b, b.want) || !all_are(&copied, copied.want) || !all_are(&set, set.want))
+		usleep(100);
+	until_stopped();
+	OK(cuCtxSynchronize());
+	check_all(&b);
+	check_all(&copied);
+	check_all(&set);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct task tasks[] = {{"plain", plain},
-					    {"late-graph", late_graph},
-					    {"late-wait", late_wait},
-					    {"late-legacy", late_legacy},
-					    {"graphs", graphs}};
+	static const struct task tasks[] = {{"plain", plain},         {"late-graph", late_graph},
+					    {"late-wait", late_wait}, {"late-legacy", late_legacy},
+					    {"graphs", graphs},       {"inside", inside}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
