@@ -571,6 +571,12 @@ bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
 bool blp_lingers(struct gp_domain *);
 void blp_release_narrow(struct gp_domain *);
 
+// blame.c, in the thread that stops and resumes a GPU's domains
+void blp_blame(struct gp_gpu *);  // before these go on: what is known of the windows
+void blp_blamed(struct gp_gpu *); // after that
+bool blp_hurts(const struct gp_domain *, CUfunction);
+void blp_runs_beside_window(const struct gp_domain *, CUfunction);
+
 // beside.c
 // Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
 // refused.

@@ -16,7 +16,7 @@
 // The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
 // they have in its twin: what is cut goes on there, or in the twin. They end before the first one that is held back.
 //
-// These are held back, and with them what is behind them: cooperative launches, clusters that do not fit into a partition, launches whose
+// These are held back, and with them what is behind them: kernels that make windows slow (blame.c), cooperative launches, clusters that do not fit into a partition, launches whose
 // blocks may wait for each other and have no room at once, waits for what the log does not have. Behind a graph of which a part runs nothing
 // of its stream goes on, nor what comes behind that; other streams do, and other graphs.
 #define _GNU_SOURCE
@@ -284,6 +284,13 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 	       blp_blocks(e) <= (uint64_t)fit * d->narrow.on->sms;
 }
 
+// Why a launch is held back; NULL: it is not.
+static _Atomic uint64_t *against(const struct gp_domain *d, const struct blp_entry *e)
+{
+	struct gp_stop_counters *count = &d->gpu->stops;
+	return !has_room(d, e) ? &count->held_together : blp_hurts(d, e->function) ? &count->held_hurting : NULL;
+}
+
 // Counts an entry that is held back, once.
 static void hold_back(struct blp_entry *e, _Atomic uint64_t *counter)
 {
@@ -306,8 +313,9 @@ static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_ent
 	struct blp_twin *t = e->twin;
 	CUdeviceptr record = d->arena + (t->first + t->next) * sizeof *t->image;
 
-	if (!has_room(d, kernel)) {
-		hold_back(e, &d->gpu->stops.held_together);
+	_Atomic uint64_t *reason = against(d, kernel);
+	if (reason) {
+		hold_back(e, reason);
 		return false;
 	}
 	if (blp_drive_on(kernel, d->narrow.on->stream, record | kernel->shift)) {
@@ -315,6 +323,7 @@ static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_ent
 		return false;
 	}
 	t->next++;
+	blp_runs_beside_window(d, kernel->function);
 	gp_count(&d->gpu->stops.narrowed, 1);
 	return true;
 }
@@ -352,8 +361,10 @@ static bool drive_graph(struct gp_domain *d, uint64_t at)
 		t->skips = !e->fresh;
 		t->next = 0;
 		const struct blp_entry *first = next_kernel(t);
-		if (e->bare || t->parted || !first || !has_room(d, first)) {
-			hold_back(e, &d->gpu->stops.held_together);
+		_Atomic uint64_t *reason =
+			e->bare || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
+		if (reason) {
+			hold_back(e, reason);
 			return false;
 		}
 		if (e->fresh && blp_zero_records(d, e, d->narrow.on->stream))
@@ -383,16 +394,18 @@ static bool drive(struct gp_domain *d, uint64_t at)
 {
 	struct blp_entry *e = blp_entry_at(d, at);
 	struct gp_stop_counters *count = &d->gpu->stops;
+	_Atomic uint64_t *reason;
 	bool accepted = e->accepted; // what that says is of the stream's own queue
 	bool driven = false;
 
 	switch (e->kind) {
 	case BLP_LAUNCH:
-		driven = e->record && has_room(d, e);
+		reason = e->record ? against(d, e) : &count->held_together;
+		driven = !reason;
 		if (driven && e->fresh && e->shift != GPREEMPT_WHOLE) // else what is counted in its record is windows
 			e->shift = blp_shift(e, d->narrow.on->sms);
 		if (!driven)
-			hold_back(e, &count->held_together);
+			hold_back(e, reason);
 		else if ((driven = !blp_drive(d, e)) == false)
 			hold_back(e, &count->held_refused);
 		break;
@@ -440,6 +453,8 @@ static void go_on(struct gp_domain *d)
 			entries++;
 			launches += e->kind == BLP_LAUNCH;
 			threads += e->kind == BLP_LAUNCH ? blp_threads(e) : 0;
+			if (e->kind == BLP_LAUNCH) // another window may have opened since
+				blp_runs_beside_window(d, e->function);
 			continue;
 		}
 		// What the driver has of the time before is over, but for marks.
@@ -456,6 +471,7 @@ static void go_on(struct gp_domain *d)
 		if (!has && e->kind == BLP_LAUNCH) {
 			launches++;
 			threads += blp_threads(e);
+			blp_runs_beside_window(d, e->function);
 			gp_count(&d->gpu->stops.narrowed, 1);
 		}
 		entries++; // a full queue of the driver would keep the lock

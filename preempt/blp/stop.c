@@ -704,6 +704,8 @@ static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
 		}
 		pthread_mutex_unlock(&d->control);
 	}
+	if (gp_settings.spatial)
+		blp_blamed(g);
 	return again;
 }
 
@@ -720,6 +722,8 @@ void gp_blp_watch(struct gp_gpu *g)
 		struct gp_seen seen;
 		gp_windows_seen(g, &seen);
 		g->ignored &= gp_windows_open(s, g->ignored);
+		if (gp_settings.spatial) // first: who had a window may open the next one soon
+			blp_blame(g);
 		bool want = gp_windows_open(s, g->higher & ~g->ignored);
 		uint64_t next = 0;
 		if (want || stopped || g->forced || debt.ns) {

@@ -6,6 +6,9 @@
 // one below is left, and this one is tried again after a long while). A machine makes some windows slow whatever is left. So one slow
 // window alone, or some after a level has stood for a while, give that level one more chance.
 //
+// Of a kernel that hurts at any width the level is not to blame. Who runs it finds that out, and says so after the slow window
+// (harm.c). Then all is as before that window.
+//
 // Where requests follow each other closely a window holds several. So the yardstick is a line: what each operation takes, and beside that
 // what each window does, the stop. Windows that all have as many operations are compared as they are.
 #include "preempt/gpu/width.h"
@@ -27,7 +30,8 @@ enum {
 	CONTROL = 32,   // one window of so many leaves nothing: clocks drift
 	PATIENCE = 256, // windows until a level that was too wide is tried again, at first
 	MOST_PATIENCE = 4096,
-	AGREE = 3, // windows that are alike are a new yardstick
+	AGREE = 3,   // windows that are alike are a new yardstick
+	EXCUSES = 6, // for slow windows, until a level stands for so long again: then it is to blame itself
 };
 
 typedef unsigned __int128 wide; // products of times and numbers of operations
@@ -257,6 +261,8 @@ static void judge(struct gp_width *w, uint64_t busy_ns, uint32_t operations, boo
 		give_up(w, false);
 		return;
 	}
+	if (w->stood % STANDS == 0)
+		w->excused = 0;
 	if (w->stood == STANDS) {
 		w->had_chance = false;
 		if (w->level >= w->too_wide) // it is not any more, or none was
@@ -342,12 +348,46 @@ static bool measure(struct gp_width *w, uint64_t busy_ns, uint32_t operations)
 	return too_wide;
 }
 
+enum gp_verdict gp_width_verdict(const struct gp_widths *all, uint64_t busy_ns, uint64_t operations)
+{
+	if (!all->open || !all->level)
+		return GP_UNJUDGED;
+	const struct gp_yardstick *y = &all->width[all->open - 1].yardstick;
+	uint32_t n = number(operations);
+	if (!all->slow && !covers(y, n))
+		return GP_UNJUDGED;
+	return all->slow || above(busy_ns, WORSE, alone(y, n)) ? GP_SLOW : GP_GOOD;
+}
+
+// The kind is as before, but for the number of its windows, unless it is known by now what the slow window was.
+void gp_width_excuse(struct gp_widths *all)
+{
+	uint32_t at = all->before_of - 1;
+	all->before_of = 0;
+	if (at >= GP_WIDTH_KINDS || all->key[at] != all->before_key || all->before.excused == EXCUSES)
+		return;
+	struct gp_width *w = &all->width[at];
+	uint32_t windows = w->windows;
+	if (windows - all->before.windows > GP_WIDTH_SAMPLES || (w->level != all->before.level && !w->before.most))
+		return;
+	all->kinds -= is_known(w);
+	*w = all->before;
+	w->windows = windows;
+	w->excused++;
+	all->kinds += is_known(w);
+}
+
 void gp_width_closes(struct gp_widths *all, uint64_t busy_ns, uint64_t operations, bool judged)
 {
 	if (!all->open)
 		return;
 	struct gp_width *w = &all->width[all->open - 1];
 	uint32_t n = number(operations);
+	if (judged && gp_width_verdict(all, busy_ns, operations) == GP_SLOW) {
+		all->before = *w;
+		all->before_of = all->open;
+		all->before_key = all->key[all->open - 1];
+	}
 	all->open = 0;
 	if (!judged)
 		return;

@@ -3,8 +3,7 @@
 #ifndef GPREEMPT_WIDTH_H
 #define GPREEMPT_WIDTH_H
 
-#include <stdbool.h>
-#include <stdint.h>
+#include "preempt/gpu/harm.h"
 
 enum {
 	GP_WIDTH_KINDS = 64,  // that are known at a time; the least recently used one goes
@@ -46,6 +45,7 @@ struct gp_width {
 	bool had_stood;             // it was not on trial any more
 	bool harmed;                // it made windows slow, and not by chance
 	bool had_chance;            // it was given up and taken up again, and has not stood since
+	uint8_t excused;            // slow windows that others took the blame for, since it stood
 };
 
 struct gp_widths {
@@ -53,9 +53,12 @@ struct gp_widths {
 	uint64_t used[GP_WIDTH_KINDS];
 	struct gp_width width[GP_WIDTH_KINDS];
 	uint64_t clock;
-	uint32_t open;     // place of the kind whose window is open, and 1 more; 0: none is
-	uint32_t level;    // that this window leaves
-	bool slow;         // it was so slow that it leaves nothing any more
+	uint32_t open;          // place of the kind whose window is open, and 1 more; 0: none is
+	uint32_t level;         // that this window leaves
+	bool slow;              // it was so slow that it leaves nothing any more
+	struct gp_width before; // the kind of the latest slow window, as it was before that
+	uint32_t before_of;     // its place, and 1 more; 0: there is none
+	uint64_t before_key;
 	uint64_t kinds;    // whose width is known now
 	uint64_t too_wide; // times that a level was found so
 };
@@ -63,6 +66,10 @@ struct gp_widths {
 uint32_t gp_width_opens(struct gp_widths *, uint64_t key); // the level that the window leaves. Any key is a kind
 // The window has had work for so long, for so many operations, and its work goes on. True: it is to leave nothing any more.
 bool gp_width_falls(struct gp_widths *, uint64_t busy_ns, uint64_t operations);
+// What such a window says of what runs beside it; GP_UNJUDGED: nothing. Comes before gp_width_closes.
+enum gp_verdict gp_width_verdict(const struct gp_widths *, uint64_t busy_ns, uint64_t operations);
+// The latest window that was slow was so because of who ran beside it: for the width it was none. What others say is believed a few times only.
+void gp_width_excuse(struct gp_widths *);
 // The window is over. judged: how long it had work, for so many operations, says how much it suffered from what it left.
 void gp_width_closes(struct gp_widths *, uint64_t busy_ns, uint64_t operations, bool judged);
 uint32_t gp_width_sms(uint32_t level, uint32_t sms); // of a GPU with so many; green contexts have SMs in multiples of 8

@@ -42,8 +42,9 @@ static struct measure {
 	uint64_t opened_ns, finished_ns; // of the window; the work of its contexts that are closed had finished
 	uint64_t operations;             // of these contexts, in the window
 	bool contested;                  // when it opened, a lower level that goes on beside it had work
-	bool joined;                     // by a second context: where one has no work, another may have
-	uint64_t copy; // kind of the copy that opened it, while it is not known what follows; 0: none did, or it is
+	uint64_t slow_ns; // when the latest window opened that was slow, until somebody takes the blame; 0: none was
+	bool joined;      // by a second context: where one has no work, another may have
+	uint64_t copy;    // kind of the copy that opened it, while it is not known what follows; 0: none did, or it is
 	struct gp_context *copied_in;
 } measures[GP_GPUS];
 
@@ -70,6 +71,16 @@ static uint64_t kind(const struct gp_operation *o)
 
 static bool in_the_way(struct gp_gpu *g) { return gp_windows_open(g->segment, g->same | g->higher); }
 
+// Whether who runs beside a window says that it says nothing of what it left: they run a kernel that hurts, and keep that back from now on; or they
+// kept all back. Nobody trusts it: gp_width_excuse bounds it.
+static bool is_excused(const struct gp_gpu *g, uint64_t opened_ns)
+{
+	for (uint64_t slots = g->going_on; slots; slots &= slots - 1)
+		if (gp_line_of(g->segment, (uint32_t)__builtin_ctzll(slots))->excuses_ns == opened_ns)
+			return true;
+	return false;
+}
+
 // The window leaves what is learnt of its kind: how many SMs.
 static uint32_t leave_of(struct gp_gpu *g, uint64_t key)
 {
@@ -85,6 +96,10 @@ static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64
 {
 	struct measure *m = &measures[g - gp_gpu];
 	m->copy = 0;
+	if (m->slow_ns && is_excused(g, m->slow_ns)) {
+		gp_width_excuse(&m->widths);
+		m->slow_ns = 0;
+	}
 	if (!g->going_on || !first || in_the_way(g))
 		return 0;
 	m->opened_ns = now;
@@ -123,6 +138,15 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 	// More than the window lasted: a thread that submits ended one before, and was kept from counting it until another thread had
 	// opened this window.
 	bool judged = m->contested && !in_the_way(g) && gaps <= lasted;
+	enum gp_verdict verdict = judged ? gp_width_verdict(&m->widths, lasted - gaps, m->operations) : GP_UNJUDGED;
+	struct gp_line *line = gp_own_line(g);
+	uint64_t opened = line->window_opened_ns;
+	if (verdict == GP_SLOW)
+		m->slow_ns = opened;
+	else if (verdict == GP_GOOD && is_excused(g, opened)) // nothing ran beside it
+		judged = false;
+	if (verdict != GP_UNJUDGED)
+		line->judged_ns = gp_judged(opened, verdict == GP_SLOW); // before the window closes: who sees that sees this
 	gp_width_closes(&m->widths, lasted - gaps, m->operations, judged);
 	slot->width.kinds = m->widths.kinds;
 	slot->width.too_wide = m->widths.too_wide;

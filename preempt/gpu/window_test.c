@@ -86,6 +86,18 @@ void gp_width_closes(struct gp_widths *w, uint64_t busy_ns, uint64_t operations,
 	w->kinds = 3;
 	w->too_wide = 4;
 }
+static enum gp_verdict says; // of the next window
+enum gp_verdict gp_width_verdict(const struct gp_widths *w, uint64_t busy_ns, uint64_t operations)
+{
+	(void)busy_ns, (void)operations;
+	return w->open ? says : GP_UNJUDGED;
+}
+static uint32_t excused;
+void gp_width_excuse(struct gp_widths *w)
+{
+	CHECK(!w->open);
+	excused++;
+}
 uint32_t gp_width_sms(uint32_t of, uint32_t sms) { return of * sms; }
 
 static struct gp_view *map(unsigned char filled)
@@ -347,6 +359,46 @@ static void follow(struct gp_context *c, struct gp_context *second, const struct
 	CHECK(closed == 1);
 }
 
+// A window says whether it was slow before it closes. Who ran beside it takes the blame before the next one opens, or says that nothing ran.
+static void blame(struct gp_context *c, const struct gp_operation *first)
+{
+	struct gp_segment *s = c->gpu->segment;
+	struct gp_line *line = gp_own_line(c->gpu), *beside = gp_line_of(s, 40), *stopped = gp_line_of(s, 41);
+	uint64_t opened_ns = 0;
+
+	for (says = GP_UNJUDGED; says <= GP_SLOW; says++) {
+		uint64_t before = line->judged_ns;
+		submit(c, 0);
+		gp_window_open(c, first);
+		opened_ns = line->window_opened_ns;
+		CHECK(line->judged_ns == before);
+		finishes(c, opened_ns, 5 * MS);
+		CHECK(judged_closed);
+		CHECK(line->judged_ns == (says ? gp_judged(opened_ns, says == GP_SLOW) : before));
+	}
+	struct {
+		uint64_t beside, stopped;
+		uint32_t excused;
+	} answers[] = {{0, opened_ns, 0}, {opened_ns + 1, 0, 0}, {opened_ns, 0, 1}, {opened_ns, 0, 1}};
+	says = GP_UNJUDGED;
+	for (size_t i = 0; i < sizeof answers / sizeof *answers; i++) {
+		beside->excuses_ns = answers[i].beside;
+		stopped->excuses_ns = answers[i].stopped;
+		submit(c, 0);
+		gp_window_open(c, first);
+		CHECK(excused == answers[i].excused);
+		finishes(c, line->window_opened_ns, 5 * MS);
+	}
+	for (says = GP_GOOD; says <= GP_SLOW; says++) { // a slow one suffered from something
+		submit(c, 0);
+		gp_window_open(c, first);
+		beside->excuses_ns = line->window_opened_ns;
+		finishes(c, line->window_opened_ns, 5 * MS);
+		CHECK(judged_closed == (says == GP_SLOW));
+	}
+	says = GP_UNJUDGED;
+}
+
 static void learn(void)
 {
 	struct gp_gpu *g = &gp_gpu[1];
@@ -428,6 +480,7 @@ static void learn(void)
 
 	work(c, second, &fill);
 	fall(c, second, &fill);
+	blame(c, &fill);
 
 	// A window that is taken back tells nothing, and leaves nothing when it is there again.
 	level = 2;

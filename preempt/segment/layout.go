@@ -99,6 +99,8 @@ type StopCounters[N any] struct {
 	HeldTogether  N `json:"held_together"`
 	HeldBehind    N `json:"held_behind"`
 	HeldRefused   N `json:"held_refused"`
+	HeldHurting   N `json:"held_hurting"`
+	Hurting       N `json:"hurting"`
 }
 
 // WidthCounters is struct gp_width_counters.
@@ -242,7 +244,10 @@ type Line struct {
 	Busy           atomic.Uint32 // 1: it has, or wants to run, work
 	Leaves         atomic.Uint32 // SMs that the window leaves to lower levels
 	Rings          Rings         // of the slot's owner, where each process has pages of its own
-	Pad1           [36]byte
+	Pad1           [4]byte
+	JudgedNs       atomic.Uint64 // when the latest window opened that says what ran beside it, and in bit 0 whether it was slow
+	ExcusesNs      atomic.Uint64 // of a lower level: when the latest window opened that says nothing of what it left
+	Pad2           [16]byte
 }
 
 // State is the first page of a struct gp_slot: what others decide by. It is written by the slot's owner only, but for Asked.
@@ -289,7 +294,7 @@ type Slot struct {
 	HintSpunNs atomic.Uint64
 	Hint       [HintRoom]HintCounters[atomic.Uint64]
 	Width      WidthCounters[atomic.Uint64]
-	Pad4       [56]byte
+	Pad4       [40]byte
 	Times      SlotTimes[atomic.Uint64]
 	Pad5       [pageSize - 1632]byte
 }

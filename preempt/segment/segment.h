@@ -81,6 +81,8 @@ struct gp_stop_counters {
 	_Atomic uint64_t held_together; // their blocks run together (cooperative launches, large clusters, and others that may wait for each other), and have no room at once
 	_Atomic uint64_t held_behind;   // the driver had work ahead of them, or it was not known that it had none
 	_Atomic uint64_t held_refused;  // the driver refused them there
+	_Atomic uint64_t held_hurting;  // their kernel makes windows slow, on however few SMs
+	_Atomic uint64_t hurting;       // kernels of which that is thought now
 };
 
 // What a process learnt of the SMs that its requests leave to lower levels.
@@ -180,8 +182,14 @@ struct gp_line {
 	_Atomic uint32_t busy;             // 1: it has, or wants to run, work
 	_Atomic uint32_t leaves; // SMs that the window leaves to lower levels; set before it opens; may rise once in it, then fall to 0
 	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
-	uint8_t pad1[36];
+	uint8_t pad1[4];
+	_Atomic uint64_t judged_ns;  // gp_judged: the latest window that says whether what ran beside it did harm
+	_Atomic uint64_t excuses_ns; // of a lower level: when the latest window opened that says nothing of what it left
+	uint8_t pad2[16];
 };
+
+// When a window opened, and in bit 0 whether it was slow.
+static inline uint64_t gp_judged(uint64_t opened_ns, _Bool slow) { return (opened_ns & ~1ull) | slow; }
 
 // Two pages, each of which only the slot's owner writes, but for asked. The first is what others decide by.
 struct gp_slot {
@@ -238,7 +246,7 @@ struct gp_slot {
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
 	struct gp_width_counters width;
-	uint8_t pad4[56];
+	uint8_t pad4[40];
 	struct gp_slot_times times;
 	uint8_t pad5[GP_PAGE - 1632];
 };

@@ -116,8 +116,24 @@ func disturb(lc *process, longest int, done <-chan struct{}) (ended <-chan struc
 // leave has the windows of a process leave some SMs, one of these numbers all the time, until done is closed.
 func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <-chan struct{}) {
 	m.t.Helper()
-	var lines []*segment.Line
-	var rings []*atomic.Uint32 // who is stopped looks once more then, as where a window opens
+	lines, rings := m.lines(p)
+	return repeat(done, func() bool {
+		for _, line := range lines {
+			line.Leaves.Store(sms[rand.IntN(len(sms))])
+		}
+		for _, word := range rings {
+			word.Add(1)
+			_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE */, math.MaxInt32, 0, 0, 0)
+		}
+		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond) // so that it changes at other times than windows do
+		return true
+	})
+}
+
+// lines are those of a process in all segments, with what is to be rung there so that who is stopped looks once more, as where a window
+// opens.
+func (m *machine) lines(p *process) (lines []*segment.Line, rings []*atomic.Uint32) {
+	m.t.Helper()
 	for _, snapshot := range m.snapshots() {
 		var gpu [16]byte
 		hexadecimal, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(snapshot.GPU, "GPU-"), "-", ""))
@@ -136,17 +152,7 @@ func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <
 	if len(lines) == 0 {
 		m.t.Fatal("the process is in no segment")
 	}
-	return repeat(done, func() bool {
-		for _, line := range lines {
-			line.Leaves.Store(sms[rand.IntN(len(sms))])
-		}
-		for _, word := range rings {
-			word.Add(1)
-			_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE */, math.MaxInt32, 0, 0, 0)
-		}
-		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond) // so that it changes at other times than windows do
-		return true
-	})
+	return lines, rings
 }
 
 type outcome struct {

@@ -19,10 +19,16 @@ type spatial struct {
 
 func newSpatial(t *testing.T) *spatial {
 	t.Helper()
+	program := compile(t, "testdata/width.c")
+	return newSpatialBeside(t, program)
+}
+
+func newSpatialBeside(t *testing.T, be string, arguments ...string) *spatial {
+	t.Helper()
 	m := newMachine(t, "", "SIMCUDA_MPS=1")
 	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"mps\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[blp]\ncache_mb = 0\n[segment]\ndirectory = %q\n", m.dir))
 	program := compile(t, "testdata/width.c")
-	s := &spatial{m: m, be: m.startAs(m.command("be", program)), lc: m.startAs(m.command("lc", program))}
+	s := &spatial{m: m, be: m.startAs(m.command("be", be, arguments...)), lc: m.startAs(m.command("lc", program))}
 	s.be.hears("ready")
 	s.lc.hears("ready")
 	for _, p := range []*process{s.be, s.lc} {
@@ -203,4 +209,72 @@ func TestWidthIsNotLeft(t *testing.T) {
 			t.Errorf("%d SMs are left", left)
 		}
 	}
+}
+
+// beside has the best-effort process run a kernel, which begins before a request and is stopped by that. The request leaves SMs, and says that
+// it was slow if the kernel goes on there and does harm.
+func (s *spatial) beside(kernel string, harm uint64) (goesOn bool) {
+	s.m.t.Helper()
+	lc, _ := s.m.lines(s.lc)
+	be, _ := s.m.lines(s.be)
+	s.be.say("%s", kernel)
+	s.be.hears("launched")
+	s.requests++
+	s.lc.say("request %d 1", s.requests) // each of another kind: nothing is learnt of any
+	s.lc.hears("begun")
+	opened := lc[0].WindowOpenedNs.Load()
+	s.be.say("look")
+	s.m.until("it goes on, or is held back", func() bool {
+		select {
+		case line := <-s.be.lines:
+			goesOn = line == "goes on"
+			return true
+		default:
+			return opened == be[0].ExcusesNs.Load() // nothing goes on since it hurts
+		}
+	})
+	if goesOn {
+		lc[0].JudgedNs.Store(opened&^1 | harm)
+	}
+	s.lc.say("1")
+	s.lc.hears("done")
+	if !goesOn {
+		s.be.hears("goes on")
+	}
+	s.be.hears("ended")
+	s.m.until("the window closes", func() bool { return lc[0].WindowOpenedNs.Load() != opened })
+	if goesOn && harm > 0 {
+		s.m.until("the kernel is to blame", func() bool { return be[0].ExcusesNs.Load() == opened })
+	}
+	return goesOn
+}
+
+// Of two kernels one makes requests slow. It is stopped, and tried again and again after more and more of them. The other one goes on.
+func TestKernelThatHurts(t *testing.T) {
+	t.Parallel()
+	s := newSpatialBeside(t, compile(t, "testdata/narrowed.c"), simulated("sim.cubin"))
+	done := make(chan struct{})
+	left := s.m.leave(s.lc, []uint32{64}, done)
+	s.be.say("hurting 100000")
+	const rounds = 20
+	harmful := 0
+	for range rounds {
+		if !s.beside("harmless", 0) {
+			t.Error("a kernel that does no harm is held back")
+		}
+		if s.beside("harmful", 1) {
+			harmful++
+		}
+	}
+	if harmful != 2 { // at first, and 16 windows later
+		t.Errorf("one that does harm goes on beside %d of %d requests", harmful, rounds)
+	}
+	s.m.until("it is counted", func() bool {
+		blp := s.m.blp(s.be)
+		return blp.Hurting == 1 && blp.HeldHurting == rounds-uint64(harmful) && blp.Narrowed >= rounds
+	})
+	close(done)
+	<-left
+	s.be.say("end")
+	s.be.hears("right")
 }

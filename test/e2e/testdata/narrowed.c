@@ -214,10 +214,55 @@ static void inside(unsigned rounds)
 	check_all(&set);
 }
 
+// Whether more blocks have run since then than a stop waits for: two waves on 132 SMs.
+static bool has_moved(const struct chained *b, const uint32_t *since)
+{
+	const volatile uint32_t *at = (const volatile uint32_t *)(uintptr_t)b->data;
+	int blocks = 0;
+	for (int i = 0; i < BLOCKS; i++)
+		blocks += at[i] != since[i];
+	return blocks > 2 * 8 * 132;
+}
+
+// At each line a kernel that takes so long alone: one of two. At the next line: whether it goes on, at once or later.
+static void hurting(unsigned us)
+{
+	handle module, increment, stream = stream_of(NON_BLOCKING), event = new_event();
+	struct chained b[2] = {buffer(), buffer()};
+	static uint32_t before[BLOCKS];
+	char line[64];
+	OK(cuModuleLoad(&module, image));
+	OK(cuModuleGetFunction(&increment, module, "sim_increment"));
+	while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n")) {
+		bool harmful = !strcmp(line, "harmful\n");
+		unsigned n = 1;
+		void *parameters[] = {&b[1].data, &n, &us};
+		if (harmful) {
+			OK(cuLaunchKernel(increment, BLOCKS, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
+			b[1].want++;
+		} else {
+			launch(&b[0], stream, 1, us);
+		}
+		OK(cuEventRecord(event, stream));
+		printf("launched\n");
+		CHECK(fgets(line, sizeof line, stdin));
+		memcpy(before, (const void *)(uintptr_t)b[harmful].data, sizeof before);
+		while (!has_moved(&b[harmful], before) && cuEventQuery(event) == NOT_READY)
+			usleep(100);
+		printf("goes on\n");
+		until_reached(event);
+		printf("ended\n");
+	}
+	for (int i = 0; i < 2; i++)
+		copy(&b[i], stream);
+	OK(cuCtxSynchronize());
+	CHECK(right(&b[0]) && right(&b[1]));
+}
+
 int main(int argc, char **argv)
 {
-	static const struct task tasks[] = {{"plain", plain},         {"late-graph", late_graph},
-					    {"late-wait", late_wait}, {"late-legacy", late_legacy},
-					    {"graphs", graphs},       {"inside", inside}};
+	static const struct task tasks[] = {
+		{"plain", plain},   {"late-graph", late_graph}, {"late-wait", late_wait}, {"late-legacy", late_legacy},
+		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
