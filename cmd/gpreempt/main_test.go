@@ -256,6 +256,8 @@ func TestTop(t *testing.T) {
 	p.Stop.HeldTogether.Store(4)
 	p.Stop.HeldBehind.Store(3)
 	p.Stop.HeldRefused.Store(1)
+	p.Stop.HeldHurting.Store(5)
+	p.Stop.Hurting.Store(2)
 	p.Stop.DrainNs.Store(200e3)
 	p.Stop.DrainMaxNs.Store(90e3)
 	s.Line(slot).Leaves.Store(64)
@@ -266,7 +268,7 @@ func TestTop(t *testing.T) {
 	if want := fmt.Sprint(os.Getpid()) + " 64 SMs 900 of 1000 3 2"; !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), want) {
 		t.Errorf("no %q in\n%s", want, r.stdout)
 	}
-	want := fmt.Sprint(os.Getpid()) + " 20 17 peers:2 sm:1 1000 99.9 % 6 10 11 12345 13 8 14 ms 20 us 90 us 7 ms 3 of 4 on"
+	want := fmt.Sprint(os.Getpid()) + " 20 17 peers:2 sm:1 1000 99.9 % 6 10 11 12345 13 13 2 14 ms 20 us 90 us 7 ms 3 of 4 on"
 	if !strings.Contains(strings.Join(strings.Fields(r.stdout), " "), want) {
 		t.Errorf("no %q in\n%s", want, r.stdout)
 	}
