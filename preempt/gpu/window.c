@@ -140,7 +140,7 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 	bool judged = m->contested && !in_the_way(g) && gaps <= lasted;
 	enum gp_verdict verdict = judged ? gp_width_verdict(&m->widths, lasted - gaps, m->operations) : GP_UNJUDGED;
 	struct gp_line *line = gp_own_line(g);
-	uint64_t opened = line->window_opened_ns;
+	uint64_t opened = g->told.window_opened_ns;
 	if (verdict == GP_SLOW)
 		m->slow_ns = opened;
 	else if (verdict == GP_GOOD && is_excused(g, opened)) // nothing ran beside it
