@@ -55,9 +55,9 @@ func cut(pids []int, pid, kernels int) (cuts int) {
 // as a request may keep the GPU it is first come, first served.
 func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
 	t.Parallel()
-	const requests, kernels, kernelUs = 8, 20, 1000
-	// A slow machine neither closes a window between two kernels nor makes a lease run out.
-	const settings = "[timeslice]\nequals_us = %d\n[window]\ngrace_min_us = 2000\ngrace_max_us = 2000\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
+	const requests, kernels, kernelUs, gapUs = 4, 4, 3000, 150_000
+	// A slow machine neither closes a window between two kernels nor makes a lease run out. Between two requests the window closes.
+	const settings = "[timeslice]\nequals_us = %d\n[window]\ngrace_min_us = 50000\ngrace_max_us = 50000\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
 	for _, c := range []struct {
 		equalsUs    int
 		least, most int // requests that are cut
@@ -81,7 +81,7 @@ func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
 					t.Fatal(err)
 				}
 				for _, p := range []*process{first, second} {
-					p.say("lc %d %d %d 10000 stream", requests, kernels, kernelUs)
+					p.say("lc %d %d %d %d stream", requests, kernels, kernelUs, gapUs)
 				}
 				first.hear()
 				second.hear()
