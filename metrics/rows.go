@@ -257,6 +257,8 @@ var rows = []row{
 		ofBLP(func(b *segment.BLP) uint64 { return b.Beside })},
 	{"launches_narrowed_total", counter, "Launches that went on, while a window was open, on the SMs that it leaves.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.Narrowed })},
+	{"blocks_beside_windows_total", counter, "Blocks that ran, while a window was open, on the SMs that it leaves.", "", nil, numbers,
+		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowBlocks })},
 	{"narrow_seconds_total", counter, "Time that processes ran on the SMs that open windows leave.", "seconds", nil, oneAtATime,
 		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowNs })},
 	{"launches_held_back_total", counter, "Launches that could not go on there: no room for blocks that run together, work ahead of them, refused by the driver, of kernels that make windows slow on however few SMs.", "", []string{"reason"}, numbers,

@@ -63,7 +63,7 @@ For processes whose kernels are rewritten so that they can stop between blocks (
            runtime (loaded unseen, by a CUDA runtime before 12.0)
   LAUNCHES of kernels, and the part that could be stopped
   STOPS    times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
-  NARROWED launches that went on, while a window was open, on the SMs that it leaves, and for how long;
+  NARROWED launches that went on, while a window was open, on the SMs that it leaves, and for how long; BESIDE: their blocks
   HELD     those that could not: their blocks run together and have no room, work was ahead of them, or they hurt
   HURT     kernels that are held back since they make windows slow on however few SMs
   DRAIN    from a stop until nothing ran: mean, and the longest

@@ -109,7 +109,7 @@ func printBLP(w io.Writer, peers []peerSample) {
 		}
 		if !titled {
 			titled = true
-			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tNARROWED\tHELD\tHURT\tNARROW FOR\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
+			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tNARROWED\tBESIDE\tHELD\tHURT\tNARROW FOR\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
 		}
 		state := "on"
 		if b.GivenUp != 0 {
@@ -123,9 +123,9 @@ func printBLP(w io.Writer, peers []peerSample) {
 		if b.Stops > 0 {
 			mean = float64(b.DrainNs) / float64(b.Stops)
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f ms\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
+		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f ms\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
 			refusals(b.KernelsRefused), float64(b.Launches)+float64(b.Uncovered), covered, b.Barriers, b.Stops, b.Cuts, b.ResumedBlocks,
-			b.Narrowed, b.HeldTogether+b.HeldBehind+b.HeldRefused+b.HeldHurting, b.Hurting, float64(b.NarrowNs)/1e6, mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
+			b.Narrowed, b.NarrowBlocks, b.HeldTogether+b.HeldBehind+b.HeldRefused+b.HeldHurting, b.Hurting, float64(b.NarrowNs)/1e6, mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
 	}
 	if titled {
 		fmt.Fprintln(w)

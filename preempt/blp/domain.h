@@ -110,6 +110,7 @@ struct blp_twin {                // graph.c
 	bool skips;               // narrow: those that the latest stop saw complete are left out
 	bool retired;             // from now on the program's own instance is launched
 	bool loaded;              // the code of its kernels is
+	uint64_t beside;          // narrow: blocks of the kernels put there, without those that had run before
 	bool parted;              // the latest launch did not drain midway: the rest of it is launched kernel by kernel
 	CUevent zeroed;           // recorded behind the zeroing of its records
 	CUevent plain;            // recorded behind the latest launch of the program's own instance
@@ -135,6 +136,7 @@ struct blp_entry {
 	bool counted;  // its resumed blocks are counted
 	bool waited;   // somebody waits for it, and not for what comes behind it
 	bool held;     // it is counted as held back: narrow.c
+	bool beside; // BLP_LAUNCH: it was put where the domain runs narrow, and what of it ran there is not counted yet
 	uint16_t stream;
 	uint64_t ordinal;     // its number on its stream
 	uint64_t threads;     // of its stream, up to and with this entry
@@ -157,6 +159,7 @@ struct blp_entry {
 	uint32_t record;  // 0: the domain was given up
 	uint32_t cluster; // blocks of a cluster, which share a number
 	uint32_t on_sm;   // blocks that an SM has room for, at most
+	uint64_t before;  // beside: blocks that had run before
 	uint8_t shift;    // log2 of the blocks, or clusters, of a window (kernels/guard/guard.h)
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
@@ -527,6 +530,7 @@ bool blp_logs_graph(const struct gp_operation *, const struct gp_domain *); // i
 void blp_graph_launched(struct gp_operation *); // the program's own instance ran, though it has a twin
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
 CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead); // before what the stream gets next
+uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // blocks, as the latest stop saw them
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
 void blp_drop_twins(struct gp_domain *);
 void blp_graphs_leave(CUstream); // it is about to be destroyed
@@ -561,6 +565,9 @@ bool blp_may_narrow(const struct gp_domain *); // some stop may let it go on; wi
 uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain may go on; 0: none
 // Lets a stopped domain go on as far as its width allows, or ends that. True: to be called again soon.
 bool blp_narrow(struct gp_domain *);
+// Counts the blocks of a launch that ran there, so many having run in all by now, or those of a graph.
+void blp_count_beside(struct gp_domain *, struct blp_entry *, uint64_t ran);
+void blp_count_graph_beside(struct gp_domain *, struct blp_twin *);
 void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped whole
 // What ran narrow did not drain. From here on nothing runs narrow, and what comes behind such a launch on its stream waits for that.
 // False: the driver refused.

@@ -459,6 +459,12 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	return result;
 }
 
+uint64_t blp_run_of(const struct blp_twin *t, uint32_t i)
+{
+	const struct blp_entry *kernel = &t->kernel[i];
+	return t->skips ? ((uint64_t)t->image[i].count << kernel->shift) * kernel->cluster : 0;
+}
+
 bool blp_graph_is_complete(struct blp_entry *e)
 {
 	struct blp_twin *t = e->twin;
@@ -466,6 +472,11 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i];
+		if (!ran && t->beside && i < t->next) { // cut there
+			uint64_t rest = blp_blocks(&t->kernel[i]) -
+					((uint64_t)r->count << t->kernel[i].shift) * t->kernel[i].cluster;
+			t->beside = t->beside > rest ? t->beside - rest : 0;
+		}
 		complete &= ran;
 		r->state = 0;
 		r->done = r->count = ran ? GPREEMPT_MOST : r->count;

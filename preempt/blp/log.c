@@ -548,7 +548,7 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	}
 	e->kind = kind;
 	e->driven = e->accepted = e->again = e->complete = e->counted = e->waited = e->held = e->awaited = e->foreign =
-		e->fresh = e->partly = e->bare = false;
+		e->fresh = e->partly = e->bare = e->beside = false;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;

@@ -211,6 +211,39 @@ static void begin(struct gp_domain *d, uint32_t sms)
 	pthread_mutex_unlock(&d->lock);
 }
 
+// Blocks that are known to have run of a launch that the driver does not have.
+static uint64_t run_so_far(struct gp_domain *d, const struct blp_entry *e)
+{
+	return e->fresh ? 0 : ((uint64_t)blp_record_of(d, e)->count << e->shift) * e->cluster;
+}
+
+void blp_count_beside(struct gp_domain *d, struct blp_entry *e, uint64_t ran)
+{
+	if (e->beside && ran > e->before)
+		gp_count(&d->gpu->stops.narrow_blocks, ran - e->before);
+	e->beside = false;
+}
+
+void blp_count_graph_beside(struct gp_domain *d, struct blp_twin *t)
+{
+	gp_count(&d->gpu->stops.narrow_blocks, t->beside);
+	t->beside = 0;
+}
+
+// Counts the blocks of what has become complete on a stream, since an entry on.
+static void count_beside(struct gp_domain *d, uint32_t stream, uint64_t from)
+{
+	for (uint64_t at = from > d->tail ? from : d->tail; at < d->stream_of[stream].done; at++) {
+		struct blp_entry *e = blp_entry_at(d, at);
+		if (e->stream != stream)
+			continue;
+		if (e->kind == BLP_LAUNCH)
+			blp_count_beside(d, e, blp_blocks(e));
+		else if (e->kind == BLP_GRAPH)
+			blp_count_graph_beside(d, e->twin);
+	}
+}
+
 // Takes note of what is over. d->lock is held.
 static void complete(struct gp_domain *d)
 {
@@ -224,6 +257,7 @@ static void complete(struct gp_domain *d)
 			blp_complete_to(d, s, d->marker[s->first_marker].upto);
 		if (result && result != CUDA_ERROR_NOT_READY)
 			blp_give_up(d, "cuEventQuery", result);
+		count_beside(d, i, before);
 		any |= s->done != before;
 	}
 	if (any) {
@@ -322,6 +356,7 @@ static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_ent
 		hold_back(e, &d->gpu->stops.held_refused);
 		return false;
 	}
+	t->beside += blp_blocks(kernel) - blp_run_of(t, t->next);
 	t->next++;
 	blp_runs_beside_window(d, kernel->function);
 	gp_count(&d->gpu->stops.narrowed, 1);
@@ -360,6 +395,7 @@ static bool drive_graph(struct gp_domain *d, uint64_t at)
 			return false;
 		t->skips = !e->fresh;
 		t->next = 0;
+		t->beside = 0;
 		const struct blp_entry *first = next_kernel(t);
 		_Atomic uint64_t *reason =
 			e->bare || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
@@ -404,10 +440,13 @@ static bool drive(struct gp_domain *d, uint64_t at)
 		driven = !reason;
 		if (driven && e->fresh && e->shift != GPREEMPT_WHOLE) // else what is counted in its record is windows
 			e->shift = blp_shift(e, d->narrow.on->sms);
+		if (driven)
+			e->before = run_so_far(d, e);
 		if (!driven)
 			hold_back(e, reason);
 		else if ((driven = !blp_drive(d, e)) == false)
 			hold_back(e, &count->held_refused);
+		e->beside = driven;
 		break;
 	case BLP_GRAPH: driven = drive_graph(d, at); break;
 	case BLP_RECORD:

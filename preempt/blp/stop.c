@@ -285,6 +285,7 @@ static void classify(struct gp_domain *d)
 			e->complete = e->driven && !d->beside[e->stream].ahead;
 		} else if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
 			e->complete = blp_graph_is_complete(e);
+			blp_count_graph_beside(d, e->twin);
 			e->driven = false;
 			gp_count(&count->cuts, !e->complete);
 		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
@@ -303,8 +304,10 @@ static void classify(struct gp_domain *d)
 				if (!e->counted)
 					gp_count(&count->resumed_blocks, blocks - ran);
 				e->counted = true;
+				blp_count_beside(d, e, ran);
 			} else {
 				e->complete = true;
+				blp_count_beside(d, e, blocks);
 			}
 		} else if (!e->complete && e->driven) {
 			e->complete = !comes_again(d, e, again);

@@ -95,6 +95,7 @@ type StopCounters[N any] struct {
 	GivenUp       N `json:"given_up"`
 	Beside        N `json:"beside"`
 	Narrowed      N `json:"narrowed"`
+	NarrowBlocks  N `json:"narrow_blocks"`
 	NarrowNs      N `json:"narrow_ns"`
 	HeldTogether  N `json:"held_together"`
 	HeldBehind    N `json:"held_behind"`
@@ -294,7 +295,7 @@ type Slot struct {
 	HintSpunNs atomic.Uint64
 	Hint       [HintRoom]HintCounters[atomic.Uint64]
 	Width      WidthCounters[atomic.Uint64]
-	Pad4       [40]byte
+	Pad4       [32]byte
 	Times      SlotTimes[atomic.Uint64]
 	Pad5       [pageSize - 1632]byte
 }

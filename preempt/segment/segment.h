@@ -73,10 +73,11 @@ struct gp_stop_counters {
 	_Atomic uint64_t resumed_blocks; // that a stop kept from running, and that ran later
 	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
 	_Atomic uint64_t drain_max_ns;
-	_Atomic uint64_t given_up;  // domains that pass everything after an error
-	_Atomic uint64_t beside;    // launches whose blocks waited for others that a stop had kept from beginning
-	_Atomic uint64_t narrowed;  // launches that went on, while a window was open, on the SMs that it leaves
-	_Atomic uint64_t narrow_ns; // for how long this process ran on those
+	_Atomic uint64_t given_up;      // domains that pass everything after an error
+	_Atomic uint64_t beside;        // launches whose blocks waited for others that a stop had kept from beginning
+	_Atomic uint64_t narrowed;      // launches that went on, while a window was open, on the SMs that it leaves
+	_Atomic uint64_t narrow_blocks; // blocks that ran on those
+	_Atomic uint64_t narrow_ns;     // for how long this process ran on those
 	// Launches that were held back meanwhile:
 	_Atomic uint64_t held_together; // their blocks run together (cooperative launches, large clusters, and others that may wait for each other), and have no room at once
 	_Atomic uint64_t held_behind;   // the driver had work ahead of them, or it was not known that it had none
@@ -246,7 +247,7 @@ struct gp_slot {
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
 	struct gp_width_counters width;
-	uint8_t pad4[40];
+	uint8_t pad4[32];
 	struct gp_slot_times times;
 	uint8_t pad5[GP_PAGE - 1632];
 };
