@@ -16,8 +16,8 @@
 // The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
 // they have in its twin: what is cut goes on there, or in the twin. They end before the first one that is held back.
 //
-// These are held back, and with them what is behind them: kernels that make windows slow (blame.c), cooperative launches, clusters that do not fit into a partition, launches whose
-// blocks may wait for each other and have no room at once, waits for what the log does not have. Behind a graph of which a part runs nothing
+// These are held back, and with them what is behind them: kernels that make windows slow (blame.c), cooperative launches, clusters that do not
+// fit into a partition, launches whose blocks may wait for each other and have no room at once, waits for what the log does not have. Behind a graph of which a part runs nothing
 // of its stream goes on, nor what comes behind that; other streams do, and other graphs.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"

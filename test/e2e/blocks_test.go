@@ -192,14 +192,19 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			p := start(t)
 			p.m.until("it stops within two waves", func() bool { // where the machine is not slow
 				var ran, wrong int
-				before := p.m.stops(p)
+				before := p.m.blp(p)
 				p.say("large %s %d %d %d", c.how, c.threads, c.shared, c.sms)
 				p.hears("stops")
-				p.m.until("the stop is counted", func() bool { return p.m.stops(p) >= before+c.stops })
+				p.m.until("the stop is counted", func() bool { return p.m.stops(p) >= before.Stops+c.stops })
 				p.ask("", "ran %d wrong %d", &ran, &wrong)
 				if wrong != 0 {
 					t.Fatalf("%d blocks ran twice or never", wrong)
 				}
+				narrow := uint64(ran)
+				if c.how == "wide" {
+					narrow = 0
+				}
+				p.m.until("the blocks that ran narrow are counted", func() bool { return p.m.blp(p).NarrowBlocks-before.NarrowBlocks == narrow })
 				return ran <= 3*c.onSM*c.sms
 			})
 			p.finish()

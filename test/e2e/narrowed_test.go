@@ -93,7 +93,11 @@ func TestNarrowedInside(t *testing.T) {
 	if !m.peer(lc).WindowOpen {
 		t.Error("what was launched in the window went on only behind it")
 	}
-	m.until("all that went on narrow is counted", func() bool { return m.blp(be).Narrowed >= 20*(3+1+1+20+1) })
+	const launches, blocks = 3 + 1 + 20, 600 // of a round, beside a copy and a memset, which take a block each
+	m.until("all that went on narrow is counted", func() bool {
+		blp := m.blp(be)
+		return blp.Narrowed >= 20*(launches+2) && blp.NarrowBlocks == 20*(launches*blocks+2)
+	})
 	close(done)
 	<-left
 	_ = lc.cmd.Process.Kill()
