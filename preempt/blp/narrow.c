@@ -167,10 +167,13 @@ static bool is_idle(struct gp_domain *d)
 		d->narrow.blind = false;
 		bool plain = is_plain(d);
 		pthread_mutex_unlock(&d->lock);
-		// While something is captured the driver refuses, and nothing is lost.
-		if (!plain || gp_driver.cuCtxRecordEvent(d->context, d->narrow.idle))
+		// While something is captured the driver refuses, and ends the captures. So none begins until it has answered.
+		if (!plain || gp_capturing() || !gp_captures_keep_off())
 			return false;
-		d->narrow.asking = true;
+		d->narrow.asking = !gp_driver.cuCtxRecordEvent(d->context, d->narrow.idle);
+		gp_captures_let_on();
+		if (!d->narrow.asking)
+			return false;
 	}
 	// The event takes the GPU some microseconds.
 	for (uint64_t until = gp_now_ns() + RECORDED_NS; blp_query(d->narrow.idle);)

@@ -104,3 +104,30 @@ func TestNarrowedInside(t *testing.T) {
 	be.say("go on")
 	be.hears("right")
 }
+
+// The program narrowed.c: a capture is not broken by what goes on narrow. That begins when no capture is under way.
+func TestNarrowedBesideCapture(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/narrowed.c")
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	be, lc := m.startOrdered(program)
+	done := make(chan struct{})
+	left := m.leave(lc, []uint32{64}, done)
+	be.say("captured 1")
+	for _, capturing := range []bool{true, false} {
+		be.hears("until stopped")
+		stops := m.stops(be)
+		lc.say("lc 1 2 300000 0 stream")
+		m.until("it is stopped", func() bool { return m.stops(be) > stops })
+		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+		lc.hear()
+		if went := m.blp(be).Narrowed > 0; went == capturing {
+			t.Errorf("capturing: %v, went on narrow: %v", capturing, went)
+		}
+		be.say("go on")
+	}
+	be.hears("right")
+	close(done)
+	<-left
+}

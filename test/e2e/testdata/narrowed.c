@@ -214,6 +214,27 @@ static void inside(unsigned rounds)
 	check_all(&set);
 }
 
+// A capture that is under way while a window is open, which leaves SMs, and another window behind it.
+static void captured(unsigned rounds)
+{
+	handle one = stream_of(NON_BLOCKING), other = stream_of(NON_BLOCKING), graph, instance;
+	struct chained ahead = buffer(), b = buffer();
+	for (unsigned r = 1; r <= rounds; r++) {
+		launch(&ahead, one, r, CUT_US);
+		OK(cuStreamBeginCapture_v2(other, RELAXED));
+		launch_at_once(&b, other, r);
+		until_stopped();
+		OK(cuStreamEndCapture(other, &graph));
+		OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+		launch(&ahead, one, r, CUT_US);
+		until_stopped();
+		OK(cuGraphLaunch(instance, other));
+		OK(cuCtxSynchronize());
+		check_all(&ahead);
+		check_all(&b);
+	}
+}
+
 // Whether more blocks have run since then than a stop waits for: two waves on 132 SMs.
 static bool has_moved(const struct chained *b, const uint32_t *since)
 {
@@ -263,6 +284,6 @@ int main(int argc, char **argv)
 {
 	static const struct task tasks[] = {
 		{"plain", plain},   {"late-graph", late_graph}, {"late-wait", late_wait}, {"late-legacy", late_legacy},
-		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting}};
+		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting},     {"captured", captured}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }

@@ -68,9 +68,10 @@ CALL(cuCtxRecordEvent, (CUcontext c, CUevent e), (c, e))
 		return r;
 	if (!handle_is(e, H_EVENT) || c->of)
 		return leave(CUDA_ERROR_INVALID_HANDLE);
-	for (struct CUstream_st *s = c->streams; s; s = s->next)
-		if (s->capture)
-			return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	if (capture_in_context(c, false)) {
+		capture_invalidate(c, false); // cuda.h: "the call will invalidate all the conflicting captures"
+		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	}
 	op_unref(e->op);
 	e->op = context_mark(c);
 	e->capture = NULL;
