@@ -248,6 +248,7 @@ struct gp_domain {
 		_Atomic bool refused; // nothing runs narrow any more
 		CUevent end;          // behind what was
 		_Atomic bool lingers; // it was not reached yet
+		bool runs;            // the latest look left something there that was not over
 		uint64_t graph;       // sequence + 1 of the graph whose kernels are being put there; 0: there is none
 		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
 		uint64_t pieces;           // so many, in this stretch

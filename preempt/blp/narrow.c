@@ -522,6 +522,7 @@ static void go_on(struct gp_domain *d)
 		if (++unmarked % MARK_EVERY == 0 && !mark(d, &p))
 			return;
 	}
+	d->narrow.runs = entries || d->narrow.graph;
 	mark(d, &p);
 }
 
@@ -529,6 +530,7 @@ bool blp_narrow(struct gp_domain *d)
 {
 	uint32_t width = d->stopped && !d->given_up ? blp_width(d) : 0;
 
+	d->narrow.runs = false;
 	if (d->narrow.on && d->narrow.on->sms > width)
 		blp_widen(d);
 	if (!width || !blp_drained(d))

@@ -702,7 +702,7 @@ static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
 		if (d->context && d->stopped && blp_enter(d->context, &pushed)) {
 			d->narrow.left = left;
 			again |= blp_narrow(d);
-			*runs |= d->narrow.on != NULL;
+			*runs |= d->narrow.runs;
 			blp_leave(pushed);
 		}
 		pthread_mutex_unlock(&d->control);
@@ -755,7 +755,7 @@ void gp_blp_watch(struct gp_gpu *g)
 		bool runs;
 		if (narrow(g, want ? blp_left(g) : 0, &runs) && next > NARROW_NS)
 			next = NARROW_NS;
-		stopped = want && !runs; // what runs narrow has more than the least share
+		stopped = want && !runs; // what runs narrow has more than the least share, what is held back there has not
 		gp_wait_windows(&seen, next);
 	}
 }

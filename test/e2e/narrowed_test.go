@@ -131,3 +131,27 @@ func TestNarrowedBesideCapture(t *testing.T) {
 	close(done)
 	<-left
 }
+
+// The program narrowed.c: what is held back beside a window gets the share of best effort all the same.
+func TestHeldBackKeepsItsShare(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/narrowed.c")
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"spatial\"]\n[hold]\nmax_ms = 50\n[share]\nmin_be = 0.5\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	be, lc := m.startOrdered(program)
+	be.say("held 1") // its code is loaded
+	be.hears("right")
+	done := make(chan struct{})
+	left := m.leave(lc, []uint32{64}, done)
+	lc.say("lc 1 2 4900000 0 stream")
+	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
+	for m.blp(be).HeldTogether == 0 {
+		be.say("held 1")
+		be.hears("right")
+		if !m.peer(lc).WindowOpen {
+			t.Fatal("it went on because the window had closed")
+		}
+	}
+	close(done)
+	<-left
+}

@@ -235,6 +235,20 @@ static void captured(unsigned rounds)
 	}
 }
 
+// Kernels that are held back in a window.
+static void held(unsigned rounds)
+{
+	handle stream = stream_of(NON_BLOCKING);
+	struct chained b = buffer();
+	for (unsigned r = 0; r < rounds; r++) {
+		launch_dependent(&b, stream);
+		while (!all_are(&b, b.want))
+			usleep(100);
+	}
+	OK(cuStreamSynchronize(stream));
+	check_all(&b);
+}
+
 // Whether more blocks have run since then than a stop waits for: two waves on 132 SMs.
 static bool has_moved(const struct chained *b, const uint32_t *since)
 {
@@ -284,6 +298,7 @@ int main(int argc, char **argv)
 {
 	static const struct task tasks[] = {
 		{"plain", plain},   {"late-graph", late_graph}, {"late-wait", late_wait}, {"late-legacy", late_legacy},
-		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting},     {"captured", captured}};
+		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting},     {"captured", captured},
+					    {"held", held}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
