@@ -299,6 +299,6 @@ int main(int argc, char **argv)
 	static const struct task tasks[] = {
 		{"plain", plain},   {"late-graph", late_graph}, {"late-wait", late_wait}, {"late-legacy", late_legacy},
 		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting},     {"captured", captured},
-					    {"held", held}};
+		{"held", held}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
