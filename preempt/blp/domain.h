@@ -408,6 +408,7 @@ void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver 
 // Launches a kernel for an operation, which need not be a launch itself. A guarded kernel is logged, another is a barrier.
 // False: nothing was done, and the driver's function is to be called.
 bool blp_launch(struct gp_operation *, const struct gp_launch *);
+bool blp_logs_launch(const struct gp_launch *);                       // it can be stopped
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
 CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);

@@ -176,6 +176,12 @@ static bool can_be_stopped(const struct gp_launch *l)
 	return blp_can_number(l->function, l->grid, clusters);
 }
 
+bool blp_logs_launch(const struct gp_launch *l)
+{
+	const struct gp_code *code = gp_code_of(l->function);
+	return code && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra);
+}
+
 static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code,
 		    const struct blp_shape *shape, char *room)
 {

@@ -1,7 +1,6 @@
 // operation.c - what becomes of an operation of the program, by its kind.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
-#include "preempt/code/code.h"
 
 // The watcher stops a domain within this time after a window has opened.
 static const uint64_t HEARD_NS = 100 * 1000;
@@ -11,7 +10,7 @@ static const uint64_t HEARD_NS = 100 * 1000;
 static bool takes(const struct gp_operation *o, const struct gp_domain *d)
 {
 	if (o->work == GP_KERNEL)
-		return !o->joint && gp_code_of(o->launch.function);
+		return !o->joint && blp_logs_launch(&o->launch);
 	if (!blp_may_narrow(d) || !blp_left(d->gpu))
 		return false;
 	switch (o->work) {

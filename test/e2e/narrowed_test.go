@@ -155,3 +155,23 @@ func TestHeldBackKeepsItsShare(t *testing.T) {
 	close(done)
 	<-left
 }
+
+// The program narrowed.c: a launch that cannot be stopped waits for the window's end.
+func TestUnstoppableLaunchWaits(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/narrowed.c")
+	m := newMachine(t, "", "SIMCUDA_MPS=1")
+	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	be, lc := m.startOrdered(program)
+	be.say("unstoppable 1")
+	be.hears("until stopped")
+	waits := m.peer(be).Counters.GateWaits
+	lc.say("lc 1 2 500000 0 stream")
+	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
+	be.say("go on")
+	be.hears("launched")
+	if m.peer(be).Counters.GateWaits == waits {
+		t.Error("it did not wait")
+	}
+	be.hears("right")
+}

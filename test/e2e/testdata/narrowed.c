@@ -1,6 +1,8 @@
 // narrowed.c - what runs narrow, and what outlasts a stop of that, is overtaken by nothing (order.h says how that is seen).
 #define _GNU_SOURCE
-#define MORE_FUNCTIONS(F) F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle))
+#define MORE_FUNCTIONS(F) \
+	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle)) \
+	F(cuLaunchKernelEx, (const struct launch_config *, handle, void **, void **))
 #include "order.h"
 
 enum { FEW = 64, LONG_US = 1000000, CUT_US = 200000, SHORT_US = 100 };
@@ -235,6 +237,24 @@ static void captured(unsigned rounds)
 	}
 }
 
+// In a window, launches with an attribute because of which they cannot be stopped.
+static void unstoppable(unsigned rounds)
+{
+	struct chained b = buffer();
+	unsigned n = 1, add = 1, us = SHORT_US;
+	void *parameters[] = {&b.data, &n, &add, &us};
+	struct launch_attribute event = {LAUNCH_COMPLETION_EVENT, {0}, {0}};
+	struct launch_config config = {{AT_ONCE, 1, 1}, {256, 1, 1}, 0, stream_of(NON_BLOCKING), &event, 1};
+	for (unsigned r = 0; r < rounds; r++) {
+		until_stopped();
+		OK(cuLaunchKernelEx(&config, chain, parameters, NULL));
+		b.want = b.want * 3 + add;
+		printf("launched\n");
+	}
+	OK(cuCtxSynchronize());
+	check_all(&b);
+}
+
 // Kernels that are held back in a window.
 static void held(unsigned rounds)
 {
@@ -297,8 +317,8 @@ static void hurting(unsigned us)
 int main(int argc, char **argv)
 {
 	static const struct task tasks[] = {
-		{"plain", plain},   {"late-graph", late_graph}, {"late-wait", late_wait}, {"late-legacy", late_legacy},
-		{"graphs", graphs}, {"inside", inside},         {"hurting", hurting},     {"captured", captured},
-		{"held", held}};
+		{"plain", plain},   {"late-graph", late_graph},  {"late-wait", late_wait}, {"late-legacy", late_legacy},
+		{"graphs", graphs}, {"inside", inside},          {"hurting", hurting},     {"captured", captured},
+		{"held", held},     {"unstoppable", unstoppable}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
