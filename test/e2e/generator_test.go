@@ -65,6 +65,8 @@ var variants = []variant{
 	{name: "memory evicted", role: "be", settings: `mechanisms = ["swap"]`, evicted: true, arguments: []string{"room", "2097152"}},
 	{name: "memory evicted beside everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp", "swap"]`, peer: "lc", evicted: true,
 		arguments: []string{"room", "2097152"}},
+	{name: "memory evicted beside windows that leave SMs", role: "be", settings: `mechanisms = ["gate", "blp", "spatial", "swap"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
+		evicted: true, narrowed: true, not: "host,cpu,values,devices", arguments: []string{"room", "2097152"}},
 	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}},
 	// With little but what may run narrow.
 	{name: "streams narrowed", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "narrow"}},
@@ -130,6 +132,21 @@ func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <
 	})
 }
 
+// judge has the windows of a process say at random that what ran beside them made them slow, until done is closed.
+func (m *machine) judge(p *process, done <-chan struct{}) (ended <-chan struct{}) {
+	m.t.Helper()
+	lines, _ := m.lines(p)
+	return repeat(done, func() bool {
+		for _, line := range lines {
+			if opened := line.WindowOpenedNs.Load(); opened != 0 {
+				line.JudgedNs.Store(opened&^1 | rand.Uint64N(2))
+			}
+		}
+		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
+		return true
+	})
+}
+
 // lines are those of a process in all segments, with what is to be rung there so that who is stopped looks once more, as where a window
 // opens.
 func (m *machine) lines(p *process) (lines []*segment.Line, rings []*atomic.Uint32) {
@@ -166,11 +183,11 @@ type outcome struct {
 func (o outcome) wrong() bool { return o.text != "" }
 
 // counts are what a process has told, of all GPUs together.
-type counts struct{ stops, evictions, narrowed, givenUp uint64 }
+type counts struct{ stops, evictions, narrowed, hurting, givenUp uint64 }
 
 func (c *counts) raise(to counts) {
 	c.stops, c.evictions = max(c.stops, to.stops), max(c.evictions, to.evictions)
-	c.narrowed, c.givenUp = max(c.narrowed, to.narrowed), max(c.givenUp, to.givenUp)
+	c.narrowed, c.hurting, c.givenUp = max(c.narrowed, to.narrowed), max(c.hurting, to.hurting), max(c.givenUp, to.givenUp)
 }
 
 // counted is what a process has told so far; nothing where it cannot be seen.
@@ -187,6 +204,7 @@ func (m *machine) counted(p *process, role string) (c counts) {
 			if peer.BLP != nil {
 				c.stops += peer.BLP.Stops
 				c.narrowed += peer.BLP.Narrowed
+				c.hurting += peer.BLP.HeldHurting
 				c.givenUp += peer.BLP.GivenUp
 			}
 			if peer.Memory != nil {
@@ -257,9 +275,10 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	} else if v.peer == "be" && peer.stdin != nil {
 		peer.runBestEffort()
 	}
-	var left <-chan struct{}
+	var left, judged <-chan struct{}
 	if v.narrowed {
 		left = m.leave(peer, []uint32{0, 16, 32, 66}, done)
+		judged = m.judge(peer, done)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -308,7 +327,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	close(stop)
 	o.raise(<-counted)
 	close(done)
-	for _, end := range []<-chan struct{}{ended, fired, left} {
+	for _, end := range []<-chan struct{}{ended, fired, left, judged} {
 		if end != nil {
 			<-end
 		}
@@ -436,7 +455,7 @@ func TestGeneratedPrograms(t *testing.T) {
 			m, peer := v.stage(t)
 			from := seed
 			o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10), "stay", "1")
-			t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed", from, o.programs, o.stops, o.evictions, o.narrowed)
+			t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed, %d held back since they hurt", from, o.programs, o.stops, o.evictions, o.narrowed, o.hurting)
 			programs[v.name] += o.programs
 			stops[v.name] += o.stops
 			evictions[v.name] += o.evictions
