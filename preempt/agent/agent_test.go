@@ -378,8 +378,13 @@ func TestSwitchesAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{segment: s, slot: slot}
+	a := &agent{core: &Core{}, segment: s, slot: slot}
 	a.own().SwitchUs.Store(77)
+	for lower := range 8 { // and these would have the GPU more if they were believed
+		s.Slot(63 - lower).SwitchUs.Store(20)
+		s.Level[63-lower].Store(uint32(1 + lower)) // the last is no level
+		s.Members.Or(1 << (63 - lower))
+	}
 	for _, c := range []struct {
 		says   uint32
 		wantNs uint64

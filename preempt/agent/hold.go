@@ -19,11 +19,14 @@ func (a *agent) canHold() bool {
 }
 
 // toldSwitch is what a switch takes as most others on this GPU have learnt it, in nanoseconds; 0: none has. A few that lie move it only where
-// few have learnt it. What others were told they do not tell.
+// few have learnt it. What others were told they do not tell. Lower levels are not asked: they would have the GPU more if this process thought
+// that a switch takes nothing, and the lowest never learns what one takes.
 func (a *agent) toldSwitch() uint64 {
 	var learnt []uint32
 	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {
-		if us := a.segment.Slot(bits.TrailingZeros64(members)).SwitchUs.Load(); us != 0 {
+		slot := bits.TrailingZeros64(members)
+		lower := a.segment.Level[slot].Load() > uint32(a.core.levelNow())
+		if us := a.segment.Slot(slot).SwitchUs.Load(); us != 0 && !lower {
 			learnt = append(learnt, us)
 		}
 	}
