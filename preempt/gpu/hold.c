@@ -306,13 +306,13 @@ static void wait_for_switch(struct gp_context *c, uint64_t now)
 	c->hold.probe.beside |= s && gp_windows_open(s, g->same | g->higher);
 }
 
-// A switch that is to be measured is under way.
+// A switch that is to be measured is under way. What ends beside another's window says nothing.
 static bool measures_switch(struct gp_context *c, uint64_t now)
 {
 	const struct gp_hold *h = &c->hold;
 	const struct gp_slot *slot = gp_own_slot(c->gpu);
-	bool begun = h->probe.chain == h->chain && (h->probe.begun_ns || h->probe.stepped_to);
-	return !begun && since(now, h->started_ns) < SAMPLE_FOR_NS && slot && slot->switches != h->probe.switches &&
+	bool over = h->probe.chain == h->chain && (h->probe.begun_ns || h->probe.stepped_to || h->probe.beside);
+	return !over && since(now, h->started_ns) < SAMPLE_FOR_NS && slot && slot->switches != h->probe.switches &&
 	       gp_switch_sampled(c->gpu);
 }
 

@@ -410,8 +410,12 @@ void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns)
 	}
 }
 
-// Windows are open for less where another process of this level waits. None rings when it opens its window.
-static bool heeds_equals(struct gp_gpu *g) { return g->same && gp_settings.grace_equals_ns < gp_settings.grace_max_ns; }
+// Windows are open for less where another process of this level waits. None rings when it opens its window. Without lower levels they have
+// another grace (grace).
+static bool heeds_equals(struct gp_gpu *g)
+{
+	return g->same && g->lower_peers && gp_settings.grace_equals_ns < gp_settings.grace_max_ns;
+}
 
 // The grace period, nanoseconds, from the idle gaps seen. A window that closes too early costs the request's next submission a
 // context switch. One that closes too late costs the lower levels GPU time.

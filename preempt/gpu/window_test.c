@@ -617,6 +617,9 @@ static void wait_for_more(void)
 	gp_line_of(g->segment, 8)->window_opened_ns = 1;     // is no equal
 	CHECK(gp_window_watch(c, 77) == 50 * US);
 	gp_line_of(g->segment, 9)->window_opened_ns = 1;
+	g->lower_peers = 0; // nobody is kept off the GPU for longer
+	CHECK(gp_window_watch(c, 77) == 2000 * US);
+	g->lower_peers = 1;
 	c->seen_activity = c->activity;
 	CHECK(gp_window_watch(c, 77 + 11 * US) == 0 && !c->open);
 	g->same = 0;
