@@ -8,8 +8,12 @@
 // context cannot end at another. Nanoseconds to the next look; 0: its window is closed.
 static uint64_t look(struct gp_context *c, uint64_t now)
 {
+	static bool relaxed; // the watcher's
 	uint64_t wait = 0;
 
+	if (!relaxed) // not as the thread begins: the driver may not be initialised yet, and refuses it then
+		gp_relax_captures(); // a capture in global mode must not be broken by our queries
+	relaxed = true;
 	pthread_mutex_lock(&c->query_lock);
 	if (c->handle && c->open && !(wait = gp_window_watch(c, now)))
 		gp_hint_closed(c, gp_now_ns());
@@ -35,7 +39,6 @@ static uint64_t watch(void)
 
 void gp_watch_forever(void)
 {
-	gp_relax_captures(); // a capture in global mode must not be broken by our queries
 	for (;;) {
 		uint32_t seen = gp_wake;
 		gp_futex_wait(&gp_wake, seen, watch(), false);

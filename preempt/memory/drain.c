@@ -36,13 +36,13 @@ static CUresult synchronize(struct gp_context *c)
 
 static void *drain_forever(void *unused)
 {
-	gp_relax_captures();
 	for (;;) {
 		uint32_t number = asked;
 		if (number == answered) {
 			gp_futex_wait(&asked, number, 0, false);
 			continue;
 		}
+		gp_relax_captures(); // not before: the driver may not be initialised yet as the thread begins, and refuses it then
 		CUresult worst = CUDA_SUCCESS;
 		// Once the gate is open again the mover has given up. Then captures may begin, which a wait would end.
 		for (int i = 0; i < GP_CONTEXTS && gp_memory_closed(); i++) {

@@ -252,10 +252,13 @@ DUAL(cuStreamGetCaptureInfo_v3, _ptsz,
 
 CALL(cuThreadExchangeStreamCaptureMode, (int *mode), (mode))
 {
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
 	if (!mode || *mode < 0 || *mode > 2)
-		return CUDA_ERROR_INVALID_VALUE;
+		return leave(CUDA_ERROR_INVALID_VALUE);
 	int before = thread_mode;
 	thread_mode = *mode;
 	*mode = before;
-	return CUDA_SUCCESS;
+	return leave(CUDA_SUCCESS);
 }
