@@ -119,6 +119,7 @@ func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
 	if before.pages == nil && before.slot >= 0 && before.relock() == nil {
+		before.identify() // others may have written over it, and it is taken along
 		before.retract(before.slot)
 		before.Ring()
 	}

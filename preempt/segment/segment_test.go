@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -520,6 +521,22 @@ func TestScribbledOver(t *testing.T) {
 		if err := errors.Join(s.Check(), s.Relock()); err != nil || s.Rings.Bell.Load() != rung {
 			t.Errorf("they look although nothing has changed: %v", err)
 		}
+	}
+}
+
+// Nor does it go on under that in another segment.
+func TestScribbledOverBeforeItIsReplaced(t *testing.T) {
+	before, next := open(t, directory(t)), open(t, directory(t))
+	claim(t, next)
+	p, started := before.Slot(claim(t, before)), Now()
+	p.StartedNs.Store(math.MaxUint64)
+	if !next.Replace(before, func(unsafe.Pointer) bool { return true }) { // its own pages are where the other's were
+		t.Fatal("not replaced")
+	}
+	before.Leave()
+	next.SetLevel(0)
+	if got := next.Own().StartedNs.Load(); got > started {
+		t.Errorf("started at %d", got)
 	}
 }
 
