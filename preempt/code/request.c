@@ -101,9 +101,11 @@ void gp_request_ask(struct gp_request *r)
 		append(a);
 		if (wait_for(a)) {
 			const char *path = r->path, *options = r->options;
+			const void *linked = r->linked;
 			*r = a->request;
-			r->path = path;
+			r->path = path; // not the copies
 			r->options = options;
+			r->linked = linked;
 			free(a);
 			return;
 		}
