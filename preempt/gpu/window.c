@@ -340,6 +340,7 @@ static void close_context(struct gp_context *c, uint64_t finished_ns)
 	if (--g->open_contexts != 0)
 		return;
 	unpublish(g, now);
+	g->busy_ns += now - g->busy_since_ns;
 	if (gp_own_slot(g))
 		gp_count(&gp_own_slot(g)->busy_ns, now - g->busy_since_ns);
 }
@@ -347,10 +348,8 @@ static void close_context(struct gp_context *c, uint64_t finished_ns)
 // How long the process had unfinished work on the GPU, until now.
 uint64_t gp_gpu_busy_ns(struct gp_gpu *g)
 {
-	struct gp_slot *slot = gp_own_slot(g);
-
 	pthread_spin_lock(&g->lock);
-	uint64_t busy = (slot ? slot->busy_ns : 0) + (g->open_contexts ? gp_now_ns() - g->busy_since_ns : 0);
+	uint64_t busy = g->busy_ns + (g->open_contexts ? gp_now_ns() - g->busy_since_ns : 0);
 	pthread_spin_unlock(&g->lock);
 	return busy;
 }

@@ -566,6 +566,8 @@ static void mend(void)
 			gp_window_open(c, &first);
 		CHECK(!line->window_opened_ns == open && line->busy == !open && view->own.windows == counted + !open);
 		CHECK(view->own.window_ns < 1000ull * 1000 * MS);
+		view->own.busy_ns = 1ull << 63; // nor is its own clock
+		CHECK(gp_gpu_busy_ns(g) < 1000ull * 1000 * MS);
 	}
 	line->busy = 0;
 	gp_gpu_probe(g, true);

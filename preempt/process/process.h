@@ -61,7 +61,8 @@ struct gp_gpu {
 	pthread_spinlock_t lock;    // of opening and closing windows; the launch path never takes it in an open window
 	uint32_t open_contexts;     // under lock
 	uint64_t busy_since_ns;     // under lock: when the first of them was opened
-	uint32_t giving_way;        // under lock: threads for which lower levels are to run, although a window is open
+	uint64_t busy_ns;    // under lock: for how long some were open, until then. The slot says it too, for others
+	uint32_t giving_way; // under lock: threads for which lower levels are to run, although a window is open
 	// What the own line of the segment says, where anybody may write over it. Changed under lock.
 	struct {
 		uint64_t window_opened_ns;
