@@ -8,7 +8,7 @@
 enum {
 	SAMPLES = 32,
 	FEW = 8,           // until then what others tell counts, or the default
-	SAMPLE_EVERY = 32, // switches, after that: a GPU's cost does not change, and looks often take processor time
+	SAMPLE_EVERY = 32, // switches, once there are SAMPLES: a GPU's cost does not change, and looks often take processor time
 };
 
 static const uint64_t DEFAULT_NS =
@@ -29,7 +29,7 @@ static bool plausible(uint64_t ns) { return ns >= LEAST_NS && ns <= MOST_NS; }
 bool gp_switch_sampled(struct gp_gpu *g)
 {
 	struct gp_slot *slot = gp_own_slot(g);
-	return slot && (switches[g - gp_gpu].count < FEW || slot->switches % SAMPLE_EVERY == 0);
+	return slot && (switches[g - gp_gpu].count < SAMPLES || slot->switches % SAMPLE_EVERY == 0);
 }
 
 // The lower level may have had no work for a part of the time, and something else may have been in the way: of the samples that are not much

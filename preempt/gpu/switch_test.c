@@ -99,7 +99,10 @@ static void sampled(void)
 	uint32_t n = 0;
 	view->own.switches = 1;
 	CHECK(gp_switch_sampled(g));
-	see(g, 8, 190 * US, 10 * US);
+	CHECK(gp_switch_sampled(g));
+	see(g, 31, 190 * US, 10 * US);
+	CHECK(gp_switch_sampled(g));
+	see(g, 1, 190 * US, 10 * US);
 	for (int i = 0; i < 320; i++, view->own.switches++)
 		n += gp_switch_sampled(g);
 	CHECK(n == 10);

@@ -41,7 +41,9 @@ func TestUnitsOnArm64(t *testing.T) {
 			compile(t, append(arguments, "-lpthread")...)
 			command := m.command("", nil, program)
 			command.Env = append(command.Env, "LD_LIBRARY_PATH="+libgcc)
-			said(t, command, "")
+			if out, err := command.CombinedOutput(); err != nil {
+				t.Errorf("%q: %v\n%s", command.Args, err, out)
+			}
 		})
 	}
 }

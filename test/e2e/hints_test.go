@@ -62,7 +62,8 @@ var none = configs.HintsFrom()
 // switch takes.
 func TestExplicitHints(t *testing.T) {
 	t.Parallel()
-	for _, aheadUs := range []int{1000, 100} {
+	const later, atOnceUs = 4000, 100 // no switch takes 2 ms, as far as the library is concerned
+	for _, aheadUs := range []int{later, atOnceUs} {
 		t.Run(fmt.Sprintf("%d us ahead", aheadUs), func(t *testing.T) {
 			m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
 			lc, be := m.pair()
@@ -73,7 +74,7 @@ func TestExplicitHints(t *testing.T) {
 				h, us := m.settled(lc, "explicit", before.Given+30), m.peer(lc).SwitchUs
 				t.Logf("%d were listened to, %d carried out at once, %+v, before %+v; a switch takes %d us", listened, atOnce, h, before, us)
 				return listened == 30 && h.Given == before.Given+30 && h.Hit >= before.Hit+15 && h.SavedNs > 0 && h.WaitedNs > 0 && !h.Off &&
-					us <= 1000 && (us > 0 || aheadUs != 1000) && (atOnce >= 15 || aheadUs != 100)
+					(us > 0 && atOnce < 15 || aheadUs != later) && (atOnce >= 15 || aheadUs != atOnceUs)
 			})
 			m.runs(be)
 		})
