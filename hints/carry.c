@@ -189,9 +189,13 @@ static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
 // Opens the window of a context and arms its hold. Holds the lock, so that the context is not destroyed meanwhile.
 static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint64_t end)
 {
+	static bool relaxed; // of the thread that carries hints out
 	CUcontext popped;
 	uint32_t wakes = 0;
 
+	if (!relaxed) // not as the thread begins: the driver may not be initialised yet, and refuses it then
+		gp_relax_captures(); // a capture in global mode must not be broken by the hold's launch
+	relaxed = true;
 	pthread_mutex_lock(&c->query_lock);
 	if (!c->handle)
 		goto gone;
@@ -328,13 +332,6 @@ static uint64_t attend(uint64_t now)
 
 uint64_t gp_hint_run(uint32_t *source)
 {
-	static __thread bool relaxed;
-
-	if (!relaxed) { // a capture in global mode must not be broken by the hold's launch
-		int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-		relaxed = true;
-	}
 	for (;;) {
 		uint32_t seen = gp_hint_bell;
 		uint64_t now = gp_now_ns(), next = UINT64_MAX;

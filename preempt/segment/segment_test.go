@@ -958,7 +958,7 @@ func TestSnapshots(t *testing.T) {
 		Times:    Times{Drains: Histogram[uint64]{SumNs: 77}, Stops: Histogram[uint64]{Buckets: [TimeBuckets]uint64{TimeBuckets - 1: 78}}},
 		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, SwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
-			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17}},
+			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}},
 		Width:      &Width{64, WidthCounters[uint64]{2, 7, 8}},
 		MemoryTurn: true, Memory: &Memory{State: "stuck", PinnedBy: []string{"registered", "bit_20"}, MemoryCounters: MemoryCounters[uint64]{
 			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, MemoryStuck, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}},

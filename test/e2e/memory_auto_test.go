@@ -128,22 +128,27 @@ func TestNoQuestionsWhileTheProgramExits(t *testing.T) {
 // refuses that, and what they ask later would end captures of the program.
 func TestThreadsThatBeginBeforeTheDriver(t *testing.T) {
 	t.Parallel()
-	trace := filepath.Join(t.TempDir(), "trace")
-	m := newSwapping(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_TRACE="+trace)
-	p := m.startMemory("be")
-	p.filled("memory", 10<<20, 1)
-	p.finish()
-	lines, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
 	const call = " begin cuThreadExchangeStreamCaptureMode "
-	before, after, begun := strings.Cut(string(lines), " end cuInit ")
-	if !begun || !strings.Contains(after, call) {
-		t.Fatalf("no thread tells the driver anything: %s", lines)
-	}
-	if n := strings.Count(before, call); n != 0 {
-		t.Errorf("%d threads tell the driver too early", n)
+	for _, role := range []string{"be", "lc"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			trace := filepath.Join(t.TempDir(), "trace")
+			m := newSwapping(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_TRACE="+trace)
+			p := m.startMemory(role)
+			p.filled("memory", 10<<20, 1)
+			p.finish()
+			lines, err := os.ReadFile(trace)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, after, begun := strings.Cut(string(lines), " end cuInit ")
+			if !begun || !strings.Contains(after, call) {
+				t.Fatalf("no thread tells the driver anything: %s", lines)
+			}
+			if n := strings.Count(before, call); n != 0 {
+				t.Errorf("%d threads tell the driver too early", n)
+			}
+		})
 	}
 }
 

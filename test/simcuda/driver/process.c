@@ -6,7 +6,8 @@
 
 pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t sim_done = PTHREAD_COND_INITIALIZER;
-bool sim_initialized, sim_forked, sim_dead;
+_Atomic bool sim_initialized;
+bool sim_forked, sim_dead;
 struct CUctx_st *sim_contexts;
 
 // ---- the beginning, forks, the end

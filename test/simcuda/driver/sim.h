@@ -200,7 +200,8 @@ void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
 // ---- what a process keeps (process.c); with sim_lock held
 extern pthread_mutex_t sim_lock;
 extern pthread_cond_t sim_done; // something completed
-extern bool sim_initialized, sim_forked;
+extern _Atomic bool sim_initialized;
+extern bool sim_forked;
 extern bool sim_dead; // forked or exiting: executors park
 extern struct CUctx_st *sim_contexts;
 enum handle_kind {
