@@ -329,11 +329,12 @@ func registerAndDie(t *testing.T, socket string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mux := multiplex.Multiplex(conn)
+	mux := multiplex.Multiplex(conn, multiplex.WithBlockedRead()) // what came before somebody listens would be lost
 	served, err := mux.Listen(multiplex.RuntimeServiceConn)
 	if err != nil {
 		t.Fatal(err)
 	}
+	mux.Unblock()
 	server, err := ttrpc.NewServer()
 	if err != nil {
 		t.Fatal(err)
