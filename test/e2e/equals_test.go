@@ -51,6 +51,18 @@ func cut(pids []int, pid, kernels int) (cuts int) {
 	return cuts
 }
 
+// equals waits until processes have holds, and the slice of equals.
+func (m *machine) equals(sliceUs int, processes ...*process) {
+	m.t.Helper()
+	for _, p := range processes {
+		m.until("all have holds and the slice of equals", func() bool {
+			p.request(2, 2, "stream")
+			peer := m.peer(p)
+			return peer.Counters.Holds > 0 && peer.TimesliceUs == uint32(sliceUs)
+		})
+	}
+}
+
 // Requests of equals that last as long as the slice, or longer, cut each other; shorter ones come one after the other. With a slice as long
 // as a request may keep the GPU it is first come, first served.
 func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
@@ -68,13 +80,7 @@ func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
 			_, first := m.sharing()
 			second := m.start("lc")
 			m.joined(second)
-			for _, p := range []*process{first, second} {
-				m.until("both have holds and the slice of equals", func() bool {
-					p.request(2, 2, "stream")
-					peer := m.peer(p)
-					return peer.Counters.Holds > 0 && peer.TimesliceUs == uint32(c.equalsUs)
-				})
-			}
+			m.equals(c.equalsUs, first, second)
 			m.until("requests are cut, or not", func() bool { // where the machine is not slow
 				info, err := os.Stat(trace)
 				if err != nil {
@@ -102,13 +108,7 @@ func TestStoppedEqualDelaysRequestsForABoundedTime(t *testing.T) {
 	be, going := m.sharing()
 	stopped := m.start("lc")
 	m.joined(stopped)
-	for _, p := range []*process{going, stopped} {
-		m.until("both have holds and the slice of equals", func() bool {
-			p.request(2, 2, "stream")
-			peer := m.peer(p)
-			return peer.Counters.Holds > 0 && peer.TimesliceUs == uint32(slice.Microseconds())
-		})
-	}
+	m.equals(int(slice.Microseconds()), going, stopped)
 	stopped.say("lc 1 100000 1000 1000 stream")
 	t.Cleanup(func() { stopped.signal(syscall.SIGCONT) })
 	m.until("a request waits for a slice at most, whenever the other one is stopped", func() bool { // where the machine is not slow
@@ -145,13 +145,7 @@ func TestWindowsMakeWayForEquals(t *testing.T) {
 			_, busy := m.sharing()
 			waits := m.start("lc")
 			m.joined(waits)
-			for _, p := range []*process{busy, waits} {
-				m.until("both have holds and the slice of equals", func() bool {
-					p.request(2, 2, "stream")
-					peer := m.peer(p)
-					return peer.Counters.Holds > 0 && peer.TimesliceUs == 100_000
-				})
-			}
+			m.equals(100_000, busy, waits)
 			m.until("requests beside a window without work take as long as that is open, or a slice", func() bool { // where the machine is not slow
 				for range 5 {
 					m.until("the windows are closed", func() bool { return !m.peer(waits).WindowOpen && !m.peer(busy).WindowOpen })

@@ -12,8 +12,7 @@ func TestNarrowedLate(t *testing.T) {
 	for _, what := range []string{"late-graph", "late-wait", "late-legacy"} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, "", "SIMCUDA_MPS=1")
-			m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+			m := narrowing(t, false, 10000, "")
 			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
 			left := m.leave(lc, []uint32{64}, done)
@@ -32,6 +31,17 @@ func TestNarrowedLate(t *testing.T) {
 	}
 }
 
+// narrowing is a machine with an MPS server, where best effort goes on in what windows leave. share: settings of that, or none.
+func narrowing(t *testing.T, gate bool, holdMs int, share string) *machine {
+	t.Helper()
+	m, also := newMachine(t, "", "SIMCUDA_MPS=1"), ""
+	if gate {
+		also = `, "gate"`
+	}
+	m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"spatial\"%s]\n[hold]\nmax_ms = %d\n%s[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", also, holdMs, share, m.dir, m.dir))
+	return m
+}
+
 // The program narrowed.c: of a graph what has room in the width runs there, and holds up no other stream. Whatever happens to it then, each
 // kernel runs once, in its order.
 func TestNarrowedGraphs(t *testing.T) {
@@ -43,8 +53,7 @@ func TestNarrowedGraphs(t *testing.T) {
 	}{{"independent", 0}, {"dependent in the middle", 3}, {"dependent first", 1}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, "", "SIMCUDA_MPS=1")
-			m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+			m := narrowing(t, false, 10000, "[share]\nmin_be = 0\n")
 			be, lc := m.startOrdered(program)
 			be.say("graphs %d", c.dependent)
 			be.hears("until stopped")
@@ -79,8 +88,7 @@ func TestNarrowedGraphs(t *testing.T) {
 func TestNarrowedInside(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
-	m := newMachine(t, "", "SIMCUDA_MPS=1")
-	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	m := narrowing(t, true, 10000, "[share]\nmin_be = 0\n")
 	be, lc := m.startOrdered(program)
 	be.say("inside 20")
 	be.hears("until stopped")
@@ -109,8 +117,7 @@ func TestNarrowedInside(t *testing.T) {
 func TestNarrowedBesideCapture(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
-	m := newMachine(t, "", "SIMCUDA_MPS=1")
-	m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	m := narrowing(t, false, 10000, "")
 	be, lc := m.startOrdered(program)
 	done := make(chan struct{})
 	left := m.leave(lc, []uint32{64}, done)
@@ -136,8 +143,7 @@ func TestNarrowedBesideCapture(t *testing.T) {
 func TestHeldBackKeepsItsShare(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
-	m := newMachine(t, "", "SIMCUDA_MPS=1")
-	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"spatial\"]\n[hold]\nmax_ms = 50\n[share]\nmin_be = 0.5\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	m := narrowing(t, true, 50, "[share]\nmin_be = 0.5\n")
 	be, lc := m.startOrdered(program)
 	be.say("held 1") // its code is loaded
 	be.hears("right")
@@ -160,8 +166,7 @@ func TestHeldBackKeepsItsShare(t *testing.T) {
 func TestUnstoppableLaunchWaits(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
-	m := newMachine(t, "", "SIMCUDA_MPS=1")
-	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+	m := narrowing(t, true, 10000, "[share]\nmin_be = 0\n")
 	be, lc := m.startOrdered(program)
 	be.say("unstoppable 1")
 	be.hears("until stopped")
