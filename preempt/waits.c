@@ -11,7 +11,7 @@ static __thread struct {
 	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
 	bool counted;   // in the context's waits
 	bool answers;   // the driver's function is not called: gp_wait_end waits for the streams, beside a hold
-	uint64_t submitted[GP_STREAMS]; // of each stream of the context, when that wait began
+	uint64_t settled[GP_STREAMS]; // of each stream of the context, when that wait began
 	CUstream handle[GP_STREAMS];
 	const void *loads;
 	struct gp_stream *stream;
@@ -93,11 +93,11 @@ static bool answers(enum gp_wait kind, const void *what, struct gp_context *c)
 			       false); // another thread's can only be waited for by way of the legacy stream
 }
 
-static void note_submitted(struct gp_context *c)
+static void note_settled(struct gp_context *c)
 {
 	for (int i = 0; i < GP_STREAMS; i++) {
 		waiting.handle[i] = c->stream[i].handle;
-		waiting.submitted[i] = c->stream[i].submitted;
+		waiting.settled[i] = c->stream[i].settled;
 		if (!waiting.handle[i])
 			break;
 	}
@@ -108,7 +108,7 @@ static void note_completed(struct gp_context *c)
 {
 	for (int i = 0; i < GP_STREAMS && waiting.handle[i]; i++)
 		if (c->stream[i].handle == waiting.handle[i])
-			gp_completed(c, &c->stream[i], waiting.submitted[i]);
+			gp_completed(c, &c->stream[i], waiting.settled[i]);
 }
 
 bool gp_wait_begin(enum gp_wait kind, void *what)
@@ -129,7 +129,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 	}
 	waiting.answers = answers(kind, what, c);
 	if (waiting.answers)
-		note_submitted(c);
+		note_settled(c);
 	else if (gp_waits_for_context(kind))
 		waiting.whole = waited_for(kind, what, c);
 	for (uint64_t left = waiting.whole; left; left &= left - 1)
@@ -148,7 +148,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		return calls;
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
 		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
-		waiting.sequence = waiting.stream ? waiting.stream->submitted : 0;
+		waiting.sequence = waiting.stream ? waiting.stream->settled : 0;
 	} else {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
 			if (c->stream[i].event == (CUevent)what) {

@@ -75,14 +75,15 @@ struct gp_operation {
 	bool loads;                              // the call may wait for the whole context: it loads code
 	uint16_t crossing;                       // of preempt/blp: enum blp_side
 	uint32_t wakes;                          // the processes to wake once the work is on its way (gp_window_wake)
-	uint64_t sequence;                       // on its stream
+	struct gp_stream *place;                 // its stream's
+	uint64_t sequence;                       // on that: operations that the driver has taken, with this one
 	void *domain, *passing, *logging, *twin; // of preempt/blp
 };
 // What the interceptor leaves to begin. Launches name all members: what is not named gcc clears, and of a struct of this size with
 // `rep stos`, which takes 15 ns, as long as all else here.
 #define GP_NOTHING_FOUND \
 	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
-	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .sequence = 0, \
+	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, .sequence = 0, \
 	.domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL
 
 // The arguments of a kernel node of a graph.

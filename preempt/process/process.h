@@ -19,11 +19,13 @@ enum {
 	GP_SMS = 512, // more than any GPU has
 };
 
-// One stream that had work since the window opened. A sequence counts operations.
+// One stream that had work since the window opened. These count operations. What the driver has not taken yet, since a call is under way, has
+// not completed, whatever it says of the stream.
 struct gp_stream {
 	_Atomic(CUstream) handle;
-	_Atomic uint64_t submitted;
-	_Atomic uint64_t completed;
+	_Atomic uint64_t submitted; // before the driver is called
+	_Atomic uint64_t settled;   // behind that: it has taken the operation, or refused it
+	_Atomic uint64_t completed; // at least so many of those settled
 	_Atomic(CUevent) event; // the latest event recorded on it, behind operation event_at
 	_Atomic uint64_t event_at;
 };
@@ -152,6 +154,10 @@ struct gp_context {
 	struct gp_hold hold;
 	uint64_t seen_activity;                   // watcher only
 	uint64_t unfinished_ns;                   // watcher only: since when work has been unfinished; 0 = it is not
+	struct {                                  // watcher only: the driver has finished what it has, and calls are under way
+		uint64_t since_ns; // 0: it is not so
+		uint64_t activity; // then
+	} missing;
 	uint64_t activity_before, gaps_before_ns; // under the GPU's lock: what was counted before the window
 	struct {                                  // fill.c
 		_Atomic uint32_t ready;
@@ -274,7 +280,7 @@ bool gp_all_complete(struct gp_context *);
 bool gp_idle(struct gp_context *, uint64_t activity, uint64_t now);
 void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver; query_lock is held
-void gp_event_recorded(struct gp_context *, CUevent, CUstream);
+void gp_event_recorded(struct gp_context *, struct gp_stream *, CUevent, uint64_t sequence);
 void gp_stream_forget(CUstream); // it is about to be destroyed
 
 // known.c

@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
+static const uint64_t MISSING_NS = 10000000000; // as nobody waits for a launch, nor for code that is loaded with it
+
 struct gp_stream *gp_find_stream(struct gp_context *c, CUstream handle, bool insert)
 {
 	struct gp_stream *unused;
@@ -62,15 +64,12 @@ void gp_completed(struct gp_context *c, struct gp_stream *s, uint64_t sequence)
 		gp_idle(c, activity, gp_now_ns());
 }
 
-void gp_event_recorded(struct gp_context *c, CUevent event, CUstream handle)
+void gp_event_recorded(struct gp_context *c, struct gp_stream *stream, CUevent event, uint64_t sequence)
 {
-	struct gp_stream *stream = gp_find_stream(c, handle, false);
-	if (!stream)
-		return;
 	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) // the event stands for its latest record only
 		if (c->stream[i].event == event)
 			c->stream[i].event = NULL;
-	stream->event_at = stream->submitted;
+	stream->event_at = sequence;
 	stream->event = event;
 }
 
@@ -92,6 +91,29 @@ void gp_stream_forget(CUstream handle)
 	}
 }
 
+// Whether threads that submit are still in their calls. One that ended there, or left by longjmp, never comes back: after a while that counts
+// as settled.
+static bool missing(struct gp_context *c)
+{
+	uint64_t activity = c->activity, now = gp_now_ns();
+	bool any = false;
+	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
+		any = any || c->stream[i].completed < c->stream[i].submitted;
+	if (!any || c->missing.activity != activity)
+		c->missing.since_ns = 0;
+	if (!any)
+		return false;
+	if (!c->missing.since_ns) {
+		c->missing.since_ns = now;
+		c->missing.activity = activity;
+	}
+	if (now - c->missing.since_ns < MISSING_NS)
+		return true;
+	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
+		c->stream[i].settled = c->stream[i].submitted;
+	return true; // until the driver was asked again
+}
+
 // Asks the driver about streams that the application has not waited for. query_lock is held: no stream is destroyed meanwhile,
 // nor the context.
 bool gp_query(struct gp_context *c)
@@ -104,19 +126,20 @@ bool gp_query(struct gp_context *c)
 	} else if (!gp_driver.cuCtxPushCurrent(c->handle)) {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {
 			struct gp_stream *s = &c->stream[i];
-			uint64_t sequence = s->submitted;
-			if (s->completed >= sequence)
+			uint64_t settled = s->settled; // before the driver is asked
+			if (s->completed >= s->submitted)
 				continue;
 			// Another thread cannot name a per-thread default stream. The legacy stream is complete only when that is.
 			CUstream asked = s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle;
 			if (gp_driver.cuStreamQuery(asked) == CUDA_SUCCESS)
-				s->completed = sequence;
+				s->completed = settled;
 			else
 				complete = false;
 		}
 		if (c->overflow && gp_driver.cuStreamQuery(GP_STREAM_LEGACY) != CUDA_SUCCESS)
 			complete = false;
 		gp_driver.cuCtxPopCurrent(&popped);
+		complete = complete && !missing(c);
 	}
 	return complete;
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
 )
@@ -14,6 +15,7 @@ type spatial struct {
 	lc       *process
 	be       *process
 	requests int
+	missed   int  // requests beside which a kernel ended before it was seen whether it goes on: the machine is slow
 	copies   bool // requests begin with a copy, and last no longer if they leave something
 }
 
@@ -211,42 +213,77 @@ func TestWidthIsNotLeft(t *testing.T) {
 	}
 }
 
+// A window stays open while a call that submits is under way, whatever of the request has ended.
+func TestWindowOfALateCall(t *testing.T) {
+	t.Parallel()
+	s := newSpatial(t)
+	s.works()
+	s.lc.say("late")
+	s.lc.hears("late")
+	line, _ := s.m.lines(s.lc)
+	opened := line[0].WindowOpenedNs.Load()
+	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) { // many times the grace
+		if now := line[0].WindowOpenedNs.Load(); now == 0 || now != opened {
+			t.Fatalf("the window that opened at %d opened at %d", opened, now)
+		}
+	}
+	s.lc.say("go on")
+	s.lc.hears("done")
+	s.m.until("the window closes", func() bool { return line[0].WindowOpenedNs.Load() == 0 })
+}
+
 // beside has the best-effort process run a kernel, which begins before a request and is stopped by that. The request leaves SMs, and says that
 // it was slow if the kernel goes on there and does harm.
 func (s *spatial) beside(kernel string, harm uint64) (goesOn bool) {
 	s.m.t.Helper()
+	for range 20 {
+		if goesOn, held := s.meets(kernel, harm); goesOn || held {
+			return goesOn
+		}
+		s.missed++
+	}
+	s.m.t.Fatal("no kernel lasts until a request begins")
+	return false
+}
+
+func (s *spatial) meets(kernel string, harm uint64) (goesOn, held bool) {
+	s.m.t.Helper()
 	lc, _ := s.m.lines(s.lc)
 	be, _ := s.m.lines(s.be)
+	launches := s.m.blp(s.be).Launches
 	s.be.say("%s", kernel)
 	s.be.hears("launched")
+	s.m.until("the launch is counted, and all before it", func() bool { return s.m.blp(s.be).Launches > launches })
+	narrowed := s.m.blp(s.be).Narrowed
 	s.requests++
 	s.lc.say("request %d 1", s.requests) // each of another kind: nothing is learnt of any
 	s.lc.hears("begun")
 	opened := lc[0].WindowOpenedNs.Load()
-	s.be.say("look")
-	s.m.until("it goes on, or is held back", func() bool {
+	if opened == 0 {
+		s.m.t.Fatal("a request without a window")
+	}
+	lc[0].JudgedNs.Store(opened&^1 | harm)
+	ended := false
+	s.m.until("it goes on, is held back, or has ended", func() bool {
 		select {
 		case line := <-s.be.lines:
-			goesOn = line == "goes on"
-			return true
+			ended = line == "ended"
 		default:
-			return opened == be[0].ExcusesNs.Load() // nothing goes on since it hurts
 		}
+		held = opened == be[0].ExcusesNs.Load() // nothing goes on since it hurts
+		goesOn = !held && s.m.blp(s.be).Narrowed > narrowed
+		return goesOn || held || ended
 	})
-	if goesOn {
-		lc[0].JudgedNs.Store(opened&^1 | harm)
-	}
 	s.lc.say("1")
 	s.lc.hears("done")
-	if !goesOn {
-		s.be.hears("goes on")
+	if !ended {
+		s.be.hears("ended")
 	}
-	s.be.hears("ended")
 	s.m.until("the window closes", func() bool { return lc[0].WindowOpenedNs.Load() != opened })
 	if goesOn && harm > 0 {
 		s.m.until("the kernel is to blame", func() bool { return be[0].ExcusesNs.Load() == opened })
 	}
-	return goesOn
+	return goesOn, held
 }
 
 // Of two kernels one makes requests slow. It is stopped, and tried again and again after more and more of them. The other one goes on.
@@ -266,12 +303,12 @@ func TestKernelThatHurts(t *testing.T) {
 			harmful++
 		}
 	}
-	if harmful != 2 { // at first, and 16 windows later
-		t.Errorf("one that does harm goes on beside %d of %d requests", harmful, rounds)
+	if harmful > 2+s.missed/16 || (harmful < 2 && s.missed == 0) { // at first, and 16 windows later
+		t.Errorf("one that does harm goes on beside %d of %d requests, %d were missed", harmful, rounds, s.missed)
 	}
 	s.m.until("it is counted", func() bool {
 		blp := s.m.blp(s.be)
-		return blp.Hurting == 1 && blp.HeldHurting == rounds-uint64(harmful) && blp.Narrowed >= rounds
+		return blp.Hurting == 1 && blp.HeldHurting >= rounds-uint64(harmful) && blp.Narrowed >= rounds
 	})
 	close(done)
 	<-left

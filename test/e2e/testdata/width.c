@@ -4,7 +4,14 @@
 //	request N US     a kernel of N blocks begins a request and takes so long: "begun". The request goes on when the next line comes,
 //	                 and ends with one more kernel, which takes as many microseconds as that line says: "done"
 //	copied N US      the same behind a copy
+//	late             a kernel runs, and the call that launches the next one has not reached the driver: "late". It does at the next
+//	                 line, and when that kernel has ended: "done"
 #include "driver.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistd.h>
 
 enum { NON_BLOCKING = 1, GEQ = 0 };
 
@@ -14,6 +21,32 @@ static void spin(unsigned blocks, unsigned long long us)
 {
 	void *parameters[] = {&us};
 	OK(cuLaunchKernel(kernel, blocks, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+}
+
+static _Atomic uint32_t late;
+
+static void *tell(void *unused)
+{
+	char line[64];
+	while (late != 1)
+		usleep(50);
+	puts("late");
+	CHECK(fgets(line, sizeof line, stdin));
+	late = 2;
+	return unused;
+}
+
+static void launch_late(void)
+{
+	void (*launch_waits)(_Atomic uint32_t *) = dlsym(RTLD_DEFAULT, "simcuda_launch_waits");
+	pthread_t thread;
+	CHECK(launch_waits && !pthread_create(&thread, NULL, tell, NULL));
+	spin(1, 1);
+	launch_waits(&late);
+	spin(1, 1);
+	CHECK(!pthread_join(thread, NULL));
+	OK(cuStreamSynchronize(stream));
+	puts("done");
 }
 
 int main(void)
@@ -50,6 +83,8 @@ int main(void)
 			OK(cuMemcpyHtoD_v2(word, &requests, sizeof requests));
 			OK(cuStreamSynchronize(stream));
 			puts("done");
+		} else if (!strcmp(line, "late\n")) {
+			launch_late();
 		} else {
 			OK(cuStreamWaitValue32_v2(stream, word, 1, GEQ));
 			puts("works");

@@ -580,6 +580,8 @@ static void carry_out(const struct operation *o)
 	}
 }
 
+static _Atomic uint64_t carried_out; // operations, by all threads
+
 static void *thread(void *argument)
 {
 	int t = (int)(intptr_t)argument;
@@ -602,6 +604,7 @@ static void *thread(void *argument)
 				at[t] = i;
 				inside = &program.operation[i];
 				carry_out(inside);
+				carried_out++;
 			}
 		inside = NULL;
 		at[t] = -1;
@@ -710,6 +713,7 @@ static void run(void)
 	progress_ms = now_ms();
 	prepare();
 	progress_ms = 0;
+	uint64_t before = carried_out;
 	clock_gettime(CLOCK_REALTIME, &limit);
 	limit.tv_sec += patience;
 	pthread_mutex_lock(&lock);
@@ -717,8 +721,12 @@ static void run(void)
 	run_number++;
 	pthread_cond_broadcast(&changed);
 	while (running)
-		if (pthread_cond_timedwait(&changed, &lock, &limit))
-			hang("in");
+		if (pthread_cond_timedwait(&changed, &lock, &limit)) {
+			if (carried_out == before)
+				hang("in");
+			before = carried_out; // slow, as where memory leaves all the time
+			limit.tv_sec += patience;
+		}
 	taking_part = 0; // who was not needed may wake only now
 	pthread_mutex_unlock(&lock);
 	progress_ms = now_ms();

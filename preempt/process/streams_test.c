@@ -1,0 +1,66 @@
+// streams_test.c - with preempt/process/streams.c preempt/process/process.c
+//
+// What the driver says of a stream is no answer for calls that it has not taken yet.
+#include "preempt/process/process.h"
+#include "test/units/check.h"
+
+static CUresult answer, asked;
+static CUresult query(CUstream stream)
+{
+	CHECK(stream == GP_STREAM_LEGACY);
+	asked++;
+	return answer;
+}
+static CUresult push(CUcontext c) { return c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+static CUresult pop(CUcontext *c)
+{
+	*c = NULL;
+	return CUDA_SUCCESS;
+}
+struct gp_driver gp_driver = {.cuStreamQuery = query, .cuCtxPushCurrent = push, .cuCtxPopCurrent = pop};
+bool gp_capturing(void) { return false; }
+
+static struct gp_context c = {.handle = (CUcontext)1};
+
+static struct gp_stream *submit(void)
+{
+	struct gp_stream *s = gp_find_stream(&c, GP_STREAM_LEGACY, true);
+	CHECK(s == c.stream);
+	s->submitted++;
+	c.activity++;
+	return s;
+}
+
+int main(void)
+{
+	struct gp_stream *s = submit();
+	CHECK(!gp_query(&c) && !gp_all_complete(&c)); // the driver has nothing to do yet
+	CUevent event = (CUevent)2;
+	uint64_t second = s->settled + 1;
+	submit();
+	s->settled++;
+	gp_event_recorded(&c, s, event, second); // by the second thread, whose call returned first
+	CHECK(s->event == event && s->event_at == 1);
+	gp_completed(&c, s, s->event_at);
+	CHECK(s->completed == 1 && !gp_all_complete(&c) && !c.idle_since_ns);
+	CHECK(!gp_query(&c) && asked == 2);
+	s->settled++;
+	answer = CUDA_ERROR_NOT_READY;
+	CHECK(!gp_query(&c) && s->completed == 1);
+	answer = CUDA_SUCCESS;
+	CHECK(gp_query(&c) && s->completed == 2 && gp_all_complete(&c));
+	CHECK(gp_query(&c) && asked == 4); // nothing is to be asked
+
+	// Calls that do not return are waited for as long as others begin, and then for a while.
+	submit();
+	CHECK(!gp_query(&c) && c.missing.since_ns);
+	c.missing.since_ns = 1; // long ago
+	submit();
+	s->settled++;
+	CHECK(!gp_query(&c) && c.missing.since_ns > 1);
+	CHECK(!gp_query(&c) && !gp_query(&c) && s->settled == 3);
+	c.missing.since_ns = 1;
+	CHECK(!gp_query(&c) && s->settled == 4);
+	CHECK(gp_query(&c) && !c.missing.since_ns && gp_all_complete(&c));
+	return 0;
+}
