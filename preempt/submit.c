@@ -21,15 +21,17 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 		return;
 	uint32_t inside = gp_memory_step_out();
 	gp_count(&slot->gate_waits, 1);
-	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced &&
-	       !(counted && gp_gate_owes(g, now)) && !gp_blp_logs(o)) { // a window may leave SMs some time after it opened
-		bool watched = gp_images_rewritten;                     // a module was loaded meanwhile
-		uint64_t most = gp_settings.max_hold_ns;                // a broker may change it
+	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced) {
+		uint32_t first = (uint32_t)__builtin_ctzll(blocking), seen = gp_gate_seen(g, first);
+		if ((counted && gp_gate_owes(g, now)) || gp_blp_logs(o)) // a window may leave SMs some time after it opened
+			break;
+		bool watched = gp_images_rewritten;      // a module was loaded meanwhile
+		uint64_t most = gp_settings.max_hold_ns; // a broker may change it
 		if (now - began > most && !watched) {
 			g->ignored |= blocking; // until the agent looks at the peers again
 			break;
 		}
-		gp_wait_gate(g, (uint32_t)__builtin_ctzll(blocking), most - (watched ? 0 : now - began) + 1, true);
+		gp_wait_gate(g, first, seen, most - (watched ? 0 : now - began) + 1, true);
 		now = gp_now_ns();
 	}
 	if (counted)

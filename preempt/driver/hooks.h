@@ -83,8 +83,8 @@ struct gp_operation {
 // `rep stos`, which takes 15 ns, as long as all else here.
 #define GP_NOTHING_FOUND \
 	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
-	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, .sequence = 0, \
-	.domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL
+	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, \
+	.sequence = 0, .domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {

@@ -155,7 +155,8 @@ static bool give_way(struct gp_copies *copies)
 		uint64_t open = gp_windows_open(s, g->higher);
 		if (!open)
 			break;
-		gp_wait_gate(g, (uint32_t)__builtin_ctzll(open), until - now, false);
+		uint32_t slot = (uint32_t)__builtin_ctzll(open);
+		gp_wait_gate(g, slot, gp_gate_seen(g, slot), until - now, false);
 	}
 	return true;
 }

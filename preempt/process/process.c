@@ -94,15 +94,20 @@ void gp_ring_gate(struct gp_gpu *g)
 		ring(&r->gate);
 }
 
-void gp_wait_gate(struct gp_gpu *g, uint32_t slot, uint64_t timeout_ns, bool forced)
+static _Atomic uint32_t *gate_word(struct gp_gpu *g, uint32_t slot)
 {
 	struct gp_segment *s = g->segment;
-	struct gp_rings *r = g->paged ? &gp_line_of(s, slot)->rings : &s->rings;
-	uint32_t seen = r->gate;
+	return g->paged ? &gp_line_of(s, slot)->rings.gate : &s->rings.gate;
+}
+
+uint32_t gp_gate_seen(struct gp_gpu *g, uint32_t slot) { return *gate_word(g, slot); }
+
+void gp_wait_gate(struct gp_gpu *g, uint32_t slot, uint32_t seen, uint64_t timeout_ns, bool forced)
+{
 	if (g->paged && forced && timeout_ns > AGAIN_NS) // only the slot's owner changes the word that is waited at
 		timeout_ns = AGAIN_NS;
-	if (gp_line_of(s, slot)->window_opened_ns && !(forced && g->forced))
-		gp_futex_wait(&r->gate, seen, timeout_ns, true);
+	if (gp_line_of(g->segment, slot)->window_opened_ns && !(forced && g->forced))
+		gp_futex_wait(gate_word(g, slot), seen, timeout_ns, true);
 }
 
 static void see(struct gp_seen *seen, _Atomic uint32_t *word)

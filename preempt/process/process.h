@@ -26,7 +26,7 @@ struct gp_stream {
 	_Atomic uint64_t submitted; // before the driver is called
 	_Atomic uint64_t settled;   // behind that: it has taken the operation, or refused it
 	_Atomic uint64_t completed; // at least so many of those settled
-	_Atomic(CUevent) event; // the latest event recorded on it, behind operation event_at
+	_Atomic(CUevent) event;     // the latest event recorded on it, behind operation event_at
 	_Atomic uint64_t event_at;
 };
 
@@ -152,9 +152,9 @@ struct gp_context {
 	_Alignas(64) struct gp_refused_call hold_refusal;
 	struct gp_refused_call blp_refusal;
 	struct gp_hold hold;
-	uint64_t seen_activity;                   // watcher only
-	uint64_t unfinished_ns;                   // watcher only: since when work has been unfinished; 0 = it is not
-	struct {                                  // watcher only: the driver has finished what it has, and calls are under way
+	uint64_t seen_activity;    // watcher only
+	uint64_t unfinished_ns;    // watcher only: since when work has been unfinished; 0 = it is not
+	struct {                   // watcher only: the driver has finished what it has, and calls are under way
 		uint64_t since_ns; // 0: it is not so
 		uint64_t activity; // then
 	} missing;
@@ -210,8 +210,10 @@ int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool s
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);
 void gp_ring_gate(struct gp_gpu *);
-// Waits while a slot's window is open, at most for a time; may return early. forced: also until forced is set, and gp_ring_gate called.
-void gp_wait_gate(struct gp_gpu *, uint32_t slot, uint64_t timeout_ns, bool forced);
+// Waits while a slot's window is open, at most for a time; may return early. forced: also until forced is set. seen is what gp_gate_seen gave
+// before the caller looked whether to wait: whoever calls gp_ring_gate later ends the wait.
+uint32_t gp_gate_seen(struct gp_gpu *, uint32_t slot);
+void gp_wait_gate(struct gp_gpu *, uint32_t slot, uint32_t seen, uint64_t timeout_ns, bool forced);
 // What gp_windows_seen saw. gp_wait_windows then waits until a window of a higher level opens or closes, or until this process
 // calls gp_ring_windows.
 struct gp_seen {
