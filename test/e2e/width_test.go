@@ -281,7 +281,7 @@ func (s *spatial) meets(kernel string, harm uint64) (goesOn, held bool) {
 	}
 	s.m.until("the window closes", func() bool { return lc[0].WindowOpenedNs.Load() != opened })
 	if goesOn && harm > 0 {
-		s.m.until("the kernel is to blame", func() bool { return be[0].ExcusesNs.Load() == opened })
+		s.m.until("the kernel is to blame", func() bool { return be[0].ExcusesNs.Load() == opened && s.m.blp(s.be).Hurting == 1 })
 	}
 	return goesOn, held
 }
@@ -308,7 +308,7 @@ func TestKernelThatHurts(t *testing.T) {
 	}
 	s.m.until("it is counted", func() bool {
 		blp := s.m.blp(s.be)
-		return blp.Hurting == 1 && blp.HeldHurting >= rounds-uint64(harmful) && blp.Narrowed >= rounds
+		return blp.HeldHurting >= rounds-uint64(harmful) && blp.Narrowed >= rounds
 	})
 	close(done)
 	<-left
