@@ -53,6 +53,7 @@ func (d *doctor) examine(config string) {
 	d.checkControlFile()
 	d.checkMPS()
 	d.checkMemory()
+	d.checkSpatial()
 	d.checkWorlds()
 	d.checkOthers()
 	if d.library != "" && len(d.devices) > 0 {
