@@ -118,7 +118,7 @@ static void settle(struct gp_operation *o)
 {
 	struct gp_context *c = o->context;
 	if (o->place)
-		o->place->settled++;
+		gp_settled(o->place);
 	if (o->wakes)
 		gp_window_wake(c->gpu, o->wakes);
 	if (o->result == CUDA_SUCCESS && !c->gpu->worked)

@@ -280,6 +280,7 @@ void gp_context_unpin(struct gp_context *);
 struct gp_stream *gp_find_stream(struct gp_context *, CUstream, bool insert);
 bool gp_all_complete(struct gp_context *);
 bool gp_idle(struct gp_context *, uint64_t activity, uint64_t now);
+void gp_settled(struct gp_stream *); // the driver has taken an operation, or refused it
 void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver; query_lock is held
 void gp_event_recorded(struct gp_context *, struct gp_stream *, CUevent, uint64_t sequence);

@@ -91,6 +91,15 @@ void gp_stream_forget(CUstream handle)
 	}
 }
 
+// A call that was given up as missing (below) may return after all: it counts already.
+void gp_settled(struct gp_stream *s)
+{
+	uint64_t settled = s->settled;
+	while (settled < s->submitted && !__atomic_compare_exchange_n((uint64_t *)&s->settled, &settled, settled + 1,
+								      false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
 // Whether threads that submit are still in their calls. One that ended there, or left by longjmp, never comes back: after a while that counts
 // as settled.
 static bool missing(struct gp_context *c)

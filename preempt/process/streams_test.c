@@ -38,13 +38,13 @@ int main(void)
 	CUevent event = (CUevent)2;
 	uint64_t second = s->settled + 1;
 	submit();
-	s->settled++;
+	gp_settled(s);
 	gp_event_recorded(&c, s, event, second); // by the second thread, whose call returned first
 	CHECK(s->event == event && s->event_at == 1);
 	gp_completed(&c, s, s->event_at);
 	CHECK(s->completed == 1 && !gp_all_complete(&c) && !c.idle_since_ns);
 	CHECK(!gp_query(&c) && asked == 2);
-	s->settled++;
+	gp_settled(s);
 	answer = CUDA_ERROR_NOT_READY;
 	CHECK(!gp_query(&c) && s->completed == 1);
 	answer = CUDA_SUCCESS;
@@ -56,11 +56,17 @@ int main(void)
 	CHECK(!gp_query(&c) && c.missing.since_ns);
 	c.missing.since_ns = 1; // long ago
 	submit();
-	s->settled++;
+	gp_settled(s);
 	CHECK(!gp_query(&c) && c.missing.since_ns > 1);
 	CHECK(!gp_query(&c) && !gp_query(&c) && s->settled == 3);
 	c.missing.since_ns = 1;
 	CHECK(!gp_query(&c) && s->settled == 4);
 	CHECK(gp_query(&c) && !c.missing.since_ns && gp_all_complete(&c));
+	gp_settled(s); // such a call returns after all: it was counted
+	CHECK(s->settled == s->submitted);
+	submit();
+	CHECK(!gp_query(&c) && !gp_all_complete(&c));
+	gp_settled(s);
+	CHECK(gp_query(&c) && gp_all_complete(&c));
 	return 0;
 }
