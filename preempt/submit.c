@@ -81,13 +81,10 @@ static void prepare(struct gp_operation *o)
 	if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
 		gate(g, o);
 	o->follows = gp_holds(c) && !gp_all_complete(c);
-	struct gp_stream *stream = o->place = gp_find_stream(c, o->stream, true);
-	if (stream) {
-		o->sequence = stream->settled + 1;
-		stream->submitted++;
-	} else {
-		c->overflow = 1;
-	}
+	struct gp_stream *stream = gp_find_stream(c, o->stream, true);
+	o->place = stream ? stream : &c->others;
+	o->sequence = o->place->settled + 1;
+	o->place->submitted++;
 	c->activity++;
 	if (!c->open || c->hint.awaited_ns || c->copied_ns)
 		gp_hint_work(c, o);
@@ -117,8 +114,7 @@ static void prepare(struct gp_operation *o)
 static void settle(struct gp_operation *o)
 {
 	struct gp_context *c = o->context;
-	if (o->place)
-		gp_settled(o->place);
+	gp_settled(o->place);
 	if (o->wakes)
 		gp_window_wake(c->gpu, o->wakes);
 	if (o->result == CUDA_SUCCESS && !c->gpu->worked)
@@ -141,9 +137,7 @@ static void settle(struct gp_operation *o)
 	}
 	if (o->result != CUDA_SUCCESS)
 		return;
-	if (!o->place)
-		return;
-	if (o->blocking && o->stream != GP_STREAM_PER_THREAD) // all threads' share one place
+	if (o->blocking && o->stream != GP_STREAM_PER_THREAD && o->place != &c->others) // these share one place
 		gp_completed(c, o->place, o->sequence);
 	if (o->work == GP_RECORD)
 		gp_event_recorded(c, o->place, o->event, o->sequence);

@@ -542,7 +542,6 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 		return wait - passed > POLL_NS && heeds_equals(c->gpu) ? POLL_NS : wait - passed;
 	if (!close_window(c))
 		return poll;
-	c->overflow = 0;
 	c->yielded = 0;
 	return 0;
 }

@@ -135,7 +135,6 @@ struct gp_context {
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
 	_Atomic uint32_t open; // its window is open. Zeroed, with all that follows, when another context takes the place
 	_Atomic uint32_t yielded;               // no hold until everything submitted has finished
-	_Atomic uint32_t overflow;              // more streams than GP_STREAMS, or one that can't be queried
 	_Atomic uint32_t prepared;              // what is ours in it has been made, or refused, or is not wanted
 	_Atomic uint32_t ending;                // it is being destroyed, and gets no domain any more
 	struct gp_domain *_Atomic domain;       // of block-level preemption (blp.h); NULL: none
@@ -165,6 +164,7 @@ struct gp_context {
 	} fill;
 	_Atomic uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
 	_Alignas(64) struct gp_stream stream[GP_STREAMS];
+	struct gp_stream others; // all that found no place there, as if they were one
 };
 
 struct gp_settings {

@@ -32,7 +32,7 @@ again:
 
 bool gp_all_complete(struct gp_context *c)
 {
-	if (c->overflow)
+	if (c->others.completed < c->others.submitted)
 		return false;
 	for (int i = 0; i < GP_STREAMS; i++) {
 		struct gp_stream *s = &c->stream[i];
@@ -108,6 +108,7 @@ static bool missing(struct gp_context *c)
 	bool any = false;
 	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
 		any = any || c->stream[i].completed < c->stream[i].submitted;
+	any = any || c->others.completed < c->others.submitted;
 	if (!any || c->missing.activity != activity)
 		c->missing.since_ns = 0;
 	if (!any)
@@ -120,7 +121,20 @@ static bool missing(struct gp_context *c)
 		return true;
 	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
 		c->stream[i].settled = c->stream[i].submitted;
+	c->others.settled = c->others.submitted;
 	return true; // until the driver was asked again
+}
+
+// Asks the driver about a stream. What it is asked about may be another one, which is complete only when that is.
+static bool query(struct gp_stream *s, CUstream asked)
+{
+	uint64_t settled = s->settled; // before the driver is asked
+	if (s->completed >= s->submitted)
+		return true;
+	if (gp_driver.cuStreamQuery(asked) != CUDA_SUCCESS)
+		return false;
+	s->completed = settled;
+	return true;
 }
 
 // Asks the driver about streams that the application has not waited for. query_lock is held: no stream is destroyed meanwhile,
@@ -135,18 +149,10 @@ bool gp_query(struct gp_context *c)
 	} else if (!gp_driver.cuCtxPushCurrent(c->handle)) {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {
 			struct gp_stream *s = &c->stream[i];
-			uint64_t settled = s->settled; // before the driver is asked
-			if (s->completed >= s->submitted)
-				continue;
-			// Another thread cannot name a per-thread default stream. The legacy stream is complete only when that is.
-			CUstream asked = s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle;
-			if (gp_driver.cuStreamQuery(asked) == CUDA_SUCCESS)
-				s->completed = settled;
-			else
-				complete = false;
+			// Another thread cannot name a per-thread default stream.
+			complete = query(s, s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle) && complete;
 		}
-		if (c->overflow && gp_driver.cuStreamQuery(GP_STREAM_LEGACY) != CUDA_SUCCESS)
-			complete = false;
+		complete = query(&c->others, GP_STREAM_LEGACY) && complete;
 		gp_driver.cuCtxPopCurrent(&popped);
 		complete = complete && !missing(c);
 	}

@@ -68,5 +68,26 @@ int main(void)
 	CHECK(!gp_query(&c) && !gp_all_complete(&c));
 	gp_settled(s);
 	CHECK(gp_query(&c) && gp_all_complete(&c));
+
+	// So are those of streams that find no place.
+	for (uintptr_t i = 1; i < GP_STREAMS; i++)
+		CHECK(gp_find_stream(&c, (CUstream)(i << 8), true) == &c.stream[i]);
+	CHECK(!gp_find_stream(&c, (CUstream)(GP_STREAMS << 8), true));
+	c.others.submitted++;
+	c.activity++;
+	CHECK(!gp_all_complete(&c) && !gp_query(&c));
+	c.missing.since_ns = 1;
+	CHECK(!gp_query(&c) && gp_query(&c)); // it was given up
+	gp_settled(&c.others);
+	c.others.submitted++;
+	c.activity++;
+	gp_event_recorded(&c, s, event, s->settled);
+	gp_event_recorded(&c, &c.others, event, c.others.settled + 1);
+	CHECK(!s->event); // to wait for it says nothing of the stream any more
+	gp_settled(&c.others);
+	answer = CUDA_ERROR_NOT_READY;
+	CHECK(!gp_query(&c) && !gp_all_complete(&c));
+	answer = CUDA_SUCCESS;
+	CHECK(gp_query(&c) && gp_all_complete(&c));
 	return 0;
 }
