@@ -33,11 +33,11 @@ static bool account(struct gp_gpu *g, uint64_t now)
 
 static bool change(struct gp_gpu *g, uint64_t now, bool comes, bool goes)
 {
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	bool owed = account(g, now);
 	g->owed.waiting += comes && !owed;
 	g->owed.waiting -= goes;
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	return owed;
 }
 

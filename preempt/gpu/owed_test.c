@@ -19,7 +19,6 @@ static double passes(int threads)
 	bool waits[4] = {false};
 
 	memset(&gpu, 0, sizeof gpu);
-	CHECK(pthread_spin_init(&gpu.lock, PTHREAD_PROCESS_PRIVATE) == 0);
 	gpu.paged = 1;
 	for (uint64_t end = now + SECONDS * 1000ull * MS; now < end; now += MS) {
 		bool pass = false;

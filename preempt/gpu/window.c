@@ -17,8 +17,9 @@ enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
 };
 
-// Who is woken when a window opens: this process's watcher, the agents of peers, peers that stop between blocks.
-enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4 };
+// Who is woken when a window opens or closes: this process's watcher, the agents of peers, peers that stop between blocks, launches that
+// wait. Not under the lock: who is woken may take the processor.
+enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4, WAKE_GATE = 8 };
 
 static const uint64_t POLL_NS = 50 * 1000; // how often the watcher asks about unfinished work
 static const uint64_t TURN_GRACE_NS =
@@ -194,7 +195,7 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 	return wakes;
 }
 
-// Takes the window back that others see, and lets those on that wait for it.
+// Takes the window back that others see. Those that wait for it are to be woken.
 static void withdraw(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_slot *slot = gp_own_slot(g);
@@ -205,22 +206,24 @@ static void withdraw(struct gp_gpu *g, uint64_t now)
 	gp_count_time(&slot->times.windows, lasted);
 	g->told.window_opened_ns = 0;
 	tell(g);
-	gp_ring_gate(g);
 }
 
-static void unpublish(struct gp_gpu *g, uint64_t now)
+// Returns who is to be woken.
+static uint32_t unpublish(struct gp_gpu *g, uint64_t now)
 {
+	uint32_t wakes = 0;
+
 	if (!g->segment)
-		return;
+		return 0;
 	if (g->told.window_opened_ns) {
 		withdraw(g, now);
-		if (g->stoppable)
-			gp_ring_windows(g);
+		wakes |= WAKE_GATE | (g->stoppable ? WAKE_STOPPERS : 0);
 	}
 	g->told.busy = g->probing;
 	tell(g);
 	if (g->turn_peers || g->between)
-		gp_ring(g);
+		wakes |= WAKE_AGENTS;
+	return wakes;
 }
 
 uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
@@ -228,9 +231,9 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	struct gp_gpu *g = c->gpu;
 	uint32_t wakes = WAKE_WATCHER;
 
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	if (c->open || !c->handle) { // without a handle the context ends, and nobody would close the window
-		pthread_spin_unlock(&g->lock);
+		pthread_mutex_unlock(&g->lock);
 		return 0;
 	}
 	uint64_t now = gp_now_ns();
@@ -244,12 +247,14 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	}
 	c->gaps_before_ns = c->gaps_ns;
 	c->open = 1;
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	return wakes;
 }
 
 void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 {
+	if (wakes & WAKE_GATE)
+		gp_ring_gate(g);
 	if (wakes & WAKE_STOPPERS)
 		gp_ring_windows(g);
 	if (wakes & WAKE_AGENTS)
@@ -262,11 +267,11 @@ void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 
 void gp_gpu_probe(struct gp_gpu *g, bool on)
 {
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	g->probing = on;
 	g->told.busy = on || g->open_contexts;
 	tell(g);
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 }
 
 // Puts pages of a view in the place of another's, one by one, since they may be of several mappings, the last first. What is left of them is
@@ -294,13 +299,15 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 	struct gp_view *view = gp_view_of(g->segment), *next = memory;
 	const size_t own = sizeof view->segment; // from here on it writes itself
 
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	uint64_t now = gp_now_ns();
 	if (owned) {
 		if (g->open_contexts)
 			unpublish(g, now);
 		g->told.busy = 0; // the next slot may have another line
 		tell(g);
+		// Before the memory goes at which they wait, also for what another thread has closed and not yet told.
+		gp_window_wake(g, WAKE_GATE | WAKE_STOPPERS | WAKE_AGENTS);
 		for (size_t page = 0; page < sizeof next->own; page += GP_PAGE)
 			memcpy((char *)&next->own + page, (char *)&view->own + page, 4096); // all of its words
 	}
@@ -313,7 +320,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 	g->told.busy = g->probing;
 	tell(g);
 	uint32_t wakes = g->open_contexts ? publish(g, NULL, now) : 0;
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	if (moved)
 		replace(view, next, 0, own); // fails for no mapping that is there
 	else
@@ -324,33 +331,34 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 
 void gp_gpu_attached(struct gp_gpu *g)
 {
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	uint32_t wakes = g->open_contexts ? publish(g, NULL, gp_now_ns()) : 0;
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 }
 
-// g->lock is held. finished_ns: when the work of the context had; 0: it may not have.
-static void close_context(struct gp_context *c, uint64_t finished_ns)
+// g->lock is held. finished_ns: when the work of the context had; 0: it may not have. Returns who is to be woken.
+static uint32_t close_context(struct gp_context *c, uint64_t finished_ns)
 {
 	struct gp_gpu *g = c->gpu;
 	uint64_t now = gp_now_ns();
 
 	measure(c, finished_ns, g->open_contexts == 1);
 	if (--g->open_contexts != 0)
-		return;
-	unpublish(g, now);
+		return 0;
+	uint32_t wakes = unpublish(g, now);
 	g->busy_ns += now - g->busy_since_ns;
 	if (gp_own_slot(g))
 		gp_count(&gp_own_slot(g)->busy_ns, now - g->busy_since_ns);
+	return wakes;
 }
 
 // How long the process had unfinished work on the GPU, until now.
 uint64_t gp_gpu_busy_ns(struct gp_gpu *g)
 {
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	uint64_t busy = g->busy_ns + (g->open_contexts ? gp_now_ns() - g->busy_since_ns : 0);
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	return busy;
 }
 
@@ -359,27 +367,30 @@ static bool close_window(struct gp_context *c)
 {
 	struct gp_gpu *g = c->gpu;
 
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	c->open = 0;
 	if (c->activity != c->seen_activity || !c->idle_since_ns || c->waits || c->hint.until_ns > gp_now_ns()) {
 		c->open = 1;
-		pthread_spin_unlock(&g->lock);
+		pthread_mutex_unlock(&g->lock);
 		return false;
 	}
 	gp_hold_release(c); // before anybody can open the next window
-	close_context(c, c->idle_since_ns);
-	pthread_spin_unlock(&g->lock);
+	uint32_t wakes = close_context(c, c->idle_since_ns);
+	pthread_mutex_unlock(&g->lock);
+	gp_window_wake(g, wakes);
 	return true;
 }
 
 // Drops the window of a context that ends, though work may be unfinished.
 void gp_window_drop(struct gp_context *c)
 {
-	pthread_spin_lock(&c->gpu->lock);
-	if (c->open)
-		close_context(c, 0);
+	struct gp_gpu *g = c->gpu;
+
+	pthread_mutex_lock(&g->lock);
+	uint32_t wakes = c->open ? close_context(c, 0) : 0;
 	c->open = 0;
-	pthread_spin_unlock(&c->gpu->lock);
+	pthread_mutex_unlock(&g->lock);
+	gp_window_wake(g, wakes);
 }
 
 static void note_gap(struct gp_context *c, uint64_t gap_ns)
@@ -459,7 +470,7 @@ static void watch_kind(struct gp_context *c)
 
 	if (!c->follows)
 		return;
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	if (m->copy && m->copied_in == c) {
 		if (!in_the_way(g)) {
 			g->told.leaves = leaves = leave_of(g, m->copy ^ c->follows);
@@ -468,7 +479,7 @@ static void watch_kind(struct gp_context *c)
 		m->copy = 0;
 	}
 	c->follows = 0;
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	if (leaves && g->stoppable) {
 		gp_ring_windows(g);
 		gp_ring_gate(g);
@@ -484,7 +495,7 @@ static void watch_width(struct gp_context *c, uint64_t now)
 
 	if (!g->segment || !g->told.leaves || c->hint.until_ns > now)
 		return;
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	// In this order: gaps that end later make it seem to have had work for less, and operations for more.
 	if (!c->idle_since_ns && !m->joined) {
 		uint64_t from = m->opened_ns + (c->gaps_ns - c->gaps_before_ns);
@@ -493,7 +504,7 @@ static void watch_width(struct gp_context *c, uint64_t now)
 			tell(g);
 		}
 	}
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 }
 
 // Returns nanoseconds to the next look.
@@ -559,28 +570,26 @@ uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 static uint32_t republish(struct gp_gpu *g)
 {
 	bool wanted = g->lower_peers && !g->giving_way;
+	uint32_t wakes = 0;
 	if (!g->segment)
 		return 0;
-	if (tell(g)) {
-		gp_ring_gate(g);
-		gp_ring_windows(g);
-		gp_ring(g);
-	}
+	if (tell(g))
+		wakes |= WAKE_GATE | WAKE_STOPPERS | WAKE_AGENTS;
 	if (!wanted && g->told.window_opened_ns) {
 		withdraw(g, gp_now_ns());
-		gp_ring_windows(g);
+		wakes |= WAKE_GATE | WAKE_STOPPERS;
 	} else if (wanted && g->open_contexts && !g->told.window_opened_ns) {
-		return publish(g, NULL, gp_now_ns()); // lower levels came while the window was open
+		wakes |= publish(g, NULL, gp_now_ns()); // lower levels came while the window was open
 	}
-	return 0;
+	return wakes;
 }
 
 void gp_gpu_give_way(struct gp_gpu *g, bool on)
 {
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	g->giving_way += on ? 1 : UINT32_MAX;
 	uint32_t wakes = republish(g);
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 }
 
@@ -588,9 +597,9 @@ void gp_gpu_rescind(struct gp_gpu *g)
 {
 	if (!g->segment)
 		return;
-	pthread_spin_lock(&g->lock);
+	pthread_mutex_lock(&g->lock);
 	uint32_t wakes = republish(g);
-	pthread_spin_unlock(&g->lock);
+	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 	for (int i = 0; i < GP_CONTEXTS && !g->lower_peers; i++)
 		if (gp_context[i].handle && gp_context[i].gpu == g)

@@ -7,7 +7,10 @@
 #include "preempt/gpu/width.h"
 #include "test/units/check.h"
 
+#include <dlfcn.h>
+#include <sched.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -37,8 +40,38 @@ void *mremap(void *from, size_t old, size_t new, int flags, ...)
 	return moved;
 }
 
-// What windows need of holds and contexts, which are not there.
-void gp_hold_release(struct gp_context *c) { (void)c; }
+// The kernel's, which may give the processor of who wakes others to those: who holds a GPU's lock wakes nobody.
+static struct gp_gpu *wakes_freely;
+static uint32_t woken;
+long syscall(long number, ...)
+{
+	static long (*next)(long, ...);
+	long a[6];
+	va_list list;
+	va_start(list, number);
+	for (int i = 0; i < 6; i++)
+		a[i] = va_arg(list, long);
+	va_end(list);
+	if (wakes_freely && number == SYS_futex) {
+		CHECK(!pthread_mutex_trylock(&wakes_freely->lock));
+		pthread_mutex_unlock(&wakes_freely->lock);
+		woken++;
+	}
+	if (!next)
+		*(void **)&next = dlsym(RTLD_NEXT, "syscall");
+	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+
+// What windows need of holds and contexts, which are not there. A hold is released under the lock.
+static _Atomic bool *stopped_until;
+static _Atomic bool stopped;
+void gp_hold_release(struct gp_context *c)
+{
+	(void)c;
+	stopped = true;
+	while (stopped_until && !*stopped_until)
+		sched_yield();
+}
 uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 {
 	(void)c, (void)now, (void)unfinished;
@@ -407,7 +440,6 @@ static void learn(void)
 	struct gp_segment *s = &view->segment;
 	struct gp_operation fill = {.work = GP_MEMSET, .memory.width = 100};
 
-	pthread_spin_init(&g->lock, 0);
 	g->slot = SLOT;
 	g->sms = SMS;
 	g->lower_peers = 2;
@@ -535,7 +567,6 @@ static void mend(void)
 	struct gp_view *view = map(0);
 	const struct gp_operation first = {.work = GP_OTHER};
 
-	pthread_spin_init(&g->lock, 0);
 	g->segment = &view->segment;
 	g->slot = SLOT;
 	g->lower_peers = 1;
@@ -586,7 +617,6 @@ static void wait_for_more(void)
 	struct gp_view *view = map(0);
 	enum { US = 1000, SHORT = 9, LONG = 14 }; // buckets: 384 us, 12 ms
 
-	pthread_spin_init(&g->lock, 0);
 	g->segment = &view->segment;
 	g->lower_peers = 1;
 	gp_settings.grace_min_ns = 20 * US;
@@ -629,8 +659,79 @@ static void wait_for_more(void)
 	munmap(view, sizeof *view);
 }
 
+static _Atomic int waiter;
+
+static void *opens(void *context)
+{
+	waiter = (int)syscall(SYS_gettid);
+	gp_window_open(context, NULL);
+	return NULL;
+}
+
+static bool sleeps(int thread)
+{
+	char path[64], state = 0;
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+	FILE *f = fopen(path, "r");
+	CHECK(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1);
+	fclose(f);
+	return state == 'S';
+}
+
+static void *closes(void *context)
+{
+	CHECK(gp_window_watch(context, 77 + 1000ull * MS) == 0);
+	return NULL;
+}
+
+// A thread that is to open a window, while another one has lost its processor as it closes one, leaves it that processor.
+static void wait_asleep(void)
+{
+	struct gp_gpu *g = &gp_gpu[3];
+	struct gp_context *c = &gp_context[4], *second = &gp_context[5];
+	struct gp_view *view = map(0);
+	_Atomic bool goes_on = false;
+	pthread_t closer, opener;
+
+	g->segment = &view->segment;
+	g->lower_peers = g->stoppable = g->between = 1;
+	c->gpu = second->gpu = g;
+	c->handle = second->handle = (CUcontext)c;
+	gp_window_open(c, NULL);
+	c->idle_since_ns = 77;
+	stopped = false;
+	stopped_until = &goes_on;
+	CHECK(!pthread_create(&closer, NULL, closes, c));
+	while (!stopped)
+		sched_yield();
+	CHECK(!pthread_create(&opener, NULL, opens, second));
+	while (!waiter)
+		sched_yield();
+	for (uint64_t end = gp_now_ns() + 20ull * 1000 * MS; !sleeps(waiter); sched_yield())
+		CHECK(gp_now_ns() < end); // it spins
+	goes_on = true;
+	CHECK(!pthread_join(closer, NULL) && !pthread_join(opener, NULL));
+	CHECK(!c->open && second->open && g->open_contexts == 1);
+	stopped_until = NULL;
+
+	wakes_freely = g;
+	second->idle_since_ns = 77;
+	CHECK(gp_window_watch(second, 77 + 1000ull * MS) == 0 && woken == 3);
+	gp_window_wake(g, gp_window_open(second, NULL));
+	gp_gpu_give_way(g, true);
+	gp_gpu_give_way(g, false);
+	gp_own_line(g)->busy = 7;
+	gp_gpu_rescind(g);
+	gp_window_drop(second);
+	wakes_freely = NULL;
+	CHECK(woken > 12);
+	c->handle = second->handle = NULL;
+	munmap(view, sizeof *view);
+}
+
 int main(void)
 {
+	wait_asleep();
 	leave();
 	learn();
 	mend();
@@ -638,7 +739,6 @@ int main(void)
 	struct gp_gpu *g = &gp_gpu[0];
 	struct gp_view *view = map(1);
 
-	pthread_spin_init(&g->lock, 0);
 	g->segment = &view->segment;
 	g->slot = SLOT;
 	CHECK(gp_gpu_move(g, map(2), SLOT + 1, true, false));

@@ -62,7 +62,7 @@ struct gp_gpu *gp_gpu_of_device(CUdevice device)
 		}
 		memcpy(g->uuid, uuid, sizeof uuid);
 		g->device = device;
-		pthread_spin_init(&g->lock, PTHREAD_PROCESS_PRIVATE);
+		g->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 		gp_driver.cuDeviceGetAttribute(&g->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
 		gp_driver.cuDeviceGetAttribute(&g->threads_per_sm, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
 					       device);

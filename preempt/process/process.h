@@ -60,11 +60,13 @@ struct gp_gpu {
 	_Atomic uint64_t ignored;   // slots whose window lasts longer than max_hold: they gate no more
 	_Atomic uint32_t stoppable; // processes of lower levels that stop between blocks
 	_Atomic uint32_t forced;    // windows of higher levels are ignored for a while, for share.min_be
-	pthread_spinlock_t lock;    // of opening and closing windows; the launch path never takes it in an open window
-	uint32_t open_contexts;     // under lock
-	uint64_t busy_since_ns;     // under lock: when the first of them was opened
-	uint64_t busy_ns;    // under lock: for how long some were open, until then. The slot says it too, for others
-	uint32_t giving_way; // under lock: threads for which lower levels are to run, although a window is open
+	// Of opening and closing windows; the launch path never takes it in an open window. Who holds it may lose its processor: who waits for
+	// longer than a moment sleeps, and leaves it one.
+	pthread_mutex_t lock;
+	uint32_t open_contexts; // under lock
+	uint64_t busy_since_ns; // under lock: when the first of them was opened
+	uint64_t busy_ns;       // under lock: for how long some were open, until then. The slot says it too, for others
+	uint32_t giving_way;    // under lock: threads for which lower levels are to run, although a window is open
 	// What the own line of the segment says, where anybody may write over it. Changed under lock.
 	struct {
 		uint64_t window_opened_ns;
