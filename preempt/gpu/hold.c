@@ -143,10 +143,22 @@ static void armed(struct gp_context *c)
 		gp_hold_release(c);
 }
 
+static uint64_t since(uint64_t now, uint64_t then) { return now > then ? now - then : 0; }
+
+// Its lease ran out, and the watcher, which has no processor or waits in another context, has not seen it yet. One that lasted for as long
+// as it may is left to the watcher. That of two which see it at once the second releases a new one is harmless: it arms the next.
+static bool ran_out(const struct gp_hold *h)
+{
+	return h->state == GP_HOLD_ARMED && h->word[EXPIRED] == h->chain &&
+	       since(gp_now_ns(), h->started_ns) <= gp_settings.max_hold_ns;
+}
+
 void gp_hold_arm(struct gp_context *c)
 {
 	struct gp_hold *h = &c->hold;
 
+	if (ran_out(h))
+		gp_hold_release(c);
 	if (h->state != GP_HOLD_IDLE || c->context_waits || c->yielded || !c->gpu->lower_peers)
 		return;
 	if (h->blocked_until_ns && gp_now_ns() < h->blocked_until_ns)
@@ -241,8 +253,6 @@ static bool link_runs(struct gp_hold *h, uint64_t now)
 		h->probe.begun_ns = now;
 	return h->probe.begun_ns != 0;
 }
-
-static uint64_t since(uint64_t now, uint64_t then) { return now > then ? now - then : 0; }
 
 // Whether the probe says that the engine is with another TSG. Sends one where it is time. An equal's TSG may have its
 // slice, and so will this one, which bounds a stall too.
