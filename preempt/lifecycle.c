@@ -120,6 +120,7 @@ void gp_ending(enum gp_thing thing, void *handle)
 	case GP_STREAM: end_stream(handle); break;
 	case GP_GRAPH_INSTANCE: end_graph(handle); break;
 	case GP_EVENT:
+		gp_event_forget(handle);
 		if (gp_blp_started)
 			gp_blp_event_destroying(handle);
 		break;

@@ -286,6 +286,7 @@ void gp_settled(struct gp_stream *); // the driver has taken an operation, or re
 void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver; query_lock is held
 void gp_event_recorded(struct gp_context *, struct gp_stream *, CUevent, uint64_t sequence);
+void gp_event_forget(CUevent);   // this too
 void gp_stream_forget(CUstream); // it is about to be destroyed
 
 // known.c

@@ -73,6 +73,15 @@ void gp_event_recorded(struct gp_context *c, struct gp_stream *stream, CUevent e
 	stream->event = event;
 }
 
+// An event is about to be destroyed: the next one may have its address.
+void gp_event_forget(CUevent event)
+{
+	for (uint32_t k = 0; k < gp_context_places; k++)
+		for (int i = 0; i < GP_STREAMS && gp_context[k].stream[i].handle; i++)
+			if (gp_context[k].stream[i].event == event)
+				gp_context[k].stream[i].event = NULL;
+}
+
 void gp_stream_forget(CUstream handle)
 {
 	// A stream may be destroyed with unfinished work. Nobody can ask about that any more: it counts as complete.

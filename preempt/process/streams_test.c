@@ -89,5 +89,14 @@ int main(void)
 	CHECK(!gp_query(&c) && !gp_all_complete(&c));
 	answer = CUDA_SUCCESS;
 	CHECK(gp_query(&c) && gp_all_complete(&c));
+
+	// The next event at the address of one that was destroyed says nothing of the stream.
+	gp_context_places = 2;
+	struct gp_stream *other = gp_find_stream(&gp_context[1], GP_STREAM_LEGACY, true);
+	gp_event_recorded(&gp_context[1], other, event, 1);
+	gp_event_forget((CUevent)3);
+	CHECK(other->event == event);
+	gp_event_forget(event);
+	CHECK(!other->event);
 	return 0;
 }
