@@ -551,6 +551,44 @@ static void give_up_if_lost(const struct gp_gpu *g)
 		    "with them");
 }
 
+// Whether the program has a context there, or one whose end is under way: the caller of that must find out whether it has ended.
+static bool has_context(const struct gp_gpu *g)
+{
+	bool any = false;
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		any |= gp_context[i].handle && gp_context[i].gpu == g;
+	pthread_mutex_lock(&gp_memory_lock); // what is doomed is so before its context has no place any more
+	for (struct gp_range *r = NULL; (r = gp_range_next(g, r));)
+		any |= r->doomed;
+	pthread_mutex_unlock(&gp_memory_lock);
+	return any;
+}
+
+// Memory that the program mapped itself outlives its contexts. If the last one has ended, the program may wait for that memory, to unmap
+// it, and never make another. So the primary context serves meanwhile.
+static bool borrow(struct gp_copies *copies)
+{
+	CUdevice device = copies->gpu->device;
+	CUcontext primary, popped;
+	if (has_context(copies->gpu) || !gp_driver.cuDevicePrimaryCtxRetain || !gp_driver.cuDevicePrimaryCtxRelease ||
+	    gp_driver.cuDevicePrimaryCtxRetain(&primary, device))
+		return false;
+	if (!gp_driver.cuCtxPushCurrent(primary)) {
+		if (gp_copies_open(copies))
+			return true;
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	gp_driver.cuDevicePrimaryCtxRelease(device);
+	return false;
+}
+
+static void give_back(const struct gp_gpu *g)
+{
+	CUcontext popped;
+	gp_driver.cuCtxPopCurrent(&popped);
+	gp_driver.cuDevicePrimaryCtxRelease(g->device);
+}
+
 static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 {
 	struct coming in = {.copies = {.gpu = g, .urgent = urgent}};
@@ -561,10 +599,13 @@ static enum gp_move_result move_in(struct gp_gpu *g, uint64_t most, bool urgent)
 		failed(g, &in.result);
 	} else if (in.list.count) {
 		struct gp_context *c = open_copies(&in.copies);
-		if (c) {
+		if (c || borrow(&in.copies)) {
 			copy_in(&in);
 			gp_copies_close(&in.copies);
-			gp_memory_leave_context(c);
+			if (c)
+				gp_memory_leave_context(c);
+			else
+				give_back(g);
 			gp_count(&memory_of(g)->restores, 1);
 			gp_count(&memory_of(g)->in_ns, gp_now_ns() - began);
 		} else {

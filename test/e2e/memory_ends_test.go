@@ -40,6 +40,24 @@ func TestMemoryIsFreedWhileOut(t *testing.T) {
 	p.finish()
 }
 
+// Memory that the program maps itself outlives its contexts. Where the last one ends while the memory is out, a call that waits for it
+// does not wait for ever, and the contents are there for the next context.
+func TestMappedMemoryIsOutAsTheContextEnds(t *testing.T) {
+	t.Parallel()
+	m := newSwapping(t, "")
+	p := m.startMemory("be")
+	gone, kept := p.filled("mapped", 5_000_000, 1), p.filled("pieces", 20_000_000, 2)
+	m.goesOut(p)
+	p.carriesOut("leave")
+	p.carriesOut("free_at_once %d", gone)
+	var device int
+	p.ask("device 0", "device %d", &device)
+	p.right(1)
+	p.carriesOut("step %d 3", kept)
+	p.right(1)
+	p.finish()
+}
+
 // A context takes memory too. A process that begins on a full GPU waits for room instead of failing.
 func TestFullGPU(t *testing.T) {
 	t.Parallel()

@@ -3,6 +3,7 @@
 //
 //	alloc HOW BYTES      buffer N result R       HOW: a row of ways
 //	free N               result R
+//	free_at_once N       result R                it waits for no work before
 //	same N M             same S                  1: both begin at one address
 //	fill N SEED          result R                each word gets a value of its own, by copies from the host
 //	step N ROUNDS        result R                each round is a kernel: every word becomes three times itself and some
@@ -19,6 +20,7 @@
 //	unblock              result R                which this command writes
 //	capture N, captured  result R                a capture of a kernel on buffer N begins, ends and is replayed
 //	wait                 result R                cuCtxSynchronize
+//	leave                result R                the device's context ends
 //	peers                result R                devices 0 and 1 may use each other's memory, by cuCtxEnablePeerAccess
 //	register N           result R                SYNC_MEMOPS of buffer N is set
 //	dmabuf N             result R                a descriptor of buffer N for devices on the bus is made
@@ -51,6 +53,7 @@ typedef struct { unsigned char bytes[64]; } ipc_handle;
 	F(cuDeviceGetCount, (int *)) \
 	F(cuDeviceGetDefaultMemPool, (handle *, int)) \
 	F(cuDevicePrimaryCtxRetain, (handle *, int)) \
+	F(cuDevicePrimaryCtxRelease_v2, (int)) \
 	F(cuCtxSetCurrent, (handle)) \
 	F(cuCtxSynchronize, (void)) \
 	F(cuCtxCreate_v2, (handle *, unsigned, int)) \
@@ -335,6 +338,12 @@ static void use_device(int wanted)
 	OK(cuStreamCreate(&beside, NON_BLOCKING));
 }
 
+static int leave_device(void)
+{
+	gpus[device].context = NULL;
+	return cuDevicePrimaryCtxRelease_v2(device);
+}
+
 static struct buffer *buffer_of(unsigned n)
 {
 	if (n < (unsigned)buffer_count && buffers[n].way)
@@ -361,6 +370,8 @@ static bool obey_other(const char *line)
 		printf("result %d\n", replay_captured());
 	else if (!strcmp(line, "wait\n"))
 		printf("result %d\n", cuCtxSynchronize());
+	else if (!strcmp(line, "leave\n"))
+		printf("result %d\n", leave_device());
 	else if (!strcmp(line, "peers\n"))
 		printf("result %d\n", make_peers());
 	else if (sscanf(line, "register %u", &n) == 1)
@@ -408,6 +419,8 @@ static void obey(const char *line)
 	} else if (sscanf(line, "free %u", &n) == 1) {
 		int r = cuStreamSynchronize(stream);
 		printf("result %d\n", r ? r : release(buffer_of(n)));
+	} else if (sscanf(line, "free_at_once %u", &n) == 1) {
+		printf("result %d\n", release(buffer_of(n)));
 	} else if (sscanf(line, "same %u %u", &n, &m) == 2) {
 		printf("same %d\n", buffer_of(n)->at == buffer_of(m)->at);
 	} else if (sscanf(line, "fill %u %u", &n, &m) == 2) {
