@@ -294,13 +294,13 @@ SUBMIT_PTSZ(cuGraphicsUnmapResources, (unsigned int count, void **resources, CUs
 	    (count, resources, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
 // Frames of EGL streams: the program names the stream by its address, and NULL there is the default stream.
 SUBMIT(cuEGLStreamConsumerAcquireFrame, (void **conn, void **pCudaResource, CUstream *pStream, unsigned int timeout),
-       (conn, pCudaResource, pStream, timeout), .work = GP_OTHER, .cpu = true, .stream = STREAM(pStream ? *pStream : NULL))
+       (conn, pCudaResource, pStream, timeout), .work = GP_FRAME, .cpu = true, .stream = STREAM(pStream ? *pStream : NULL))
 SUBMIT(cuEGLStreamConsumerReleaseFrame, (void **conn, void *pCudaResource, CUstream *pStream),
        (conn, pCudaResource, pStream), .work = GP_OTHER, .stream = STREAM(pStream ? *pStream : NULL))
 SUBMIT(cuEGLStreamProducerPresentFrame, (void **conn, CUeglFrame eglframe, CUstream *pStream),
        (conn, eglframe, pStream), .work = GP_OTHER, .stream = STREAM(pStream ? *pStream : NULL))
 SUBMIT(cuEGLStreamProducerReturnFrame, (void **conn, void *eglframe, CUstream *pStream), (conn, eglframe, pStream),
-       .work = GP_OTHER, .cpu = true, .stream = STREAM(pStream ? *pStream : NULL))
+       .work = GP_FRAME, .cpu = true, .stream = STREAM(pStream ? *pStream : NULL))
 SUBMIT(cuGLMapBufferObject, (unsigned int *dptr, unsigned int *size, unsigned int buffer), (dptr, size, buffer),
        .work = GP_OTHER, .cpu = true, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuGLMapBufferObject_v2, (CUdeviceptr * dptr, size_t *size, unsigned int buffer), (dptr, size, buffer),

@@ -196,6 +196,21 @@ static __attribute__((noinline)) void keep_off(const struct gp_operation *o)
 	gp_memory_step_in(inside);
 }
 
+// The call waits for a frame that may never come. Meanwhile memory may move, which what the driver puts on the stream does not use, and
+// the window may close, for nothing of this process is under way.
+static __attribute__((noinline)) void wait_outside(struct gp_operation *o)
+{
+	if (o->place)
+		o->place->settled++;
+	o->place = NULL;
+	if (o->wakes)
+		gp_window_wake(o->context->gpu, o->wakes);
+	o->wakes = 0;
+	if (o->counted)
+		gp_memory_leave_slowly();
+	o->counted = false;
+}
+
 bool gp_operation_begin(struct gp_operation *o)
 {
 	if (__builtin_expect(gp_memory_on, 0))
@@ -206,10 +221,13 @@ bool gp_operation_begin(struct gp_operation *o)
 	if (__builtin_expect(gp_blp_takes, 0))
 		keep_off(o);
 	prepare(o);
-	if (!gp_blp_started || !gp_blp_begin(o))
-		return true;
-	finish(o);
-	return false;
+	if (gp_blp_started && gp_blp_begin(o)) {
+		finish(o);
+		return false;
+	}
+	if (__builtin_expect(o->work == GP_FRAME, 0))
+		wait_outside(o);
+	return true;
 }
 
 CUresult gp_operation_end(struct gp_operation *o, CUresult result)

@@ -60,7 +60,8 @@ static bool begin(struct gp_operation *o)
 		break;
 	case GP_RECORD: return blp_record(o);
 	case GP_AWAIT: return blp_await(o);
-	case GP_OTHER: break;
+	case GP_OTHER:
+	case GP_FRAME: break;
 	}
 	blp_barrier(o);
 	return false;

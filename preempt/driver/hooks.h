@@ -25,6 +25,7 @@ enum gp_work {
 	GP_RECORD, // of an event
 	GP_AWAIT,  // the stream waits for an event
 	GP_OTHER,
+	GP_FRAME, // as GP_OTHER, and the call itself waits for a frame of another program
 };
 
 // One kernel launch, whatever function it came by.

@@ -74,6 +74,53 @@ func TestWorkThatDoesNotEndStays(t *testing.T) {
 	p.finish()
 }
 
+// A consumer of an EGL stream waits for frames most of the time, within a call that puts work on a stream.
+func TestMemoryGoesWhileAFrameIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := newSwapping(t, "mechanisms = [\"blp\", \"swap\"]")
+	p := m.startFilled("be", 5_000_000, 1)
+	var began int
+	if p.ask("acquire", "acquiring %d", &began); began != 0 {
+		t.Fatalf("acquire: %d", began)
+	}
+	if answers := m.asks(p, segment.AskedOut); !slices.Equal(answers, []segment.Answer{segment.AnswerDone}) {
+		t.Fatalf("answers %v", answers)
+	}
+	p.carriesOut("acquired")
+	if memory := m.memory(p); memory.Resident != 0 || memory.Swapped == 0 {
+		t.Errorf("a frame alone brings memory back: %+v", memory)
+	}
+	p.right(1)
+	p.finish()
+}
+
+// Nor is it at work meanwhile, so best-effort work goes on.
+func TestWindowClosesWhileAFrameIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n")
+	p, be := m.startFilled("lc", 5_000_000, 1), m.startFilled("be", 5_000_000, 2)
+	m.joined(p)
+	m.joined(be)
+	m.until("a window is worth it", func() bool {
+		p.carriesOut("step 0 1")
+		return m.peer(p).Counters.Windows > 0
+	})
+	before := m.peer(p).Counters
+	var began int
+	if p.ask("acquire", "acquiring %d", &began); began != 0 {
+		t.Fatalf("acquire: %d", began)
+	}
+	m.until("the window closes", func() bool { return !m.peer(p).WindowOpen })
+	const call = 10e9 // after so long a call that submits counts as over
+	if c := m.peer(p).Counters; c.Windows <= before.Windows || c.WindowsCut != 0 || c.WindowNs-before.WindowNs >= call {
+		t.Errorf("before %+v, behind %+v", before, c)
+	}
+	p.carriesOut("acquired")
+	p.right(1)
+	p.finish()
+	be.finish()
+}
+
 func TestCapturedMemoryStays(t *testing.T) {
 	t.Parallel()
 	m := newSwapping(t, "")

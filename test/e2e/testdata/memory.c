@@ -31,6 +31,7 @@
 //	hint US              result R                gpreempt_hint: work comes in so many microseconds
 //	expect N SEED        result 0                what another process filled buffer N with
 //	pinned BYTES         result R                host memory is pinned, and given back
+//	acquire, acquired    acquiring, result R     another thread waits for a frame of an EGL stream, which is given (simulated driver)
 //	freeing N, freed     freeing, result R       buffer N is freed by another thread
 //
 // An argument names the image of the kernels; the simulated driver needs none.
@@ -235,11 +236,38 @@ static void *release_beside(void *b)
 	return (void *)(intptr_t)release(b);
 }
 
-static int freed(void)
+static int end_of(pthread_t thread)
 {
 	void *result;
-	pthread_join(freeing, &result);
+	pthread_join(thread, &result);
 	return (int)(intptr_t)result;
+}
+
+static pthread_t acquiring;
+
+static void *acquire_frame(void *context)
+{
+	int (*acquire)(handle *, handle *, handle *, unsigned) =
+		(int (*)(handle *, handle *, handle *, unsigned))dlsym(RTLD_DEFAULT, "cuEGLStreamConsumerAcquireFrame");
+	handle connection = NULL, frame;
+	OK(cuCtxSetCurrent(context));
+	return (void *)(intptr_t)(acquire ? acquire(&connection, &frame, &beside, ~0u) : -1);
+}
+
+// Returns once the driver waits.
+static int begin_acquire(void)
+{
+	void (*await)(unsigned) = (void (*)(unsigned))dlsym(RTLD_DEFAULT, "simcuda_await_consumers");
+	if (!await || pthread_create(&acquiring, NULL, acquire_frame, gpus[device].context))
+		return -1;
+	await(1);
+	return 0;
+}
+
+static int end_acquire(void)
+{
+	((void (*)(void))dlsym(RTLD_DEFAULT, "simcuda_give_frame"))();
+	return end_of(acquiring);
 }
 
 static int pin(size_t bytes)
@@ -387,7 +415,11 @@ static bool obey_other(const char *line)
 	else if (sscanf(line, "freeing %u", &n) == 1)
 		printf("freeing %d\n", pthread_create(&freeing, NULL, release_beside, buffer_of(n)));
 	else if (!strcmp(line, "freed\n"))
-		printf("result %d\n", freed());
+		printf("result %d\n", end_of(freeing));
+	else if (!strcmp(line, "acquire\n"))
+		printf("acquiring %d\n", begin_acquire());
+	else if (!strcmp(line, "acquired\n"))
+		printf("result %d\n", end_acquire());
 	else if (sscanf(line, "pinned %zu", &bytes) == 1)
 		printf("result %d\n", pin(bytes));
 	else if (sscanf(line, "adopt %u %u %zu", &n, &m, &bytes) == 3)

@@ -1,6 +1,54 @@
 // interop.c - what every driver has and programs ask for, whether or not they use it: for OpenGL, and descriptions of tensors
-// for the bulk copies of Hopper. Nothing of it is simulated.
+// for the bulk copies of Hopper. Nothing of it is simulated but the wait for a frame of an EGL stream, of which there is one.
+#define _GNU_SOURCE
 #include "sim.h"
+
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned waiting, there;
+} frames = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0};
+
+CALL(cuEGLStreamConsumerAcquireFrame, (void **connection, void **resource, CUstream *s, unsigned timeout_us),
+     (connection, resource, s, timeout_us))
+{
+	enum { INFINITE = 0xFFFFFFFFu };
+	struct CUstream_st *stream;
+	if (!connection || !resource || timeout_us != INFINITE)
+		return CUDA_ERROR_INVALID_VALUE;
+	CUresult r = enter_submission(s && *s ? *s : STREAM_LEGACY, &stream);
+	if (r != CUDA_SUCCESS)
+		return r;
+	leave(CUDA_SUCCESS);
+	pthread_mutex_lock(&frames.lock);
+	frames.waiting++;
+	pthread_cond_broadcast(&frames.changed);
+	while (!frames.there)
+		pthread_cond_wait(&frames.changed, &frames.lock);
+	frames.waiting--;
+	frames.there--;
+	pthread_mutex_unlock(&frames.lock);
+	*resource = &frames;
+	return CUDA_SUCCESS;
+}
+
+// For tests: returns once so many threads wait for a frame.
+API void simcuda_await_consumers(unsigned count)
+{
+	pthread_mutex_lock(&frames.lock);
+	while (frames.waiting < count)
+		pthread_cond_wait(&frames.changed, &frames.lock);
+	pthread_mutex_unlock(&frames.lock);
+}
+
+// For tests: another program gives a frame.
+API void simcuda_give_frame(void)
+{
+	pthread_mutex_lock(&frames.lock);
+	frames.there++;
+	pthread_cond_broadcast(&frames.changed);
+	pthread_mutex_unlock(&frames.lock);
+}
 
 DUAL(cuGLMapBufferObjectAsync_v2, _ptsz, (CUdeviceptr * p, size_t *n, unsigned buffer, CUstream s), (p, n, buffer, s))
 {

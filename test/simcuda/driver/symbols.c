@@ -55,6 +55,7 @@ typedef void function(void);
 	NAME(cuDevicePrimaryCtxSetFlags, 11000, cuDevicePrimaryCtxSetFlags_v2) \
 	NAME(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2) \
 	NAME(cuDriverGetVersion, 2020, cuDriverGetVersion) \
+	NAME(cuEGLStreamConsumerAcquireFrame, 7000, cuEGLStreamConsumerAcquireFrame) \
 	NAME(cuEventCreate, 2000, cuEventCreate) \
 	NAME(cuEventDestroy, 4000, cuEventDestroy_v2) \
 	NAME(cuEventElapsedTime, 2000, cuEventElapsedTime) \
