@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PUBLIC __attribute__((visibility("default")))
 
@@ -35,6 +36,7 @@ static struct enabled {
 static pthread_mutex_t table = PTHREAD_MUTEX_INITIALIZER; // held to take or free a place
 static _Atomic bool ending;                               // the process ends: nothing is stopped any more
 static sem_t work;
+static pid_t process; // that has the thread
 
 static CUcontext current(void)
 {
@@ -118,9 +120,12 @@ static void *resume_streams(void *unused)
 	return unused;
 }
 
-// At exit, unloading a module or a context waits for its streams: they go on first.
+// At exit, unloading a module or a context waits for its streams: they go on first. Not in a forked child, which has none, and where a
+// lock may be held for ever.
 static void end(void)
 {
+	if (getpid() != process)
+		return;
 	ending = true;
 	for (int i = 0; i < STREAMS; i++) {
 		struct enabled *e = &enabled[i];
@@ -142,6 +147,7 @@ static bool start_thread(void)
 
 	if (started)
 		return true;
+	process = getpid();
 	if (sem_init(&work, 0, 0) || atexit(end)) // run before what was registered earlier
 		return false;
 	sigfillset(&all);

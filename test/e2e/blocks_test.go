@@ -250,6 +250,12 @@ func TestStreamsOfOneProcess(t *testing.T) {
 			t.Error(last)
 		}
 	})
+	t.Run("exit of children", func(t *testing.T) { // forked with the stream stopped, and its locks held
+		p := start(t)
+		p.say("children 30")
+		p.hears("ended 30 of 30 children")
+		p.finish()
+	})
 	for _, c := range []struct{ name, role, settings, want string }{
 		{"no role", "", "", "before 1 1 after 1"},
 		{"off", "off", "", "before 1 1 after 1"},

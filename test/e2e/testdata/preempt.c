@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 typedef struct CUstream_st *stream_t;
@@ -547,6 +548,31 @@ static void leave(void)
 	exit(0);
 }
 
+// Children that are forked while a stream is stopped, and goes on narrow, end by exit. One that waits for a lock of its parent's dies.
+static void children(unsigned count)
+{
+	enum { PATIENCE_s = 20 };
+	unsigned ended = 0;
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_set_width(background, 32));
+	OK(gpreempt_stream_preempt(background, 1));
+	for (int status = 0; ended < count && status == 0;) {
+		launch(1);
+		pid_t pid = fork();
+		if (pid == 0) {
+			alarm(PATIENCE_s);
+			exit(0);
+		}
+		CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
+		ended += status == 0;
+	}
+	OK(gpreempt_stream_restore(background, 1));
+	OK(cuStreamSynchronize(background));
+	if (right())
+		printf("ended %u of %u children\n", ended, count);
+	OK(gpreempt_stream_disable(background));
+}
+
 static atomic_bool capturing;
 static atomic_uint captures, broken;
 
@@ -662,6 +688,8 @@ int main(int argc, char **argv)
 			errors();
 		else if (strcmp(line, "leave\n") == 0)
 			leave();
+		else if (sscanf(line, "children %u", &n) == 1)
+			children(n);
 		else if (strcmp(line, "many\n") == 0)
 			many();
 		else if (strcmp(line, "beside captures\n") == 0)
