@@ -114,7 +114,8 @@ static void prepare(struct gp_operation *o)
 static void settle(struct gp_operation *o)
 {
 	struct gp_context *c = o->context;
-	gp_settled(o->place);
+	if (o->place) // else that was done before the driver was called (wait_outside)
+		gp_settled(o->place);
 	if (o->wakes)
 		gp_window_wake(c->gpu, o->wakes);
 	if (o->result == CUDA_SUCCESS && !c->gpu->worked)
@@ -201,7 +202,7 @@ static __attribute__((noinline)) void keep_off(const struct gp_operation *o)
 static __attribute__((noinline)) void wait_outside(struct gp_operation *o)
 {
 	if (o->place)
-		o->place->settled++;
+		gp_settled(o->place);
 	o->place = NULL;
 	if (o->wakes)
 		gp_window_wake(o->context->gpu, o->wakes);
