@@ -716,7 +716,7 @@ void gp_blp_watch(struct gp_gpu *g)
 {
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
 	struct debt debt = {0, gp_now_ns()};
-	bool stopped = false;
+	bool stopped = false, rung = false;
 
 	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
@@ -752,8 +752,12 @@ void gp_blp_watch(struct gp_gpu *g)
 		if (!want && !g->forced)
 			next = 0;
 		next = next ? next : MOVED_NS;
+		uint32_t left = want ? blp_left(g) : 0;
+		if (left && !rung) // launches that waited at the gate until their domains are stopped go into the log
+			gp_ring_gate(g);
+		rung = left;
 		bool runs;
-		if (narrow(g, want ? blp_left(g) : 0, &runs) && next > NARROW_NS)
+		if (narrow(g, left, &runs) && next > NARROW_NS)
 			next = NARROW_NS;
 		stopped = want && !runs; // what runs narrow has more than the least share, what is held back there has not
 		gp_wait_windows(&seen, next);
