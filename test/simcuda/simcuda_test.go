@@ -117,7 +117,7 @@ func TestSharing(t *testing.T) {
 }
 
 func TestSpatial(t *testing.T) {
-	for _, name := range []string{"green", "split", "room", "urgent", "narrow", "graphs", "cut", "placed"} {
+	for _, name := range []string{"green", "split", "room", "urgent", "narrow", "graphs", "cut", "placed", "clients"} {
 		t.Run(name, func(t *testing.T) { selftest(t, "spatial", name) })
 	}
 }

@@ -26,7 +26,8 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	pthread_mutex_lock(&sim_lock);
 	c->id = next_context++;
 	c->legacy = stream_new(c, 0, 0);
-	if (!c->legacy || context_start(c) != 0) {
+	if (!c->legacy || (sim_shared_sms() && !sms_make(c)) || context_start(c) != 0) {
+		sms_free(c);
 		pthread_mutex_unlock(&sim_lock);
 		rm_context_destroy(rm);
 		engine_remove(device, tsg);
@@ -84,10 +85,10 @@ static CUresult context_end(struct CUctx_st *c)
 		op_unref(s->last);
 		free(s);
 	}
+	sms_free(c);
 	pthread_mutex_unlock(&sim_lock);
 	engine_remove(c->device, c->tsg);
 	rm_context_destroy(c->rm);
-	sms_free(c);
 	free(c);
 	return CUDA_SUCCESS;
 }

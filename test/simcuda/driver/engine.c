@@ -4,7 +4,8 @@
 // that by a compare-and-swap of `head`. So a process that is killed or stopped, at whatever instruction, keeps nobody waiting, and
 // any process can bring the state up to date.
 //
-// Under MPS nothing is switched: if n processes have something to run, the run clock of each goes at an nth of real time.
+// Under MPS nothing is switched: if n processes have something to run, the run clock of each goes at an nth of real time. Where they
+// share the SMs (sms.c), it goes as real time does.
 //
 // A living process holds a POSIX record lock on the byte of its index.
 #define _GNU_SOURCE
@@ -100,12 +101,13 @@ static int pick(const struct engine *e, uint64_t at)
 	return -1;
 }
 
+// Under MPS: by how many times the run clocks are slower than real time.
 static unsigned sharers(const struct engine *e)
-{ // under MPS
+{
 	unsigned n = 0;
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		n += runnable(&e->tsg[i], e->at);
-	return n;
+	return sim_shared_sms() ? 1 : n;
 }
 
 static uint64_t next_shared(const struct engine *e)
@@ -140,7 +142,7 @@ bool engine_turned(const struct engine *e, int tsg)
 
 uint64_t engine_after(const struct engine *e, int tsg, uint64_t run_ns)
 {
-	if (!sim_mps())
+	if (!sim_mps() || sim_shared_sms())
 		return e->at + run_ns;
 	return e->at + run_ns * (sharers(e) + !runnable(&e->tsg[tsg], e->at));
 }
@@ -472,6 +474,8 @@ struct bus_users engine_bus(int index, int direction, uint64_t until)
 	engine_update(index, take_bus, &j, NULL);
 	return j.users;
 }
+
+struct residence *engine_residence(int index, int tsg) { return devices[index].shared->residence[tsg]; }
 
 _Atomic uint32_t *engine_bell(int index, int tsg) { return &devices[index].shared->bell[tsg]; }
 

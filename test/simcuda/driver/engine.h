@@ -34,12 +34,17 @@ struct engine {
 	uint64_t memory[ENGINE_PROCESSES];     // bytes of the device that each process has
 	uint64_t copying[2][ENGINE_PROCESSES]; // to the device, from it: until when the process keeps the bus busy
 };
-#define ENGINE_LAYOUT 3u
+#define ENGINE_SMS 132
+struct residence { // what the blocks of a context take of an SM (sms.c packs it), and until when by CLOCK_MONOTONIC
+	_Atomic uint64_t taken, until;
+};
+#define ENGINE_LAYOUT 4u
 struct shared {                // a file of SIMCUDA_DIR; a living process holds a record lock on the byte of its index
 	_Atomic uint64_t head; // generation << 16 | buffer
 	uint32_t pad[14];
 	_Atomic uint32_t bell[ENGINE_TSGS];
 	struct engine buffer[2 * ENGINE_PROCESSES]; // two for each process, one of which may be the head
+	struct residence residence[ENGINE_TSGS][ENGINE_SMS];
 };
 int engine_attach(int device);                 // 0 or -1; once per process and device
 int engine_add(int device, uint64_t slice_ns); // a TSG slot, -1 = full
@@ -51,6 +56,7 @@ bool engine_running(const struct engine *, int tsg);
 bool engine_turned(const struct engine *, int tsg); // what was fetched runs on, nothing more is fetched
 uint64_t engine_next(const struct engine *);        // time of the next transition, UINT64_MAX = none
 uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // when the TSG will have run for so much longer
+struct residence *engine_residence(int device, int tsg);                // one for each SM. Who has the TSG writes them
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);

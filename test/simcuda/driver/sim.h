@@ -143,6 +143,7 @@ int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
 uint32_t sim_queue(void);              // operations of a stream that may be queued (SIMCUDA_QUEUE)
 bool sim_making_waits(void);  // whether who makes an event, a stream or a graph instance waits as for a submission
 bool sim_mps(void);           // whether processes are clients of an MPS server
+bool sim_shared_sms(void);    // whether those compete for the SMs
 uint64_t sim_look_ns(void);   // as machine.look_ns, or as a test wants it
 uint64_t sim_switch_ns(void); // as machine.switch_busy_ns, or as a test wants it
 uint64_t sim_block_ns(void);  // between the beginnings of two blocks that wait for each other

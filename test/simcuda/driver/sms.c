@@ -1,4 +1,5 @@
-// sms.c - the SMs of a context, from its first green context on: which blocks have room together, and which SMs a launch may use.
+// sms.c - the SMs of a context, from its first green context on: which blocks have room together, and which SMs a launch may use. With
+// SIMCUDA_SHARED_SMS also the SMs of all clients of an MPS server, from the beginning of each context on.
 //
 // As on a GPU, a block goes to the SM with the most room. Blocks of more urgent streams go first, then those of earlier launches; a
 // launch that has no room holds up later ones for the same SMs. A block runs as long as in a launch that has the machine to itself,
@@ -6,6 +7,12 @@
 // launches beside it cost it only room. Kernels whose blocks wait for each other, and holds, take none.
 //
 // Blocks begin and end by the run clock, in its order, however late the thread looks (place).
+//
+// Each client (a context) tells the others what its blocks take of each SM, and until when, in words that only it writes: nobody waits for a
+// lock or for another's thread. Room whose time is over is free, however late its owner looks, and so is that of a client that has died. A
+// block has what room the others leave as its thread looks. Of an SM where n clients have blocks each gets an nth: so a block takes n times
+// as long, by those that are there when it begins. What comes later does not slow it. Between clients no block is more urgent than another:
+// who looks first has the room.
 #include "executor.h"
 
 #include <stdlib.h>
@@ -13,6 +20,9 @@
 
 #define SMS 132
 #define WORD 64
+#define LOOK_NS 5000000 // how often a launch that waits for the room of others asks whether they are dead
+#define AGAIN_NS 20000  // when one asks again that wants the same room as another all the time
+_Static_assert(ENGINE_SMS == SMS, "a word for each SM");
 _Static_assert(sizeof(struct sm_set) * 8 >= SMS, "a bit for each SM");
 
 struct wave { // blocks of a launch that began together
@@ -24,24 +34,89 @@ struct wave { // blocks of a launch that began together
 struct need { uint64_t threads, registers, shared; }; // of a block
 
 struct sms {
-	struct sm { uint64_t blocks, threads, registers, shared; } taken[SMS];
+	struct sm { uint64_t blocks, threads, registers, shared; } taken[SMS], others[SMS];
+	uint64_t clients[SMS];       // others that have blocks there
+	uint64_t others_end;         // when blocks of others end next, NEVER: there are none
+	struct residence *residence; // where others see what is taken; NULL: they do not ask, nor does the context
+	int other[ENGINE_TSGS], number;
 	struct wave *waves;
 	struct op *launches; // that have begun, by urgency and number
 	uint64_t run;        // blocks are placed up to here
 };
 
-bool sms_make(struct CUctx_st *c)
+// ---- what clients tell each other
+
+enum { BLOCKS_BITS = 8, THREADS_BITS = 16, REGISTERS_BITS = 20, SHARED_BITS = 20 };
+
+static uint64_t packed(const struct sm *t)
 {
-	if (!c->sms)
-		c->sms = calloc(1, sizeof *c->sms);
-	return c->sms != NULL;
+	return ((t->shared << REGISTERS_BITS | t->registers) << THREADS_BITS | t->threads) << BLOCKS_BITS | t->blocks;
+}
+
+static uint64_t unpack(uint64_t *word, int bits)
+{
+	uint64_t is = *word & ((1ull << bits) - 1);
+	*word >>= bits;
+	return is;
+}
+
+// What is taken of the SM now. The blocks that run there end at that time, or earlier.
+static void tell(struct sms *m, int sm, uint64_t until)
+{
+	struct residence *r = m->residence ? &m->residence[sm] : NULL;
+	if (r && until > atomic_load(&r->until))
+		atomic_store(&r->until, until); // first: who sees the blocks sees their end, or a later one
+	if (r)
+		atomic_store(&r->taken, packed(&m->taken[sm]));
+}
+
+static void ask_of(const struct pass *p, struct sms *m, int sm)
+{
+	m->others[sm] = (struct sm){0};
+	m->clients[sm] = 0;
+	for (int i = 0; i < m->number; i++) {
+		struct residence *r = &engine_residence(p->c->device, m->other[i])[sm];
+		uint64_t taken = atomic_load(&r->taken), until = atomic_load(&r->until);
+		if (!taken || until <= p->engine.at)
+			continue;
+		m->clients[sm]++;
+		m->others_end = until < m->others_end ? until : m->others_end;
+		m->others[sm].blocks += unpack(&taken, BLOCKS_BITS);
+		m->others[sm].threads += unpack(&taken, THREADS_BITS);
+		m->others[sm].registers += unpack(&taken, REGISTERS_BITS);
+		m->others[sm].shared += unpack(&taken, SHARED_BITS);
+	}
+}
+
+static void ask(const struct pass *p, struct sms *m)
+{
+	m->others_end = NEVER;
+	m->number = 0;
+	for (int i = 0; m->residence && i < ENGINE_TSGS; i++)
+		if (i != p->c->tsg && p->engine.tsg[i].used)
+			m->other[m->number++] = i;
+	for (int sm = 0; m->residence && sm < SMS; sm++)
+		ask_of(p, m, sm);
 }
 
 static void forget(struct sms *m)
 {
 	for (struct wave *w; (w = m->waves); free(w))
 		m->waves = w->next;
-	*m = (struct sms){.run = m->run};
+	*m = (struct sms){.run = m->run, .residence = m->residence};
+	for (int sm = 0; m->residence && sm < SMS; sm++) {
+		atomic_store(&m->residence[sm].taken, 0);
+		atomic_store(&m->residence[sm].until, 0);
+	}
+}
+
+bool sms_make(struct CUctx_st *c)
+{
+	if (!c->sms && (c->sms = calloc(1, sizeof *c->sms)) && sim_shared_sms()) {
+		c->sms->residence = engine_residence(c->device, c->tsg);
+		forget(c->sms); // what the last one left who had the TSG, and died
+	}
+	return c->sms != NULL;
 }
 
 void sms_free(struct CUctx_st *c)
@@ -51,6 +126,8 @@ void sms_free(struct CUctx_st *c)
 	free(c->sms);
 	c->sms = NULL;
 }
+
+// ---- sets of SMs
 
 static bool is_all(const struct sm_set *s) { return !(s->bit[0] | s->bit[1] | s->bit[2]); }
 
@@ -89,21 +166,24 @@ static uint64_t per_sm(const struct work *w)
 uint64_t blocks_at_once(const struct work *w) { return sms_in(&w->sms) * per_sm(w); }
 
 // Whether an SM has room for a block. An empty one takes any.
-static bool fits(const struct sm *t, const struct need *n)
+static bool fits(const struct sms *m, int sm, const struct need *n)
 {
-	return !t->blocks || (t->blocks < (uint64_t)machine.blocks_per_sm &&
-			      t->threads + n->threads <= (uint64_t)machine.threads_per_sm &&
-			      t->registers + n->registers <= (uint64_t)machine.registers_per_sm &&
-			      t->shared + n->shared <= (uint64_t)machine.shared_per_sm);
+	const struct sm *t = &m->taken[sm], *o = &m->others[sm];
+	return !(t->blocks + o->blocks) ||
+	       (t->blocks + o->blocks < (uint64_t)machine.blocks_per_sm &&
+		t->threads + o->threads + n->threads <= (uint64_t)machine.threads_per_sm &&
+		t->registers + o->registers + n->registers <= (uint64_t)machine.registers_per_sm &&
+		t->shared + o->shared + n->shared <= (uint64_t)machine.shared_per_sm);
 }
+
+static uint64_t threads_on(const struct sms *m, int sm) { return m->taken[sm].threads + m->others[sm].threads; }
 
 // The SM with the most room, of those that have enough for a block; -1: none.
 static int roomiest(const struct sms *m, const struct sm_set *set, const struct need *n)
 {
 	int best = -1;
 	for (int sm = 0; sm < SMS; sm++)
-		if (has(set, (unsigned)sm) && fits(&m->taken[sm], n) &&
-		    (best < 0 || m->taken[sm].threads < m->taken[best].threads))
+		if (has(set, (unsigned)sm) && fits(m, sm, n) && (best < 0 || threads_on(m, sm) < threads_on(m, best)))
 			best = sm;
 	return best;
 }
@@ -134,28 +214,61 @@ void begin_placed(struct pass *p, struct op *o)
 
 static bool is_over(const struct op *o) { return o->begun && o->next_block == blocks_of(&o->work) && !o->running; }
 
-// How many times longer a block takes, where the launch has so many on an SM.
-static uint64_t stretched(const struct op *o, uint64_t on_one_sm)
+// How long the blocks of a wave take, the last of its launch, where that has so many on their SMs, beside so many clients.
+static uint64_t stretched(const struct sms *m, const struct wave *latest)
 {
-	uint64_t blocks = blocks_of(&o->work), alone = (blocks + SMS - 1) / SMS;
+	const struct op *o = latest->op;
+	uint64_t blocks = blocks_of(&o->work), alone = (blocks + SMS - 1) / SMS, on[SMS] = {0}, most = 0;
 	alone = alone < per_sm(&o->work) ? alone : per_sm(&o->work);
-	return on_one_sm > alone ? o->wave_ns * on_one_sm / alone : o->wave_ns;
-}
-
-static uint64_t most_on_one_sm(const struct sms *m, const struct op *o)
-{
-	uint64_t on[SMS] = {0}, most = 0;
 	for (const struct wave *w = m->waves; w; w = w->next)
 		for (int sm = 0; w->op == o && sm < SMS; sm++)
-			most = (on[sm] += w->on[sm]) > most ? on[sm] : most;
-	return most;
+			on[sm] += w->on[sm];
+	for (int sm = 0; sm < SMS; sm++) {
+		uint64_t load = latest->on[sm] ? (on[sm] > alone ? on[sm] : alone) * (1 + m->clients[sm]) : 0;
+		most = load > most ? load : most;
+	}
+	return o->wave_ns * most / alone;
+}
+
+// By CLOCK_MONOTONIC.
+static uint64_t real_time(const struct pass *p, uint64_t run) { return p->engine.at + run - p->run; }
+
+// Takes room for a block that runs until then at least. False: the SM is not as it was when it was chosen.
+static bool take(const struct pass *p, struct sms *m, int sm, const struct need *n, uint64_t until)
+{
+	change(&m->taken[sm], n, 1);
+	if (!m->residence)
+		return true;
+	// It is told, and then asked again: of two clients that want the same room at once, one at least sees the other.
+	struct sm before = m->others[sm];
+	tell(m, sm, until);
+	ask_of(p, m, sm);
+	if (memcmp(&before, &m->others[sm], sizeof before) == 0)
+		return true;
+	change(&m->taken[sm], n, -1);
+	tell(m, sm, 0);
+	return false;
+}
+
+// When a launch asks again that has no room, or has not come to take it.
+static uint64_t again(const struct pass *p, const struct sms *m, bool room)
+{
+	uint64_t wait = m->others_end - p->engine.at, next = NEVER;
+	if (room)
+		wait = AGAIN_NS * (1 + (uint64_t)p->c->tsg); // not when the other one does
+	if (wait > LOOK_NS)
+		wait = LOOK_NS;
+	for (const struct wave *w = m->waves; w; w = w->next)
+		next = w->end_run < next ? w->end_run : next;
+	return p->run + wait < next ? p->run + wait : next;
 }
 
 // Hands out blocks of a launch while there is room. False: its record is not one.
-static bool hand_out(struct sms *m, struct op *o)
+static bool hand_out(const struct pass *p, struct sms *m, struct op *o)
 {
 	const struct need need = need_of(&o->work);
 	uint64_t blocks = blocks_of(&o->work);
+	int missed = 0; // room that was seen, and another client took
 	if (o->work.hidden && !guard_valid(&o->work))
 		return false;
 	// A block that exits at once needs room, too.
@@ -167,24 +280,34 @@ static bool hand_out(struct sms *m, struct op *o)
 		abort();
 	w->op = o;
 	w->from = o->next_block;
-	for (int sm; o->next_block < blocks && (sm = roomiest(m, &o->work.sms, &need)) >= 0; o->next_block++) {
+	for (int sm; missed < SMS && o->next_block < blocks && (sm = roomiest(m, &o->work.sms, &need)) >= 0;) {
+		if (!take(p, m, sm, &need, real_time(p, m->run + o->wave_ns))) {
+			missed++;
+			continue;
+		}
 		if (o->work.hidden && guard_exits(&o->work, o->next_block)) {
+			change(&m->taken[sm], &need, -1);
+			tell(m, sm, 0);
 			w->to = o->next_block;
 			o->next_block = blocks; // the record is frozen: all later blocks exit too
 			break;
 		}
-		change(&m->taken[sm], &need, 1);
 		w->on[sm]++;
-		w->to = o->next_block + 1;
+		w->to = ++o->next_block;
 		o->running++;
 	}
-	if (w->to <= w->from) {
+	if (w->to > w->from) {
+		w->next = m->waves;
+		m->waves = w;
+		w->end_run = m->run + stretched(m, w);
+		for (int sm = 0; sm < SMS; sm++)
+			if (w->on[sm])
+				tell(m, sm, real_time(p, w->end_run));
+	} else {
 		free(w);
-		return true;
 	}
-	w->next = m->waves;
-	m->waves = w;
-	w->end_run = m->run + stretched(o, most_on_one_sm(m, o));
+	if (m->residence && o->next_block < blocks)
+		o->next_begin_run = again(p, m, missed == SMS);
 	return true;
 }
 
@@ -200,7 +323,10 @@ static bool end_waves(struct sms *m)
 		}
 		const struct need need = need_of(&w->op->work);
 		for (int sm = 0; sm < SMS; sm++)
-			change(&m->taken[sm], &need, -(int64_t)w->on[sm]);
+			if (w->on[sm]) {
+				change(&m->taken[sm], &need, -(int64_t)w->on[sm]);
+				tell(m, sm, 0);
+			}
 		w->op->running -= w->to - w->from;
 		valid &= !w->op->work.hidden || effect(&w->op->work, w->from, w->to);
 		*at = w->next;
@@ -227,10 +353,11 @@ static bool carry_on(struct pass *p, struct sms *m)
 		uint64_t next = NEVER;
 		bool over = false;
 		for (struct op *o = m->launches; o; o = o->placed_next) {
-			if (o->next_begin_run > m->run)
-				next = o->next_begin_run < next ? o->next_begin_run : next;
-			else if ((!o->begun || o->next_block < blocks_of(&o->work)) && !held_up(m, o) && !hand_out(m, o))
+			if (o->next_begin_run <= m->run && (!o->begun || o->next_block < blocks_of(&o->work)) &&
+			    !held_up(m, o) && !hand_out(p, m, o))
 				return false;
+			if (o->next_begin_run > m->run && o->next_begin_run < next)
+				next = o->next_begin_run;
 			over |= is_over(o);
 		}
 		for (const struct wave *w = m->waves; w; w = w->next)
@@ -265,6 +392,7 @@ void place(struct pass *p)
 	bool over = false;
 	if (!m)
 		return;
+	ask(p, m);
 	if (!p->c->error && !carry_on(p, m))
 		fault(p->c);
 	if (p->c->error) { // nothing runs after that
@@ -279,12 +407,19 @@ void place(struct pass *p)
 		m->run = p->run;
 }
 
+static _Atomic uint64_t slow_launches;
+
+// How many launches of this process have taken longer than alone, since they waited for room or had a part of an SM.
+API uint64_t simcuda_slow_launches(void) { return slow_launches; }
+
 bool step_placed(struct pass *p, struct op *o)
 {
 	struct sms *m = p->c->sms;
 	if (!is_over(o))
 		return false;
 	o->end_run = m->run;
+	uint64_t alone = o->work.kernel->duration_ns(o->work.argument, blocks_of(&o->work)) + machine.kernel_overhead_ns;
+	slow_launches += o->end_run - o->start_run > alone + alone / 64;
 	for (struct op **at = &m->launches; *at; at = &(*at)->placed_next)
 		if (*at == o) {
 			*at = o->placed_next;
