@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // spatial is an LC process under the simulated MPS server whose requests last as long as the test says, beside a BE process that would go on
@@ -22,12 +23,12 @@ type spatial struct {
 func newSpatial(t *testing.T) *spatial {
 	t.Helper()
 	program := compile(t, "testdata/width.c")
-	return newSpatialBeside(t, program)
+	return newSpatialBeside(newMachine(t, "", "SIMCUDA_MPS=1"), program)
 }
 
-func newSpatialBeside(t *testing.T, be string, arguments ...string) *spatial {
+func newSpatialBeside(m *machine, be string, arguments ...string) *spatial {
+	t := m.t
 	t.Helper()
-	m := newMachine(t, "", "SIMCUDA_MPS=1")
 	m.configure(fmt.Sprintf("mechanisms = [\"gate\", \"blp\", \"mps\", \"spatial\"]\n[hold]\nmax_ms = 10000\n[blp]\ncache_mb = 0\n[segment]\ndirectory = %q\n", m.dir))
 	program := compile(t, "testdata/width.c")
 	s := &spatial{m: m, be: m.startAs(m.command("be", be, arguments...)), lc: m.startAs(m.command("lc", program))}
@@ -289,7 +290,7 @@ func (s *spatial) meets(kernel string, harm uint64) (goesOn, held bool) {
 // Of two kernels one makes requests slow. It is stopped, and tried again and again after more and more of them. The other one goes on.
 func TestKernelThatHurts(t *testing.T) {
 	t.Parallel()
-	s := newSpatialBeside(t, compile(t, "testdata/narrowed.c"), simulated("sim.cubin"))
+	s := newSpatialBeside(newMachine(t, "", "SIMCUDA_MPS=1"), compile(t, "testdata/narrowed.c"), simulated("sim.cubin"))
 	done := make(chan struct{})
 	left := s.m.leave(s.lc, []uint32{64}, done)
 	s.be.say("hurting 100000")
@@ -312,6 +313,118 @@ func TestKernelThatHurts(t *testing.T) {
 	})
 	close(done)
 	<-left
+	s.be.say("end")
+	s.be.hears("right")
+}
+
+// Requests of these have so many kernels.
+const kernels = 20
+
+// newShared has processes that compete for the SMs, and best-effort work that fills them whenever it may. That has so many functions that
+// none of them is to blame where all hurt.
+func newShared(t *testing.T) *spatial {
+	t.Helper()
+	s := newSpatialBeside(newMachine(t, "", "SIMCUDA_MPS=1", "SIMCUDA_SHARED_SMS=1"), compile(t, "testdata/narrowed.c"), simulated("sim.cubin"))
+	s.be.say("steady 8")
+	s.be.hears("works")
+	s.m.until("best effort has work", func() bool { return s.m.peer(s.be).Busy })
+	return s
+}
+
+// resident makes a request whose kernels have so many blocks or, of some kinds, 1 or 2 less. An SM has room for two. Returns whether it left
+// SMs, and how many of its kernels took longer than alone.
+func (s *spatial) resident(blocks, kind int) (left bool, slow int) {
+	s.m.t.Helper()
+	before := s.width().Leaving
+	s.lc.ask(fmt.Sprintf("kernels %d %d %d 5000", blocks-kind/10, 1024-32*(kind%10), kernels), "done %d", &slow)
+	s.m.until("the window closes", func() bool { return !s.m.peer(s.lc).WindowOpen })
+	return s.width().Leaving > before, slow
+}
+
+func (s *spatial) width() segment.Width {
+	s.m.t.Helper()
+	if w := s.m.peer(s.lc).Width; w != nil {
+		return *w
+	}
+	return segment.Width{}
+}
+
+// comes makes requests of kinds that differ little, until the machine has left one alone for long enough.
+func (s *spatial) comes(what string, request func(kind int) bool) (kind int) {
+	s.m.t.Helper()
+	const soon, kinds = 80, 20
+	for kind = range kinds {
+		known := s.width().Kinds
+		for i := range soon {
+			if request(kind) && s.width().Kinds > known {
+				s.m.t.Logf("kind %d after %d requests", kind, i+1)
+				return kind
+			}
+		}
+	}
+	s.m.t.Fatalf("%s: not within %d requests; %+v, %+v", what, soon, s.width(), s.m.blp(s.be))
+	return 0
+}
+
+// Requests on a quarter of the SMs come to leave half of them. Best effort goes on there, and they are as fast beside it as alone.
+func TestWidthOfFewBlocks(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	const few, enough = 32, 10
+	kind := s.comes("half of the SMs are left", func(kind int) bool {
+		left, _ := s.resident(few, kind)
+		return left && s.width().SMs == 64
+	})
+	before := s.m.blp(s.be)
+	slow := 0
+	for requests, leaving := 0, 0; leaving < enough; requests++ {
+		if requests == 10*enough {
+			t.Fatalf("only %d of %d requests leave what was learnt: %+v", leaving, requests, s.width())
+		}
+		left, took := s.resident(few, kind)
+		if left {
+			leaving++
+			slow += took
+		}
+	}
+	if slow > enough*kernels/4 { // the first waits until best effort is stopped elsewhere
+		t.Errorf("%d of %d kernels took longer than alone", slow, enough*kernels)
+	}
+	s.m.until("it is counted what went on", func() bool {
+		blp := s.m.blp(s.be)
+		return blp.Narrowed > before.Narrowed && blp.NarrowBlocks > before.NarrowBlocks
+	})
+	s.be.say("end")
+	s.be.hears("right")
+}
+
+// Requests on all SMs take twice as long beside best effort, on however few. They come to leave none, and best effort is stopped.
+func TestWidthOfAllBlocks(t *testing.T) {
+	t.Parallel()
+	s := newShared(t)
+	const all, rounds = 132, 10
+	slowest := 0 // of kernels of a request that left SMs
+	kind := s.comes("nothing is left", func(kind int) bool {
+		tooWide := s.width().TooWide
+		left, slow := s.resident(all, kind)
+		if left {
+			slowest = max(slowest, slow)
+		}
+		if s.width().TooWide > tooWide && slowest >= kernels/2 {
+			left, _ = s.resident(all, kind)
+			return !left // or less than that was
+		}
+		return false
+	})
+	before := s.m.blp(s.be)
+	for range rounds {
+		if left, _ := s.resident(all, kind); left {
+			t.Errorf("SMs are left: %+v", s.width())
+		}
+	}
+	if after := s.m.blp(s.be); after.Narrowed != before.Narrowed || after.Stops == before.Stops {
+		t.Errorf("best effort went on, or was not stopped: %+v, and later %+v", before, after)
+	}
 	s.be.say("end")
 	s.be.hears("right")
 }

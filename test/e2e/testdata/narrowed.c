@@ -298,11 +298,45 @@ static void hurting(unsigned us)
 	CHECK(right(&b[0]) && right(&b[1]));
 }
 
+// So many kernels of different functions, each of which fills the GPU for a while alone, follow each other all the time until a line comes.
+static void steady(unsigned functions)
+{
+	enum { MOST = 16, FILL = 132 * 8, TAKES_US = 500, ROUNDS = 2 };
+	handle function[MOST], event[ROUNDS] = {new_event(), new_event()}, module, stream = stream_of(NON_BLOCKING);
+	struct chained b = buffer();
+	struct pollfd input = {.fd = 0, .events = POLLIN};
+	char line[64];
+	CHECK(functions <= MOST);
+	for (unsigned i = 0; i < functions; i++) {
+		OK(cuModuleLoad(&module, image));
+		OK(cuModuleGetFunction(&function[i], module, "sim_chain"));
+	}
+	printf("works\n");
+	for (unsigned r = 0; poll(&input, 1, 0) == 0; r++) {
+		if (r >= ROUNDS)
+			OK(cuEventSynchronize(event[r % ROUNDS]));
+		for (unsigned add = 0; add < functions; add++) {
+			unsigned n = 1, us = TAKES_US;
+			void *parameters[] = {&b.data, &n, &add, &us};
+			OK(cuLaunchKernel(function[add], FILL, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
+			b.want = b.want * 3 + add;
+		}
+		OK(cuEventRecord(event[r % ROUNDS], stream));
+	}
+	CHECK(fgets(line, sizeof line, stdin));
+	copy(&b, stream);
+	OK(cuCtxSynchronize());
+	for (int i = 0; i < FILL; i++)
+		CHECK(b.have[i] == b.want);
+}
+
 int main(int argc, char **argv)
 {
-	static const struct task tasks[] = {
-		{"plain", plain},   {"late-graph", late_graph},  {"late-wait", late_wait}, {"late-legacy", late_legacy},
-		{"graphs", graphs}, {"inside", inside},          {"hurting", hurting},     {"captured", captured},
-		{"held", held},     {"unstoppable", unstoppable}};
+	static const struct task tasks[] = {{"plain", plain},         {"late-graph", late_graph},
+					    {"late-wait", late_wait}, {"late-legacy", late_legacy},
+					    {"graphs", graphs},       {"inside", inside},
+					    {"hurting", hurting},     {"captured", captured},
+					    {"held", held},           {"unstoppable", unstoppable},
+					    {"steady", steady}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }

@@ -4,6 +4,8 @@
 //	request N US     a kernel of N blocks begins a request and takes so long: "begun". The request goes on when the next line comes,
 //	                 and ends with one more kernel, which takes as many microseconds as that line says: "done"
 //	copied N US      the same behind a copy
+//	kernels N T K US K kernels of N blocks of T threads follow each other, and each takes so long alone. Then "done", and how many of them
+//	                 took longer
 //	late             a kernel runs, and the call that launches the next one has not reached the driver: "late". It does at the next
 //	                 line, and when that kernel has ended: "done"
 #include "driver.h"
@@ -17,10 +19,23 @@ enum { NON_BLOCKING = 1, GEQ = 0 };
 
 static handle kernel, stream;
 
-static void spin(unsigned blocks, unsigned long long us)
+static void launch(unsigned blocks, unsigned threads, unsigned long long us)
 {
 	void *parameters[] = {&us};
-	OK(cuLaunchKernel(kernel, blocks, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
+	OK(cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, stream, parameters, NULL));
+}
+
+static void spin(unsigned blocks, unsigned long long us) { launch(blocks, 32, us); }
+
+static void kernels(unsigned blocks, unsigned threads, unsigned count, unsigned long long us)
+{
+	uint64_t (*slow)(void) = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "simcuda_slow_launches");
+	CHECK(slow);
+	uint64_t before = slow();
+	for (unsigned i = 0; i < count; i++)
+		launch(blocks, threads, us);
+	OK(cuStreamSynchronize(stream));
+	printf("done %u\n", (unsigned)(slow() - before));
 }
 
 static _Atomic uint32_t late;
@@ -54,7 +69,7 @@ int main(void)
 	char line[64];
 	handle context, module;
 	ptr word, input;
-	unsigned blocks, requests = 0;
+	unsigned blocks, threads, count, requests = 0;
 	unsigned long long us;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
@@ -83,6 +98,8 @@ int main(void)
 			OK(cuMemcpyHtoD_v2(word, &requests, sizeof requests));
 			OK(cuStreamSynchronize(stream));
 			puts("done");
+		} else if (sscanf(line, "kernels %u %u %u %llu", &blocks, &threads, &count, &us) == 4) {
+			kernels(blocks, threads, count, us);
 		} else if (!strcmp(line, "late\n")) {
 			launch_late();
 		} else {
