@@ -23,7 +23,7 @@ import (
 // Config is everything that can be set. Its fields are described in default.toml.
 type Config struct {
 	Mechanisms Mechanisms
-	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs, EqualsUs uint64 }
+	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs, EqualsMinUs, EqualsUs uint64 }
 	Window     struct{ GraceMinUs, GraceMaxUs, GraceEqualsUs uint64 }
 	Hold       struct {
 		MaxMs, StepUs      uint64
@@ -277,6 +277,7 @@ var settings = slices.Concat([]setting{
 	integer("timeslice.yielding_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.YieldingUs }),
 	integer("timeslice.preempting_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.PreemptingUs }),
 	integer("timeslice.fair_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.FairUs }),
+	integer("timeslice.equals_min_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.EqualsMinUs }),
 	integer("timeslice.equals_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.EqualsUs }),
 	integer("window.grace_min_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMinUs }),
 	integer("window.grace_max_us", 0, 1_000_000, "us", func(c *Config) *uint64 { return &c.Window.GraceMaxUs }),

@@ -14,7 +14,7 @@ import (
 // TestDefault proves that default.toml sets every key, and to what is promised.
 func TestDefault(t *testing.T) {
 	want := Config{Mechanisms: Mechanisms{Auto: true}}
-	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs, want.Timeslice.EqualsUs = 1, 100000, 2048, 16000
+	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs, want.Timeslice.EqualsMinUs, want.Timeslice.EqualsUs = 1, 100000, 2048, 2048, 16000
 	want.Window.GraceMinUs, want.Window.GraceMaxUs, want.Window.GraceEqualsUs = 20, 500, 500
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100

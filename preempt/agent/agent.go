@@ -88,6 +88,8 @@ func (a *agent) step() time.Duration {
 		a.boostUs = 0
 	}
 	wait = min(wait, a.swap(now))
+	times := a.own().ReadTimes()
+	a.windows.note(&times.Windows)
 	a.wantUs = a.timeslice(p, turns, turns && a.doubts(p, now))
 	a.applyTimeslice()
 	a.setLacks(configs.FallbackOthers, a.besideOthers(p))

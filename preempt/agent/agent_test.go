@@ -187,7 +187,8 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 	defer s.Close()
 	config := configs.Default()
 	a := &agent{core: coreOf(config, lowestLevel), segment: s}
-	short, long, fair, equals := config.Timeslice.YieldingUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs, config.Timeslice.EqualsUs
+	short, long, fair := config.Timeslice.YieldingUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs
+	least, equals := config.Timeslice.EqualsMinUs, config.Timeslice.EqualsUs
 	for _, c := range []struct {
 		name  string
 		p     peers
@@ -201,7 +202,7 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 		{"between two levels", peers{lower: 1, higher: 2}, false, 0, long},
 		{"two at the lowest level in turns", peers{same: 1, higher: 2}, true, 0, short},
 		{"two at the lowest level without turns", peers{same: 1, higher: 2}, false, 0, fair},
-		{"two of a level above others", peers{same: 1, lower: 2}, false, 0, equals},
+		{"two of a level above others", peers{same: 1, lower: 2}, false, 0, least},
 		{"two of the lowest level alone", peers{same: 1}, false, 0, fair},
 		{"starved", peers{higher: 1}, false, 4096, 4096},
 		{"two starved without turns", peers{same: 1, higher: 2}, false, 64, fair},
@@ -212,10 +213,10 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 		}
 	}
 	lc := &agent{core: coreOf(config, 0), segment: s}
-	if alone, two := lc.timeslice(peers{}, false, false), lc.timeslice(peers{same: 1}, false, false); alone != fair || two != equals {
-		t.Errorf("of the highest level: alone %d us, want %d; two %d us, want %d", alone, fair, two, equals)
+	if alone, two := lc.timeslice(peers{}, false, false), lc.timeslice(peers{same: 1}, false, false); alone != fair || two != least {
+		t.Errorf("of the highest level: alone %d us, want %d; two %d us, want %d", alone, fair, two, least)
 	}
-	config.Hold.MaxMs = 5
+	config.Hold.MaxMs, config.Timeslice.EqualsMinUs = 5, equals
 	a.core = coreOf(config, lowestLevel)
 	if got := a.timeslice(peers{same: 1, lower: 2}, false, false); got != 5000 {
 		t.Errorf("two of a level above others, with hold.max_ms = 5: %d us", got)

@@ -61,11 +61,12 @@ type agent struct {
 	suspended                  map[tsgKey]bool
 	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not
 	wantUs                     uint64            // 0: leave the driver's default
-	off                        bool              // channels are disabled: it is another's turn, or a higher level's window is open
-	offSince                   uint64            // since when it is so, or not
-	onNs                       uint64            // how long it was on the GPU until then
-	away                       away              // for windows, of a level between others
-	probed                     uint64            // when a turn was asked for without known work; 0: not asked
+	windows                    windowTimes
+	off                        bool   // channels are disabled: it is another's turn, or a higher level's window is open
+	offSince                   uint64 // since when it is so, or not
+	onNs                       uint64 // how long it was on the GPU until then
+	away                       away   // for windows, of a level between others
+	probed                     uint64 // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
 	limits                     segment.Limits // a broker's
 	countedTurn                uint64         // the last turn of its own

@@ -54,7 +54,7 @@ func (a *agent) timeslice(p peers, turns, doubt bool) uint64 {
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
 	case p.same != 0 && (p.lower != 0 || a.core.levelNow() == 0):
-		return min(t.EqualsUs, t.PreemptingUs)
+		return min(a.windows.us(t.EqualsMinUs, t.EqualsUs), t.PreemptingUs)
 	}
 	return t.FairUs
 }

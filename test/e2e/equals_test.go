@@ -63,13 +63,39 @@ func (m *machine) equals(sliceUs int, processes ...*process) {
 	}
 }
 
+// A process's slice is as long as its windows are, and the shortest one while these are not known: others wait for no longer.
+func TestSliceOfEqualsIsAsLongAsTheirWindows(t *testing.T) {
+	t.Parallel()
+	const least, most, enough = 20_000, 80_000, 30 // us, of a slow machine; windows
+	m := newMachine(t, fmt.Sprintf("[timeslice]\nequals_min_us = %d\nequals_us = %d\n[hold]\nmax_ms = 1000\n[hints]\ncopy = false\narrival = false\n", least, most))
+	_, short := m.sharing()
+	long := m.start("lc")
+	m.joined(long)
+	m.until("a process of short requests has the shortest slice", func() bool { // where the machine is not slow
+		short.request(2, 2, "stream")
+		peer := m.peer(short)
+		return peer.Counters.Windows > enough && peer.TimesliceUs == least
+	})
+	if us := m.peer(long).TimesliceUs; us != least {
+		t.Errorf("a process of which nothing is known has a slice of %d us", us)
+	}
+	m.until("one of long requests has a long slice", func() bool {
+		long.request(2, 50_000, "stream")
+		return m.peer(long).TimesliceUs == most
+	})
+	m.until("that of short requests keeps its own", func() bool {
+		short.request(2, 2, "stream")
+		return m.peer(short).TimesliceUs == least
+	})
+}
+
 // Requests of equals that last as long as the slice, or longer, cut each other; shorter ones come one after the other. With a slice as long
 // as a request may keep the GPU it is first come, first served.
 func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	const requests, kernels, kernelUs, gapUs = 4, 4, 3000, 150_000
 	// A slow machine neither closes a window between two kernels nor makes a lease run out. Between two requests the window closes.
-	const settings = "[timeslice]\nequals_us = %d\n[window]\ngrace_min_us = 50000\ngrace_max_us = 50000\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
+	const settings = "[timeslice]\nequals_min_us = %[1]d\nequals_us = %[1]d\n[window]\ngrace_min_us = 50000\ngrace_max_us = 50000\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
 	for _, c := range []struct {
 		equalsUs    int
 		least, most int // requests that are cut
@@ -104,7 +130,7 @@ func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
 func TestStoppedEqualDelaysRequestsForABoundedTime(t *testing.T) {
 	t.Parallel()
 	const slice = 100 * time.Millisecond
-	m := newMachine(t, fmt.Sprintf("[timeslice]\nequals_us = %d\n[hints]\ncopy = false\narrival = false\n", slice.Microseconds()))
+	m := newMachine(t, fmt.Sprintf("[timeslice]\nequals_min_us = %[1]d\nequals_us = %[1]d\n[hints]\ncopy = false\narrival = false\n", slice.Microseconds()))
 	be, going := m.sharing()
 	stopped := m.start("lc")
 	m.joined(stopped)
@@ -135,7 +161,7 @@ func TestStoppedEqualDelaysRequestsForABoundedTime(t *testing.T) {
 // A window that only waits for more work of its process is short where an equal waits for the GPU.
 func TestWindowsMakeWayForEquals(t *testing.T) {
 	t.Parallel()
-	const settings = "[timeslice]\nequals_us = 100000\n[window]\ngrace_min_us = 300000\ngrace_max_us = 300000\ngrace_equals_us = %d\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
+	const settings = "[timeslice]\nequals_min_us = 100000\nequals_us = 100000\n[window]\ngrace_min_us = 300000\ngrace_max_us = 300000\ngrace_equals_us = %d\n[hold]\nstep_us = 50000\n[hints]\ncopy = false\narrival = false\n"
 	for _, c := range []struct {
 		graceUs     int
 		least, most time.Duration
