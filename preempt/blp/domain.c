@@ -22,6 +22,8 @@ static struct {
 } special[BLP_SPECIAL];
 _Atomic uint32_t blp_specials;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
+// Of special, where it changes: one thread may forget a stream and another one its context. None is taken under it.
+static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
 
 // Memory of a domain that ended with its stream, or that the driver refused the rest of what a domain needs. To free it would wait for all
 // that the context has, with the domain's locks, as the program's call does not. So the context's next domain gets it, or it is freed with
@@ -142,10 +144,14 @@ static void record_behind(struct blp_memory *m, CUstream stream)
 	m->count = -1;
 }
 
-struct blp_memory *blp_keep_begin(struct gp_domain *d, CUcontext context, CUstream stream)
+struct blp_memory *blp_keep_begin(struct gp_domain *d, uint64_t made, CUcontext context, CUstream stream)
 {
-	struct blp_memory *m = __atomic_exchange_n((struct blp_memory **)&d->leaves, NULL, __ATOMIC_ACQ_REL);
+	struct blp_memory *m = NULL;
 	bool pushed;
+	pthread_mutex_lock(&d->lock); // the place's next domain has its number before it has these
+	if (d->made == made)
+		m = __atomic_exchange_n((struct blp_memory **)&d->leaves, NULL, __ATOMIC_ACQ_REL);
+	pthread_mutex_unlock(&d->lock);
 	if (!m)
 		return NULL;
 	m->count = -1;
@@ -451,9 +457,11 @@ CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream str
 	d->before = c->domain;
 	d->blocking = stream == GP_STREAM_LEGACY || gp_driver.cuStreamGetFlags(stream, &flags) ||
 		      !(flags & CU_STREAM_NON_BLOCKING);
+	pthread_mutex_lock(&naming);
 	special[i].domain = d;
 	special[i].context = context;
 	special[i].handle = stream;
+	pthread_mutex_unlock(&naming);
 	if ((uint32_t)i >= blp_specials)
 		blp_specials = (uint32_t)i + 1;
 out:
@@ -465,20 +473,26 @@ bool blp_is_special(CUcontext context, CUstream stream) { return special_of(cont
 
 void blp_forget_specials(CUcontext context)
 {
+	pthread_mutex_lock(&naming);
 	for (uint32_t i = 0; i < blp_specials; i++)
 		if (special[i].context == context)
 			special[i].handle = NULL;
+	pthread_mutex_unlock(&naming);
 }
 
-struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context)
+// The number is read while the stream is there: who ends its context forgets it before the domain ends.
+struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context, uint64_t *made)
 {
-	for (uint32_t i = 0; i < blp_specials; i++) {
+	struct gp_domain *d = NULL;
+	pthread_mutex_lock(&naming);
+	for (uint32_t i = 0; i < blp_specials && !d; i++) {
 		if (special[i].handle != stream)
 			continue;
 		*context = special[i].context;
 		special[i].handle = NULL;
-		if (special[i].domain)
-			return special[i].domain;
+		d = special[i].domain;
+		*made = d->made;
 	}
-	return NULL;
+	pthread_mutex_unlock(&naming);
+	return d;
 }

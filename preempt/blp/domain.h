@@ -168,6 +168,7 @@ struct blp_entry {
 
 struct gp_domain {
 	_Atomic(CUcontext) context; // NULL: the place is free
+	_Atomic(CUcontext) ends;    // the context that it had, while it is taken apart; changed under control
 	_Atomic(CUcontext) whole;   // gp_context.whole
 	struct gp_gpu *_Atomic gpu;
 	bool separate;                    // of one stream, which the program stops (gpreempt.h)
@@ -312,16 +313,17 @@ void blp_give_up(struct gp_domain *, const char *call, CUresult);
 bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
 void blp_release(struct gp_domain *);  // gives back what the driver gave
 // Memory of domains that end with their streams, which are not destroyed yet, stays with the context. blp_keep_begin says where the stream
-// has got to, without a lock, since that may wait for room in its queue; NULL: another thread ends the domain. Then, under
+// has got to, without a lock, since that may wait for room in its queue; NULL: another thread ends the domain of this number. Then, under
 // gp_domain.control and in the context, the domain gives its memory away.
-struct blp_memory *blp_keep_begin(struct gp_domain *, CUcontext, CUstream);
+struct blp_memory *blp_keep_begin(struct gp_domain *, uint64_t made, CUcontext, CUstream);
 void blp_keep_memory(struct gp_domain *, struct blp_memory *);
 void blp_free_kept(CUcontext); // as the context ends
 // Gives a stream a domain of its own, where it has none.
 CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
 bool blp_is_special(CUcontext, CUstream); // the stream has a place of its own, though maybe no domain yet
 void blp_forget_specials(CUcontext);
-struct gp_domain *blp_forget_special(CUstream, CUcontext *); // returns the domain that the stream had; NULL: none is left
+// Returns a domain that the stream had, with its context and number; NULL: none is left.
+struct gp_domain *blp_forget_special(CUstream, CUcontext *, uint64_t *made);
 
 static inline CUresult blp_query(CUevent event)
 {

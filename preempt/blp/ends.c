@@ -25,12 +25,20 @@ CUresult gp_blp_separate(CUstream stream)
 }
 
 // keep: takes the domain's memory, since it ends with a stream; NULL: it ends with its context, which has nothing in flight any more.
-static void end(struct gp_domain *d, CUcontext context, struct blp_memory *keep)
+// A thread may destroy the context while another one destroys the stream, and a domain that ended may be made anew. So who comes second, under
+// control, finds another context or another number, and leaves the domain alone. Meanwhile, ends says so to who ends the context: that
+// waits here until nothing of the context is used any more.
+static void end(struct gp_domain *d, uint64_t made, CUcontext context, struct blp_memory *keep)
 {
 	bool pushed;
 
-	blp_drop_twins(d);
 	pthread_mutex_lock(&d->control);
+	if (d->context != context || d->made != made) {
+		pthread_mutex_unlock(&d->control);
+		free(keep); // its events go with the context
+		return;
+	}
+	d->ends = context; // before it has none
 	pthread_mutex_lock(&d->lock);
 	d->context = NULL;
 	d->reasons = 0;
@@ -56,6 +64,7 @@ static void end(struct gp_domain *d, CUcontext context, struct blp_memory *keep)
 	}
 	free(__atomic_exchange_n((struct blp_memory **)&d->leaves, NULL, __ATOMIC_ACQ_REL));
 	gp_unrelax_captures(mode);
+	d->ends = NULL;
 	pthread_mutex_unlock(&d->control);
 }
 
@@ -71,9 +80,14 @@ void gp_blp_context_destroying(CUcontext context)
 		gp_blp_flush_all(context);
 	c->domain = NULL;
 	blp_forget_specials(context);
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (blp_domains[i]->context == context)
-			end(blp_domains[i], context, NULL);
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		uint64_t made = d->made;
+		if (d->context == context)
+			blp_drop_twins(d); // waits, without a lock. Domains of streams that end alone have none
+		if (d->context == context || d->ends == context) // in this order
+			end(d, made, context, NULL);
+	}
 	int mode = gp_relax_captures();
 	blp_free_kept(context);
 	gp_unrelax_captures(mode);
@@ -107,6 +121,7 @@ void gp_blp_stream_destroying(CUstream stream)
 	}
 	struct gp_domain *own;
 	CUcontext context;
-	while ((own = blp_forget_special(stream, &context)))
-		end(own, context, blp_keep_begin(own, context, stream));
+	uint64_t made;
+	while ((own = blp_forget_special(stream, &context, &made)))
+		end(own, made, context, blp_keep_begin(own, made, context, stream));
 }
