@@ -78,6 +78,21 @@ CALL(cuCtxRecordEvent, (CUcontext c, CUevent e), (c, e))
 	return leave(CUDA_SUCCESS);
 }
 
+CALL(cuCtxWaitEvent, (CUcontext c, CUevent e), (c, e))
+{
+	pause_launch();
+	CUresult r = enter_handle(c, H_CONTEXT, c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(e, H_EVENT) || c->of)
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (e->capture || capture_in_context(c, false))
+		return leave(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+	if (e->op && !e->op->done)
+		context_await(c, e->op);
+	return leave(CUDA_SUCCESS);
+}
+
 DUAL(cuStreamWaitEvent, _ptsz, (CUstream s, CUevent e, unsigned flags), (s, e, flags))
 {
 	(void)flags;

@@ -85,6 +85,8 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	o->priority = s->priority;
 	add_dependency(o, after);
 	struct CUctx_st *c = s->ctx;
+	if (c->gate)
+		add_dependency(o, c->gate->last);
 	if (s->legacy) {
 		for (struct CUstream_st *b = c->streams; b; b = b->next)
 			if (b != s && !(b->flags & 1))
@@ -131,6 +133,14 @@ struct op *context_mark(struct CUctx_st *c)
 			add_dependency(o, s->last);
 	o->blocked |= o->deps > 0;
 	return o;
+}
+
+void context_await(struct CUctx_st *c, struct op *o)
+{
+	struct work w = {.kind = OP_MARK, .aside = true};
+	if (!c->gate && !(c->gate = stream_new(c, 1, 0)))
+		abort();
+	op_unref(submit(c->gate, &w, o, false));
 }
 
 void op_wait(struct op *o)

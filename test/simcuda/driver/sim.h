@@ -465,6 +465,7 @@ struct CUctx_st {
 	CUresult error;  // sticky
 	struct CUstream_st *streams, *legacy;
 	struct CUstream_st *recorder; // of context_mark; NULL: none was asked for
+	struct CUstream_st *gate;     // of context_await; NULL: none was asked for
 	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
 	unsigned streams_of[PRIORITIES]; // how many streams have been put on channels, by priority
 	uint64_t next_number;
@@ -487,6 +488,8 @@ struct op *op_ref(struct op *);
 void op_wait(struct op *);                  // sim_lock held; consumes the reference
 void context_wait(struct CUctx_st *);       // sim_lock held
 struct op *context_mark(struct CUctx_st *); // sim_lock held; comes behind all that the context has, and nothing behind it
+// sim_lock held. All that the context gets from here on comes behind the operation, on whichever stream. One that gets nothing has nothing.
+void context_await(struct CUctx_st *, struct op *);
 CUresult stream_resolve(struct CUctx_st *, CUstream, struct CUstream_st **);
 CUresult enter_stream(CUstream, struct CUstream_st **); // enter, with the stream
 

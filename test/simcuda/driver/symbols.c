@@ -108,6 +108,7 @@ typedef void function(void);
 	NAME(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
 	PAIR(cuGraphUpload, 10010, cuGraphUpload, cuGraphUpload_ptsz) \
 	NAME(cuCtxRecordEvent, 12050, cuCtxRecordEvent) \
+	NAME(cuCtxWaitEvent, 12050, cuCtxWaitEvent) \
 	NAME(cuGreenCtxCreate, 12040, cuGreenCtxCreate) \
 	NAME(cuGreenCtxDestroy, 12040, cuGreenCtxDestroy) \
 	NAME(cuGreenCtxGetDevResource, 12040, cuGreenCtxGetDevResource) \
