@@ -362,6 +362,13 @@ static void make_events(struct gp_domain *d, struct blp_stream *s)
 		gp_driver.cuEventCreate(&d->marker[m].event, CU_EVENT_DISABLE_TIMING);
 }
 
+// Another thread may end the context while the operation is under way. What its domain counted is gone then, and the place may be another's.
+// d->lock is held.
+static bool is_counted_there(const struct gp_operation *o, const struct gp_domain *d)
+{
+	return d->context && d->made == o->made;
+}
+
 void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stream *s)
 {
 	make_events(d, s);
@@ -369,6 +376,7 @@ void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stre
 	d->tainted++;
 	d->narrow.blind |= s == &d->unplaced;
 	o->domain = d;
+	o->made = d->made;
 	o->passing = s;
 	if (blp_separated())
 		blp_begin_crossing(o, d);
@@ -422,7 +430,8 @@ void blp_enter_driver(struct gp_operation *o)
 		return;
 	pthread_mutex_lock(&d->lock);
 	blp_give_way(d);
-	blp_enter_own(s);
+	if (is_counted_there(o, d))
+		blp_enter_own(s);
 	pthread_mutex_unlock(&d->lock);
 }
 
@@ -441,8 +450,12 @@ void blp_passed(struct gp_operation *o)
 	}
 	blp_end_crossing(o, d);
 	pthread_mutex_lock(&d->lock);
+	if (!is_counted_there(o, d)) {
+		pthread_mutex_unlock(&d->lock);
+		return;
+	}
 	CUstream handle = s->handle;
-	uint64_t made = d->made, number = ++s->passed;
+	uint64_t number = ++s->passed;
 	if (handle && !o->result && o->cpu)
 		taint_upto(d, s, number);
 	CUevent event = handle ? next_record(s) : NULL;
@@ -453,12 +466,13 @@ void blp_passed(struct gp_operation *o)
 		pthread_mutex_unlock(&d->lock);
 		CUresult result = gp_driver.cuEventRecord(event ? event : d->marker[step].event, o->stream);
 		pthread_mutex_lock(&d->lock);
-		if (step >= 0 && d->made == made)
+		bool counted = is_counted_there(o, d);
+		if (step >= 0 && counted)
 			put_step(d, s, step, !result && s->handle == handle);
-		else if (!result && d->made == made && s->handle == handle)
+		else if (!result && counted && s->handle == handle)
 			recorded(s, number);
 	}
-	if (s->passing && d->made == made) { // else the domain has ended
+	if (s->passing && is_counted_there(o, d)) {
 		s->passing--;
 		d->tainted--;
 	}

@@ -79,13 +79,14 @@ struct gp_operation {
 	struct gp_stream *place;                 // its stream's
 	uint64_t sequence;                       // on that: operations that the driver has taken, with this one
 	void *domain, *passing, *logging, *twin; // of preempt/blp
+	uint64_t made;                           // number of that domain, where it is passing
 };
 // What the interceptor leaves to begin. Launches name all members: what is not named gcc clears, and of a struct of this size with
 // `rep stos`, which takes 15 ns, as long as all else here.
 #define GP_NOTHING_FOUND \
 	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
 	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, \
-	.sequence = 0, .domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL
+	.sequence = 0, .domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL, .made = 0
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {
