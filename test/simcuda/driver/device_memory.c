@@ -23,6 +23,12 @@ bool memory_charge(int device, uint64_t bytes)
 	return true;
 }
 
+bool memory_to_make(int device)
+{
+	uint64_t needs = sim_making_bytes();
+	return !needs || engine_memory(device) + needs <= sim_memory_bytes();
+}
+
 void memory_discharge(int device, uint64_t bytes)
 {
 	uint64_t before = memory_pages(bytes < LARGE ? small[device] : bytes), after = 0;

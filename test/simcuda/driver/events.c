@@ -11,7 +11,7 @@ CALL(cuEventCreate, (CUevent * out, unsigned flags), (out, flags))
 		return r;
 	if (sim_making_waits())
 		call_wait(c, CALL_SUBMIT);
-	*out = calloc(1, sizeof **out);
+	*out = memory_to_make(c->device) ? calloc(1, sizeof **out) : NULL;
 	if (!*out)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);
 	(*out)->flags = flags;

@@ -195,6 +195,12 @@ uint64_t sim_memory_bytes(void)
 	return setting(&bytes, "SIMCUDA_MEMORY_MB", 1 << 20, machine.memory_bytes);
 }
 
+uint64_t sim_making_bytes(void)
+{
+	static _Atomic uint64_t bytes = UINT64_MAX;
+	return setting(&bytes, "SIMCUDA_MAKING_MB", 1 << 20, 0);
+}
+
 uint64_t sim_context_bytes(void)
 {
 	static _Atomic uint64_t bytes = UINT64_MAX;

@@ -13,7 +13,7 @@ CALL(cuStreamCreateWithPriority, (CUstream * out, unsigned flags, int priority),
 	if (sim_making_waits())
 		call_wait(c, CALL_SUBMIT);
 	priority = priority > 0 ? 0 : priority < -5 ? -5 : priority;
-	*out = stream_new(c, flags, priority);
+	*out = memory_to_make(c->device) ? stream_new(c, flags, priority) : NULL;
 	if (!*out)
 		return leave(CUDA_ERROR_OUT_OF_MEMORY);
 	if (context_top()->of)
