@@ -43,21 +43,22 @@ void gp_memory_hurry(const struct gp_gpu *g) { hurried[g - gp_gpu] = true; }
 
 static bool is_urgent(const struct gp_copies *copies) { return copies->urgent || hurried[copies->gpu - gp_gpu]; }
 
+// Memory leaves a GPU because that is full: the driver may have none for a stream or an event either. Then the legacy stream serves, which
+// each context has from its beginning on. It waits for other streams, which are empty: the gate is closed, and the GPU has done the work of
+// before. Without an event the stream itself is asked.
 bool gp_copies_open(struct gp_copies *copies)
 {
 	int least = 0, greatest;
 	hurried[copies->gpu - gp_gpu] = false;
 	gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest);
-	if (gp_driver.cuStreamCreateWithPriority(&copies->stream, CU_STREAM_NON_BLOCKING, least)) {
-		copies->stream = NULL;
+	CUresult result = gp_driver.cuStreamCreateWithPriority(&copies->stream, CU_STREAM_NON_BLOCKING, least);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		copies->stream = GP_STREAM_LEGACY;
+	else if (result)
 		return false;
-	}
 	for (int i = 0; i < GP_PIECES_IN_FLIGHT; i++)
-		if (gp_driver.cuEventCreate(&copies->event[i], CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC)) {
+		if (gp_driver.cuEventCreate(&copies->event[i], CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC))
 			copies->event[i] = NULL;
-			gp_copies_close(copies);
-			return false;
-		}
 	return true;
 }
 
@@ -68,7 +69,8 @@ void gp_copies_close(struct gp_copies *copies)
 			gp_driver.cuEventDestroy(copies->event[i]);
 		copies->event[i] = NULL;
 	}
-	gp_driver.cuStreamDestroy(copies->stream);
+	if (copies->stream != GP_STREAM_LEGACY)
+		gp_driver.cuStreamDestroy(copies->stream);
 }
 
 // Asks the stream itself whether all copies have ended, where an event does not tell.
@@ -97,7 +99,8 @@ bool gp_copies_wait(struct gp_copies *copies, uint64_t upto)
 	while (copies->ended < upto) {
 		if (copies->unknown)
 			return false;
-		if (wait_event(copies->event[copies->ended % GP_PIECES_IN_FLIGHT], copies->small))
+		CUevent event = copies->event[copies->ended % GP_PIECES_IN_FLIGHT];
+		if (!event || wait_event(event, copies->small))
 			return ask_stream(copies);
 		copies->ended++;
 	}
@@ -178,10 +181,10 @@ size_t gp_copies_add(struct gp_copies *copies, const struct gp_chunk *chunk, siz
 	if (to_device ? gp_driver.cuMemcpyHtoDAsync(device, host, bytes, copies->stream) :
 			gp_driver.cuMemcpyDtoHAsync(host, device, bytes, copies->stream))
 		return 0;
+	CUevent event = copies->event[copies->begun % GP_PIECES_IN_FLIGHT];
 	copies->begun++;
 	copies->small = way.small;
-	if (gp_driver.cuEventRecord(copies->event[(copies->begun - 1) % GP_PIECES_IN_FLIGHT], copies->stream) &&
-	    !ask_stream(copies))
+	if (event && gp_driver.cuEventRecord(event, copies->stream) && !ask_stream(copies))
 		return 0;
 	return bytes;
 }

@@ -26,6 +26,7 @@ enum {
 	RANGES = 6,
 	MiB = 1 << 20,
 	MEMORY_MB = 1024,
+	MAKING_MB = 40, // must be free for a stream or an event: more than any chunk has
 };
 static const uint64_t LONG_NS = 60ull * 1000 * 1000 * 1000;
 static const size_t CHUNKS[RANGES] = {1, 5, 2, 4, 1, 3}, CHUNK_MB[RANGES] = {2, 2, 4, 2, 34, 2}; // one has two pieces
@@ -550,7 +551,7 @@ static bool refuse_one(size_t fault, int nth, size_t before)
 	FAULTS[fault].install(false);
 	bool again = error == CUDA_ERROR_OUT_OF_MEMORY && !strcmp(FAULTS[fault].name, "cuMemCreate");
 	if (refused && out == GP_MOVED && in == GP_MOVED && !again)
-		CHECK(!strcmp(FAULTS[fault].name, "cuEventSynchronize") || !strcmp(FAULTS[fault].name, "cuEventRecord") ||
+		CHECK(!strncmp(FAULTS[fault].name, "cuEvent", strlen("cuEvent")) ||
 		      !strcmp(FAULTS[fault].name, "cuCtxPushCurrent") || !strcmp(FAULTS[fault].name, "cuMemRelease"));
 	CHECK(!again || in == GP_MOVED);
 	check_books(before);
@@ -600,6 +601,50 @@ static void test_kept_memory(void)
 	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 	check_books(before);
 	compare_all();
+}
+
+static unsigned long long fill(size_t bytes)
+{
+	unsigned long long handle;
+	CHECK(!gp_driver.cuMemCreate(&handle, bytes, &range[0]->properties, 0));
+	return handle;
+}
+
+static unsigned events; // that can still be made
+
+static CUresult (*make_event)(CUevent *, unsigned);
+static CUresult make_few(CUevent *event, unsigned flags)
+{
+	return events ? events--, make_event(event, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// On a GPU that is full no stream and no event can be made. Memory leaves it all the same, and comes back.
+static void test_full(void)
+{
+	enum { LEFT = (MAKING_MB - 2) * MiB };
+	size_t before = free_bytes();
+	uint64_t failures = gp_memory[0].failures;
+	CUstream stream;
+	unsigned long long all = fill(before);
+	CHECK(gp_driver.cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, 0) == CUDA_ERROR_OUT_OF_MEMORY);
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED && !gp_memory[0].resident);
+	check_books(0);
+	unsigned long long others = fill(free_bytes() - LEFT);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVE_NO_ROOM && gp_memory[0].resident);
+	CHECK(!gp_driver.cuMemRelease(others) && !gp_driver.cuMemRelease(all));
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
+	check_books(before);
+	compare_all();
+	make_event = gp_driver.cuEventCreate;
+	gp_driver.cuEventCreate = make_few;
+	events = 5; // the stream is made, and some events are
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED && !events);
+	events = 5;
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED && !events);
+	gp_driver.cuEventCreate = make_event;
+	check_books(before);
+	compare_all();
+	CHECK(gp_memory[0].failures == failures);
 }
 
 // Processes that end in the middle.
@@ -742,6 +787,8 @@ int main(int argc, char **argv)
 		setenv("SIMCUDA_DIR", folder, 1);
 		setenv("SIMCUDA_MEMORY_MB", size, 1);
 		setenv("SIMCUDA_CONTEXT_MB", "64", 1);
+		snprintf(size, sizeof size, "%d", MAKING_MB);
+		setenv("SIMCUDA_MAKING_MB", size, 1);
 		setenv("LD_PRELOAD", simulated ? simulated : "../../build/sim/libcuda.so.1", 1);
 		setenv("ASAN_OPTIONS", "verify_asan_link_order=0:detect_leaks=0", 1);
 		execv("/proc/self/exe", argv);
@@ -759,6 +806,7 @@ int main(int argc, char **argv)
 	test_deadlines();
 	test_faults();
 	test_kept_memory();
+	test_full();
 	test_kills();
 	test_cycles();
 	test_lost();

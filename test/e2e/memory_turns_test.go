@@ -79,6 +79,24 @@ func TestTwoThatDoNotFit(t *testing.T) {
 	}
 }
 
+// So do two on a GPU that is so full that the driver has no memory for a stream or an event.
+func TestTwoOnAFullGPU(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "", "SIMCUDA_MAKING_MB=40")
+	a := m.holding("be", 225)
+	b := m.startFilled("be", 170<<20, 7)
+	for range 2 {
+		b.works(1)
+		a.works(1)
+	}
+	for _, p := range []*process{a, b} {
+		m.until("it came and went", func() bool { s := m.memory(p); return s.Evictions > 0 && s.Restores > 0 })
+		if s := m.memory(p); s.Failures != 0 {
+			t.Errorf("%d calls failed", s.Failures)
+		}
+	}
+}
+
 // They get on at the same time, too, when both work all the time; and each has its turns.
 func TestTwoThatWorkAllTheTime(t *testing.T) {
 	t.Parallel()
