@@ -36,19 +36,45 @@ static bool is_held(const struct CUctx_st *c)
 
 void call_cooperative(const struct CUctx_st *c) { beside_holds += is_held(c); }
 
+static __thread struct CUctx_st *keeps; // whose lock the calling thread has
+
+static void unlock(void)
+{
+	if (keeps)
+		keeps->locked = false;
+	keeps = NULL;
+	pthread_cond_broadcast(&sim_done);
+}
+
+static void end(void *unused)
+{
+	(void)unused;
+	unlock();
+	pthread_mutex_unlock(&sim_lock);
+}
+
+void wait_done(void)
+{
+	pthread_cleanup_push(end, NULL);
+	pthread_cond_wait(&sim_done, &sim_lock);
+	pthread_cleanup_pop(0);
+}
+
 void call_wait(struct CUctx_st *c, enum call call)
 {
 	while (calls[call].locks && c->locked && !sim_dead)
-		pthread_cond_wait(&sim_done, &sim_lock);
+		wait_done();
 	if (!calls[call].waits)
 		return;
 	behind_holds += is_held(c);
-	c->locked |= calls[call].locks;
-	context_wait(c);
-	if (!calls[call].locks)
+	if (!calls[call].locks) {
+		context_wait(c);
 		return;
-	c->locked = false;
-	pthread_cond_broadcast(&sim_done);
+	}
+	c->locked = true;
+	keeps = c;
+	context_wait(c);
+	unlock();
 }
 
 CUresult enter_submission(CUstream h, struct CUstream_st **s)

@@ -73,7 +73,7 @@ static void enter_channel(struct CUstream_st *s, struct op *o)
 static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
 {
 	while (s->length >= sim_queue() && !sim_dead)
-		pthread_cond_wait(&sim_done, &sim_lock);
+		wait_done();
 	struct op *o = calloc(1, sizeof *o);
 	if (!o)
 		abort();
@@ -146,7 +146,7 @@ void context_await(struct CUctx_st *c, struct op *o)
 void op_wait(struct op *o)
 {
 	while (o && !o->done && !sim_dead)
-		pthread_cond_wait(&sim_done, &sim_lock);
+		wait_done();
 	op_unref(o);
 }
 

@@ -506,6 +506,7 @@ enum call {
 	CALL_UNLOAD,
 	CALL_FIRST_LAUNCH
 };
+void wait_done(void); // until work or a call may be over; sim_lock held. A thread that is cancelled meanwhile leaves no lock behind
 void call_wait(struct CUctx_st *, enum call);               // waits as this call does
 void call_cooperative(const struct CUctx_st *);             // a cooperative launch is submitted
 CUresult enter_submission(CUstream, struct CUstream_st **); // enter_stream, for what gives the stream something to do
