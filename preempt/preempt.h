@@ -12,6 +12,9 @@ CUresult gp_operation_end(struct gp_operation *, CUresult);
 bool gp_wait_begin(enum gp_wait, void *);
 CUresult gp_wait_end(enum gp_wait, void *, CUresult);
 void gp_forget_wait(struct gp_context *); // the calling thread waits no more: the context is being destroyed
+// Around a launch that loads code, for which the driver waits for the context. The hold ends, and none comes.
+void gp_load_begin(struct gp_context *);
+void gp_load_end(struct gp_context *);
 
 // lifecycle.c
 void gp_context_usable(CUcontext);

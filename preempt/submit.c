@@ -102,8 +102,7 @@ static void prepare(struct gp_operation *o)
 	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) ||
 	    (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
 		o->loads = true;
-		c->context_waits++;
-		gp_hold_end(c);
+		gp_load_begin(c);
 		return;
 	}
 	if (o->work != GP_COPY || gp_settings.hint_copy) // kernels follow a copy: the switch overlaps the copy
@@ -121,7 +120,7 @@ static void settle(struct gp_operation *o)
 	if (o->result == CUDA_SUCCESS && !c->gpu->worked)
 		c->gpu->worked = 1;
 	if (o->loads) {
-		c->context_waits--;
+		gp_load_end(c);
 		if (o->result == CUDA_SUCCESS)
 			gp_remember_loaded(c, o->work == GP_KERNEL ? (void *)o->launch.function : (void *)o->graph);
 		if (gp_holds(c))

@@ -11,7 +11,9 @@ static __thread struct {
 	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
 	bool counted;   // in the context's waits
 	bool answers;   // the driver's function is not called: gp_wait_end waits for the streams, beside a hold
-	uint64_t settled[GP_STREAMS]; // of each stream of the context, when that wait began
+	bool hears;     // of the thread's end
+	uint32_t loading[GP_CONTEXTS]; // launches under way that load code, each counted in its context's waits
+	uint64_t settled[GP_STREAMS];  // of each stream of the context, when that wait began
 	CUstream handle[GP_STREAMS];
 	const void *loads;
 	struct gp_stream *stream;
@@ -46,6 +48,48 @@ static void forget_outer(void)
 		gp_forget_wait(&gp_context[__builtin_ctzll(left)]);
 	if (waiting.context)
 		gp_forget_wait(waiting.context);
+}
+
+// A thread that ends within a call, as by pthread_cancel in the driver, takes its counts back as it ends. Else no hold would come in those
+// contexts any more, and the process would want a turn for ever.
+static pthread_key_t ending;
+static bool ends_are_heard;
+
+static void end(void *unused)
+{
+	forget_outer();
+	for (int i = 0; i < GP_CONTEXTS; i++) {
+		gp_context[i].context_waits -= waiting.loading[i];
+		waiting.loading[i] = 0;
+	}
+}
+
+static void hear_of_ends(void) { ends_are_heard = !pthread_key_create(&ending, end); }
+
+// Before the thread's first count.
+static void hear_of_end(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	if (__builtin_expect(waiting.hears, 1))
+		return;
+	waiting.hears = true;
+	pthread_once(&once, hear_of_ends);
+	if (ends_are_heard)
+		pthread_setspecific(ending, &waiting);
+}
+
+void gp_load_begin(struct gp_context *c)
+{
+	hear_of_end();
+	waiting.loading[c - gp_context]++;
+	c->context_waits++;
+	gp_hold_end(c);
+}
+
+void gp_load_end(struct gp_context *c)
+{
+	waiting.loading[c - gp_context]--;
+	c->context_waits--;
 }
 
 // The contexts that a call may wait for as a whole. Loading their code counts, since it waits too.
@@ -116,6 +160,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 	CUcontext handle = gp_current_handle();
 	bool calls = !gp_blp_started || !gp_blp_begin_wait(kind, what, handle);
 	struct gp_context *c = gp_find_context(handle);
+	hear_of_end();
 	forget_outer();
 	waiting.context = c;
 	waiting.stream = NULL;
