@@ -9,6 +9,11 @@
 // looking at the gate acquires it. So neither needs a lock for ranges and chunks.
 // The other way round for the mover's sleep: a thread first counts out, then looks at the gate; the mover closed it before it
 // read the counter. Either the mover read the new count, or the thread wakes it.
+// Memory comes back for threads that wait at the gate. They pass before it is closed again, however late they get a processor, or it would
+// come and go for nothing. So the gate is first closed to others only (CLOSING), until all have passed for whom it was opened. Each says
+// for which opening it waits, looks whether that is still to come, and only then counts out; it takes that back once it is counted in. So
+// from its wait to the end of its call it is counted in one of the two, and a launch has reached the driver before the memory leaves, unless
+// it has stepped out for a window of a higher level: it waits here again then.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 
@@ -18,6 +23,8 @@
 enum {
 	COUNTERS = 64,
 	CAPTURE_NAP_NS = 1000000, // between two looks whether a capture is over
+	// So much time those who waited have to pass. One that a signal handler took out of its wait by longjmp never does.
+	PASSING_NS = 1000000000,
 };
 
 // Threads on different processors rarely share a cache line.
@@ -25,8 +32,11 @@ static struct {
 	_Atomic uint32_t in;
 	char rest[60];
 } counter[COUNTERS] __attribute__((aligned(64)));
-static _Atomic uint32_t closed; // a futex of those who wait until it is 0
-static _Atomic uint32_t left;   // a futex of the mover: somebody counted out of the closed gate
+enum { OPEN, CLOSING, CLOSED };
+static _Atomic uint32_t closed;
+static _Atomic uint32_t opened;     // how often it was, a futex of those who wait for the next time
+static _Atomic uint32_t waiting[2]; // threads that wait for the opening behind so many, which is even or odd
+static _Atomic uint32_t left;       // a futex of the mover: somebody counted out of the closed gate, or waits no more
 
 struct gp_memory gp_memory[GP_GPUS];
 _Atomic uint32_t gp_memory_on;
@@ -60,34 +70,60 @@ static inline __attribute__((always_inline)) void count_out(void)
 		wake_mover();
 }
 
-// Every GPU's agent hears of it: the process waits for all of its memory. GPUs that become known meanwhile are not counted.
-static void wait_open(void)
+static void end_wait(uint32_t behind)
+{
+	waiting[behind % 2]--;
+	wake_mover();
+}
+
+// Returns the number of openings behind which the thread waits for another one.
+static uint32_t begin_wait(void)
+{
+	for (;;) {
+		uint32_t behind = opened;
+		waiting[behind % 2]++;
+		if (opened == behind)
+			return behind;
+		end_wait(behind);
+	}
+}
+
+// The thread counts itself in. Returns as begin_wait.
+static uint32_t pass(uint32_t behind)
+{
+	for (;;) {
+		while (opened == behind && closed)
+			gp_futex_wait(&opened, behind, 0, false);
+		(*my_counter())++;
+		if (closed != CLOSED)
+			return behind;
+		end_wait(behind); // too late
+		behind = begin_wait();
+		count_out();
+	}
+}
+
+// The thread has counted itself in at the closed gate. Every GPU's agent hears of it: the process waits for all of its memory, until the
+// thread is in. GPUs that become known meanwhile are not counted.
+static __attribute__((noinline)) void count_in_again(void)
 {
 	uint64_t since = gp_now_ns();
+	uint32_t behind = begin_wait();
 	int gpus = 0;
+	count_out();
 	while (gpus < GP_GPUS && gp_gpu[gpus].known)
 		gpus++;
 	for (int i = 0; i < gpus; i++) {
 		gp_memory[i].waiting++;
 		gp_ring(&gp_gpu[i]);
 	}
-	while (closed)
-		gp_futex_wait(&closed, 1, 0, false);
+	behind = pass(behind);
 	for (int i = 0; i < gpus; i++) {
 		gp_memory[i].waiting--;
 		gp_count(&gp_memory[i].waits, 1);
 		gp_count(&gp_memory[i].wait_ns, gp_now_ns() - since);
 	}
-}
-
-// The thread has counted itself in at the closed gate.
-static __attribute__((noinline)) void count_in_again(void)
-{
-	do {
-		count_out();
-		wait_open();
-		(*my_counter())++;
-	} while (closed);
+	end_wait(behind);
 }
 
 static inline __attribute__((always_inline)) void count_in(void)
@@ -182,13 +218,14 @@ void gp_memory_step_in(uint32_t depth)
 
 void gp_memory_open(void)
 {
-	closed = 0;
-	gp_futex_wake(&closed, INT_MAX, false);
+	closed = OPEN;
+	opened++;
+	gp_futex_wake(&opened, INT_MAX, false);
 }
 
-bool gp_memory_closed(void) { return closed; }
+bool gp_memory_closed(void) { return closed != OPEN; }
 
-// Waits until a counter of the closed gate is zero. False: not by that time.
+// Waits until a counter of the closed gate, or that of those who waited, is zero. False: not by that time.
 static bool wait_zero(_Atomic uint32_t *in, uint64_t deadline_ns)
 {
 	for (;;) {
@@ -225,8 +262,11 @@ static bool wait_captures(uint64_t deadline_ns)
 
 bool gp_memory_close(uint64_t deadline_ns)
 {
+	uint64_t passing = gp_now_ns() + PASSING_NS;
 	while (wait_captures(deadline_ns)) {
-		closed = 1;
+		closed = CLOSING;
+		wait_zero(&waiting[(opened - 1) % 2], passing < deadline_ns ? passing : deadline_ns);
+		closed = CLOSED;
 		bool out = all_out(deadline_ns);
 		if (out && !gp_captures)
 			return true;

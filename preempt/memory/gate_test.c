@@ -168,6 +168,24 @@ static void test_waits(void)
 	CHECK(!gp_memory[1].waiting && !gp_memory[1].waits);
 }
 
+// Who waited passes before the gate closes again, however soon that is: memory that came back for a call does not leave before that.
+static void test_who_waited_passes(void)
+{
+	enum { ROUNDS = 200 };
+	pthread_t thread;
+	for (int i = 0; i < ROUNDS; i++) {
+		CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+		CHECK(!pthread_create(&thread, NULL, pass_once, NULL));
+		while (gp_memory[0].waiting != 1)
+			usleep(10);
+		gp_memory_open();
+		CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+		CHECK(!gp_memory[0].waiting);
+		gp_memory_open();
+		pthread_join(thread, NULL);
+	}
+}
+
 static void test_captures(void)
 {
 	pthread_t thread;
@@ -189,6 +207,7 @@ int main(void)
 	test_end();
 	test_captures();
 	test_waits();
+	test_who_waited_passes();
 	test_closings();
 	return 0;
 }
