@@ -11,7 +11,6 @@
 #include "api/gpreempt.h"
 
 #include <semaphore.h>
-#include <signal.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,11 +137,10 @@ static void end(void)
 	}
 }
 
-// Called once. The thread takes none of the program's signals.
+// Called once.
 static bool start_thread(void)
 {
 	static bool started;
-	sigset_t all, before;
 	pthread_t thread;
 
 	if (started)
@@ -150,10 +148,7 @@ static bool start_thread(void)
 	process = getpid();
 	if (sem_init(&work, 0, 0) || atexit(end)) // run before what was registered earlier
 		return false;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	started = !pthread_create(&thread, NULL, resume_streams, NULL) && !pthread_detach(thread);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	started = gp_thread_start(&thread, resume_streams, NULL) && !pthread_detach(thread);
 	return started;
 }
 

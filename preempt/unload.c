@@ -14,7 +14,6 @@
 #include "preempt/code/code.h"
 
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 
 enum { THREADS = 8 }; // at once; others wait for one to be free
@@ -103,19 +102,10 @@ static void *carry_out_all(void *unused)
 	return NULL;
 }
 
-// The thread takes none of the program's signals.
 static bool start_thread(void)
 {
-	sigset_t all, before;
 	pthread_t thread;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	bool started = !pthread_create(&thread, NULL, carry_out_all, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (started)
-		pthread_detach(thread);
-	return started;
+	return gp_thread_start(&thread, carry_out_all, NULL) && !pthread_detach(thread);
 }
 
 // Waits until it is over, at most for the patience. Gives the lock up meanwhile.

@@ -7,7 +7,6 @@
 #include "preempt/memory/move.h"
 
 #include <limits.h>
-#include <signal.h>
 
 static _Atomic uint32_t asked, answered; // numbers of drains, both futexes; if they are equal the thread has nothing to do
 static _Atomic CUresult answer;
@@ -59,16 +58,7 @@ static void *drain_forever(void *unused)
 static bool start(void)
 {
 	pthread_t thread;
-	sigset_t all, before;
-
-	if (runs)
-		return true;
-	sigfillset(&all); // signals are the program's threads' business
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	runs = !pthread_create(&thread, NULL, drain_forever, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (runs)
-		pthread_detach(thread);
+	runs = runs || (gp_thread_start(&thread, drain_forever, NULL) && !pthread_detach(thread));
 	return runs;
 }
 

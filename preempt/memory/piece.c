@@ -5,7 +5,6 @@
 #define _GNU_SOURCE
 #include "preempt/memory/arena.h"
 
-#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -39,15 +38,11 @@ bool gp_piece_touch(void *memory, const _Atomic bool *cut)
 	pthread_t thread[TOUCHERS];
 	struct part part[TOUCHERS];
 	bool runs[TOUCHERS] = {false};
-	sigset_t all, before;
 
-	sigfillset(&all); // signals are the program's threads' business
-	pthread_sigmask(SIG_SETMASK, &all, &before);
 	for (int i = 0; i < TOUCHERS; i++) {
 		part[i] = (struct part){(char *)memory + i * (GP_CHUNK_BYTES / TOUCHERS), cut};
-		runs[i] = i && !pthread_create(&thread[i], NULL, touch, &part[i]);
+		runs[i] = i && gp_thread_start(&thread[i], touch, &part[i]);
 	}
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	for (int i = 0; i < TOUCHERS; i++)
 		if (!runs[i])
 			touch(&part[i]);

@@ -7,7 +7,6 @@
 #include "preempt/memory/own.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -142,16 +141,12 @@ static bool start(void)
 {
 	struct sockaddr_un address;
 	pthread_t thread;
-	sigset_t all, before;
 	if (syscall(SYS_getrandom, process, sizeof process, 0) != sizeof process || (listener = open_socket()) < 0)
 		return false;
 	socklen_t bytes = name_of(process, &address);
 	bool runs =
 		!fstat(listener, &made) && !bind(listener, (struct sockaddr *)&address, bytes) && !listen(listener, 64);
-	sigfillset(&all); // signals are the program's threads' business
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	runs = runs && !pthread_create(&thread, NULL, serve_forever, NULL);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	runs = runs && gp_thread_start(&thread, serve_forever, NULL);
 	if (runs)
 		pthread_detach(thread);
 	else

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <signal.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -156,6 +157,29 @@ void gp_notify(void)
 {
 	gp_events++;
 	gp_futex_wake(&gp_events, INT_MAX, false);
+}
+
+// A program that locks what it maps (mlockall) has each stack in memory whole, of 8 MB by default. Our own frames take some KB. The driver is
+// called on stacks of so much by Java programs, whose threads have 1 MB. The program's thread-local storage lies there too: where that
+// leaves no room, the system refuses such a stack.
+bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
+{
+	enum { STACK_BYTES = 1 << 20 };
+	pthread_attr_t attributes;
+	sigset_t all, before;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int failed = pthread_attr_init(&attributes);
+	if (!failed) {
+		pthread_attr_setstacksize(&attributes, STACK_BYTES);
+		failed = pthread_create(thread, &attributes, run, argument);
+		pthread_attr_destroy(&attributes);
+	}
+	if (failed == EINVAL)
+		failed = pthread_create(thread, NULL, run, argument);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return !failed;
 }
 
 // Nothing but the first recall since memory left is of use.

@@ -226,6 +226,8 @@ struct gp_seen {
 void gp_windows_seen(struct gp_gpu *, struct gp_seen *);
 void gp_wait_windows(const struct gp_seen *, uint64_t timeout_ns);
 void gp_notify(void); // gp_events
+// Starts a thread of ours, which takes none of the program's signals.
+bool gp_thread_start(pthread_t *, void *(*run)(void *), void *argument);
 
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {

@@ -1,8 +1,11 @@
 // process_test.c - with preempt/process/process.c
 //
-// Times are counted in the first bucket whose bound they do not exceed.
+// Times are counted in the first bucket whose bound they do not exceed. Threads of ours have small stacks and block all signals.
+#define _GNU_SOURCE
 #include "preempt/process/process.h"
 #include "test/units/check.h"
+
+#include <signal.h>
 
 enum { ONE_SECOND = GP_FIRST_BUCKET }; // the bucket whose bound is 1 s
 
@@ -23,8 +26,36 @@ static uint32_t bucket_of(uint64_t ns)
 	return found;
 }
 
+static void *look(void *stack_bytes)
+{
+	pthread_attr_t attributes;
+	sigset_t blocked;
+	CHECK(!pthread_sigmask(SIG_BLOCK, NULL, &blocked) && sigismember(&blocked, SIGTERM) &&
+	      sigismember(&blocked, SIGINT));
+	CHECK(!pthread_getattr_np(pthread_self(), &attributes));
+	CHECK(!pthread_attr_getstacksize(&attributes, stack_bytes));
+	CHECK(!pthread_attr_destroy(&attributes));
+	return NULL;
+}
+
+// Whatever stacks the program's threads have.
+static void test_threads(void)
+{
+	enum { MiB = 1 << 20 };
+	pthread_attr_t large;
+	pthread_t thread;
+	sigset_t blocked;
+	size_t bytes = 0;
+	CHECK(!pthread_attr_init(&large) && !pthread_attr_setstacksize(&large, 16 * MiB));
+	CHECK(!pthread_setattr_default_np(&large) && !pthread_attr_destroy(&large));
+	CHECK(gp_thread_start(&thread, look, &bytes) && !pthread_join(thread, NULL));
+	CHECK(bytes && bytes <= 2 * MiB);
+	CHECK(!pthread_sigmask(SIG_BLOCK, NULL, &blocked) && !sigismember(&blocked, SIGTERM));
+}
+
 int main(void)
 {
+	test_threads();
 	CHECK(bucket_of(0) == 0);
 	for (uint32_t i = 0; i < GP_TIME_BUCKETS - 1; i++) {
 		// 2^i / 2^GP_FIRST_BUCKET seconds, in whole nanoseconds
