@@ -14,7 +14,7 @@
 #include "preempt/blp/domain.h"
 
 static _Atomic uint32_t under_way, entering;
-static __thread bool counts,
+static __thread bool counts __attribute__((tls_model("initial-exec"))),
 	enters __attribute__((tls_model("initial-exec"))); // the calling thread; left by longjmp, its next call does
 
 // NULL: not known.
