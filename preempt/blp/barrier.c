@@ -191,7 +191,7 @@ static bool still_tainted(struct gp_domain *d, struct blp_stream *s)
 
 bool blp_is_tainted(struct gp_domain *d, struct blp_stream *of)
 {
-	bool found = blp_awaits(d) || (of->blocking && d->unplaced.passing); // which of them is blocking is not known
+	bool found = of->blocking && d->unplaced.passing; // which of them is blocking is not known
 	for (uint32_t i = 0; d->tainted && i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
 		if (blp_related(s, of->handle, of->blocking))
@@ -489,7 +489,7 @@ static bool another_tainted(const struct gp_operation *o)
 		struct blp_stream *own = d->context == o->handle ? blp_find_stream(d, o->stream, false) : NULL;
 		if (d->context)
 			blp_still_tainted(d);
-		any = d->context && (d->unplaced.passing || blp_awaits(d));
+		any = d->context && d->unplaced.passing;
 		for (uint32_t n = 0; d->context && d->tainted && n < d->streams && !any; n++) {
 			struct blp_stream *s = &d->stream_of[n];
 			any = s->handle && (s->tainted || s->firm || s->passing) &&

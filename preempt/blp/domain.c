@@ -263,8 +263,6 @@ void blp_release(struct gp_domain *d)
 	blp_release_narrow(d);
 	if (d->done)
 		gp_driver.cuEventDestroy(d->done);
-	if (d->awaited)
-		gp_driver.cuEventDestroy(d->awaited);
 	if (d->stream)
 		gp_driver.cuStreamDestroy(d->stream);
 	free_memory(d->memory, d->image, d->graph_image);
@@ -297,7 +295,6 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	for (int i = 1; i <= BLP_LOG; i++)
 		d->word[i] = 1;
 	GP_TRY(call, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
-	GP_TRY(call, cuEventCreate, &d->awaited, CU_EVENT_DISABLE_TIMING);
 	for (int i = 0; i < BLP_REGIONS; i++)
 		GP_TRY(call, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
 	GP_TRY(call, cuStreamSynchronize, d->stream);
@@ -373,7 +370,6 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->bytes_head = 0;
 	d->oldest_record = d->next_record = 1;
 	d->streams = d->tainted = d->firm = d->recorded = 0;
-	d->awaits = 0;
 	d->passed = false;
 	d->driver_waits = 0;
 	d->postponed = false;

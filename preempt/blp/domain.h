@@ -94,11 +94,6 @@ struct blp_stream {
 	CUevent taint, join;           // made when first needed
 };
 
-enum blp_await {
-	BLP_RECORDED = 1, // gp_domain.awaited is recorded behind such waits
-	BLP_OWED = 2,     // there are waits that no record is behind
-};
-
 enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
 
 // The legacy stream orders blocking streams also where these have other domains. On which side of that an operation is.
@@ -211,9 +206,8 @@ struct gp_domain {
 	uint64_t bytes_head;
 	_Atomic uint32_t oldest_record, next_record; // launches with records between the two may be in flight
 	_Atomic uint32_t streams;                    // places ever used; stop_blocks reads it without the lock
-	_Atomic uint32_t tainted; // number of tainted streams and of calls that pass the log; and 1 while it awaits
-	_Atomic uint32_t awaits; // set of enum blp_await: the context was told to wait for an event, which may not be reached; changed under lock
-	_Atomic uint32_t firm;     // number of firm streams
+	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
+	_Atomic uint32_t firm;                       // number of firm streams
 	_Atomic uint32_t recorded; // number of entries with records, and of others while the driver gets them
 	_Atomic uint32_t passing;  // launches under way past the log; recorded is 0 then
 	_Atomic bool passed;       // there were any in this phase
@@ -228,7 +222,7 @@ struct gp_domain {
 	struct gpreempt_record *image;       // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
 	uint32_t *word;                      // pinned source of copies: 0, then BLP_LOG times 1
-	CUevent done, awaited;
+	CUevent done;
 	CUevent order[BLP_LOG]; // of event records that were launched again; made when first needed
 	struct {
 		CUstream stream;
@@ -524,14 +518,6 @@ void blp_barrier(struct gp_operation *);
 // Waits until the domain goes on, within a patience: a launch that did not wait at the gate, and that the log does not take after all.
 void blp_wait_as_at_gate(const struct gp_operation *, struct gp_domain *);
 void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
-
-// whole.c
-// Before a wait, or a record, of a whole context waits for what is ahead. Returns the context; NULL: it is not known.
-CUcontext blp_begin_whole(const struct gp_operation *);
-void blp_enter_whole(CUcontext);                 // a wait goes to the driver
-void blp_end_whole(const struct gp_operation *); // the driver has it, or refused it
-bool blp_awaits(struct gp_domain *); // under gp_domain.lock: whether all that the domain gets now may wait for the CPU. Asks the driver
-bool blp_may_await(const struct gp_domain *); // whether what a stop puts there may wait so; once the epoch is odd
 
 // thread.c, under gp_domain.lock
 struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the calling thread's per-thread default stream

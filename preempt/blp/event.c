@@ -319,17 +319,18 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 // behind all that this has, also of an event that is waited for.
 static void pass_whole(struct gp_operation *o)
 {
-	CUcontext context = blp_begin_whole(o);
+	CUcontext context = o->whole;
 	const struct gp_domain *of = look(o->event).domain;
+	if (!context && (!gp_driver.cuCtxFromGreenCtx || gp_driver.cuCtxFromGreenCtx(&context, o->whole_green)))
+		context = NULL;
 	blp_begin_late(o->handle);
 	blp_flush_ahead(context);
 	if (o->work == GP_AWAIT && context && of && of->context && of->context != context)
 		blp_flush_ahead(of->context);
+	o->cpu |= o->work == GP_AWAIT; // it may be for anything
 	blp_pass(o);
 	if (o->work == GP_RECORD)
 		remember(o->event, NULL, 0, 0, true);
-	else
-		blp_enter_whole(context);
 }
 
 bool blp_record(struct gp_operation *o)
@@ -406,12 +407,12 @@ bool blp_await(struct gp_operation *o)
 	uint64_t deadline = 0;
 	bool joins = false, ahead = false, came_behind = false, tainted;
 
-	if (o->whole || o->whole_green) { // it counts also where a domain comes meanwhile
+	if (!blp_domains[0])
+		return false;
+	if (o->whole || o->whole_green) {
 		pass_whole(o);
 		return false;
 	}
-	if (!blp_domains[0])
-		return false;
 	do {
 		e = look(o->event);
 		if (gp_capturing() && (e.captured || !e.handle)) {

@@ -79,8 +79,6 @@ void gp_blp_end(struct gp_operation *o)
 {
 	if (o->work == GP_AWAIT && (o->logging || o->passing))
 		blp_awaited(o);
-	if (o->work == GP_AWAIT && (o->whole || o->whole_green))
-		blp_end_whole(o);
 	if (o->logging)
 		blp_logged(o);
 	blp_end_late();

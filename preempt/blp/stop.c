@@ -175,8 +175,7 @@ static void stop_blocks(struct gp_domain *d)
 	uint32_t first = d->oldest_record, frozen = first; // read before next_record, so that it is not ahead of it
 	bool pushed;
 
-	// What is put there would wait, too. Nothing of the log is in flight then.
-	if (!context || d->given_up || blp_may_await(d) || !blp_enter(context, &pushed))
+	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Without the lock, since a launch may hold it: an entry is in the log before the driver has its launch.
 	if (d->recorded && !d->firm && !blp_is_held_up(d)) { // a stream became firm before the epoch was odd, or not at all

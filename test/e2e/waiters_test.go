@@ -102,7 +102,7 @@ func TestWaitersBehindARefusal(t *testing.T) {
 func TestMeanwhile(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/meanwhile.c")
-	for what, rounds := range map[string]int{"all": 3, "legacy": 3, "stream": 3, "green": 20, "green-unloaded": 20, "whole": 40, "whole-awaited": 5} {
+	for what, rounds := range map[string]int{"all": 3, "legacy": 3, "stream": 3, "green": 20, "green-unloaded": 20, "whole": 40} {
 		t.Run(what, func(t *testing.T) {
 			rightWhileStopped(t, program, what, rounds)
 		})

@@ -14,7 +14,6 @@
 	F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
 	F(cuCtxFromGreenCtx, (handle *, handle)) \
 	F(cuCtxRecordEvent, (handle, handle)) \
-	F(cuCtxWaitEvent, (handle, handle)) \
 	F(cuGreenCtxRecordEvent, (handle, handle)) \
 	F(cuGreenCtxWaitEvent, (handle, handle))
 struct resource { // CUdevResource
@@ -493,56 +492,6 @@ static void whole_recorded(unsigned rounds)
 	}
 }
 
-// All that a context gets comes behind an event that waits for the program: on streams that were there, on one that comes later, and also where
-// another context is current. Stops come meanwhile, also of the program, and it lets the event go once it has seen the end of work of
-// another context.
-static void whole_awaited(unsigned rounds)
-{
-	enum { WAYS = 5, LAUNCHES = 50, LAUNCH_US = 20000 };
-	struct chained b = buffer(), c;
-	handle one = stream_of(NON_BLOCKING), held = stream_of(NON_BLOCKING), event = new_event(), here = chain;
-	handle second, module, there, elsewhere, own = stream_of(NON_BLOCKING);
-	OK(gpreempt_stream_enable((stream_t)own, GPREEMPT_LEVEL_BLOCK));
-	OK(cuCtxCreate_v2(&second, 0, 0));
-	OK(cuModuleLoad(&module, image));
-	OK(cuModuleGetFunction(&there, module, "sim_chain"));
-	c = buffer();
-	elsewhere = stream_of(NON_BLOCKING);
-	for (unsigned r = 0; r < rounds; r++) {
-		released = false;
-		OK(cuCtxSetCurrent(context));
-		OK(cuLaunchHostFunc(held, host_wait, NULL));
-		OK(cuEventRecord(event, held));
-		OK(cuCtxSetCurrent(r % WAYS == 1 ? second : context));
-		OK(cuCtxWaitEvent(context, event));
-		OK(cuCtxSetCurrent(context));
-		handle by_way[WAYS] = {one, one, NULL, NULL, own},
-		       on = r % WAYS == 2 ? stream_of(NON_BLOCKING) : by_way[r % WAYS];
-		launch(&b, on, r, 2000);
-		if (on == own) {
-			OK(gpreempt_stream_preempt((stream_t)own, 1));
-			OK(gpreempt_stream_restore((stream_t)own, 0));
-		}
-		OK(cuCtxSetCurrent(second));
-		chain = there;
-		for (int n = 0; n < LAUNCHES; n++)
-			launch(&c, elsewhere, r, LAUNCH_US);
-		chain = here;
-		until_stopped();
-		copy(&c, elsewhere);
-		OK(cuStreamSynchronize(elsewhere));
-		CHECK(right(&c));
-		released = true;
-		OK(cuCtxSetCurrent(context));
-		copy(&b, on);
-		OK(cuCtxSynchronize());
-		CHECK(right(&b));
-	}
-	OK(cuCtxDestroy_v2(second));
-	OK(cuCtxSetCurrent(context));
-	OK(gpreempt_stream_disable((stream_t)own));
-}
-
 static void *launch_urgent(void *over)
 {
 	OK(cuCtxSetCurrent(context));
@@ -755,7 +704,6 @@ int main(int argc, char **argv)
 		{"freed-behind", freed_behind},
 		{"green", green_awaited},
 		{"whole", whole_recorded},
-		{"whole-awaited", whole_awaited},
 		{"whole-elsewhere", whole_elsewhere},
 		{"green-unloaded", green_unloaded},
 		{"asked-stream", stream_asked_before},
