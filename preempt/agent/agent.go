@@ -88,8 +88,7 @@ func (a *agent) step() time.Duration {
 		a.boostUs = 0
 	}
 	wait = min(wait, a.swap(now))
-	times := a.own().ReadTimes()
-	a.windows.note(&times.Windows)
+	a.noteWindows(p, now)
 	a.wantUs = a.timeslice(p, turns, turns && a.doubts(p, now))
 	a.applyTimeslice()
 	a.setLacks(configs.FallbackOthers, a.besideOthers(p))

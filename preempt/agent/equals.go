@@ -13,6 +13,8 @@ const (
 	mostWindows = 256
 	// outliers is the part of the windows, one in so many, that may be longer than the slice.
 	outliers = 10
+	// endlessNs is how long a window is open in a process that works on and on.
+	endlessNs = 1e9
 )
 
 // windowTimes is how long the windows of this process were of late: how many, by bucket of segment.Histogram.
@@ -27,7 +29,7 @@ type windowTimes struct {
 func (w *windowTimes) note(counted *segment.Histogram[uint64]) {
 	for i, n := range counted.Buckets {
 		if n > w.seen[i] { // else another slot's
-			more := min(n-w.seen[i], mostWindows)
+			more := min(n-w.seen[i], 1<<32) // whoever writes over the segment overruns no sum
 			w.recent[i] += more
 			w.total += more
 		}
@@ -43,6 +45,9 @@ func (w *windowTimes) note(counted *segment.Histogram[uint64]) {
 	w.decide()
 }
 
+// forget is for a process that has no windows, or one without an end: what it did before says nothing of that.
+func (w *windowTimes) forget() { *w = windowTimes{seen: w.seen} }
+
 // decide takes the least bucket that no more than one window in so many is beyond. To set a timeslice preempts what runs, so a shorter one is
 // taken only where half as many are beyond it.
 func (w *windowTimes) decide() {
@@ -56,6 +61,14 @@ func (w *windowTimes) decide() {
 			w.bucket = i
 			return
 		}
+	}
+}
+
+func (a *agent) noteWindows(p peers, now uint64) {
+	times := a.own().ReadTimes()
+	a.windows.note(&times.Windows)
+	if since := a.segment.Line(a.slot).WindowOpenedNs.Load(); p.lower == 0 || since != 0 && since < now && now-since > endlessNs {
+		a.windows.forget()
 	}
 }
 

@@ -30,9 +30,7 @@ func TestSliceIsAsLongAsWindows(t *testing.T) {
 		{"middle ones", 200, 1000, leastWindows, 3906},
 		{"another slot's, of which nothing is known", 0, 0, 0, 3906},
 		{"short ones again", 1000, 0, 0, 3906},
-		{"for a while", 2000, 0, 0, 3906},
-		{"for longer", 3000, 0, 0, 3906},
-		{"one in twenty is not", 4000, 0, 0, least},
+		{"for longer", 2000, 0, 0, least},
 	} {
 		if w.note(windowsOf(c.short, c.middle, c.long)); w.us(least, most) != c.us {
 			t.Errorf("%s: %d us, want %d: %v", c.name, w.us(least, most), c.us, w.recent)
@@ -40,6 +38,60 @@ func TestSliceIsAsLongAsWindows(t *testing.T) {
 	}
 	if w.us(3000, 1000) != 1000 {
 		t.Errorf("with a shortest one above the longest: %d us", w.us(3000, 1000))
+	}
+}
+
+// A busy service closes thousands of windows between two looks.
+func TestSliceGoesByPartsOfTheWindows(t *testing.T) {
+	for _, c := range []struct{ short, long, us uint64 }{{970, 30, 2048}, {2970, 30, 2048}, {9500, 500, 2048}, {880, 120, 16000}, {8800, 1200, 16000}} {
+		var w windowTimes
+		for i := range uint64(200) {
+			w.note(windowsOf((i+1)*c.short, 0, (i+1)*c.long))
+		}
+		if w.us(2048, 16000) != c.us {
+			t.Errorf("%d short windows and %d long ones at a time: %d us, want %d", c.short, c.long, w.us(2048, 16000), c.us)
+		}
+	}
+}
+
+func TestSliceOfWhoHasNoWindowsIsTheShortest(t *testing.T) {
+	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	slot, err := s.Claim(0, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const now = 10 * endlessNs
+	a := &agent{segment: s, slot: slot}
+	opened := &s.Line(slot).WindowOpenedNs
+	for _, c := range []struct {
+		name   string
+		lower  uint64
+		opened uint64
+		us     uint64
+	}{
+		{"windows close", 2, 0, 16000},
+		{"one is open", 2, now - endlessNs, 16000},
+		{"it is without an end", 2, now - endlessNs - 1, 2048},
+		{"later", 2, 0, 2048},
+	} {
+		if c.us == 16000 {
+			a.own().Times.Windows.Buckets[20].Add(leastWindows)
+		}
+		opened.Store(c.opened)
+		if a.noteWindows(peers{lower: c.lower}, now); a.windows.us(2048, 16000) != c.us {
+			t.Errorf("%s: %d us, want %d", c.name, a.windows.us(2048, 16000), c.us)
+		}
+	}
+	a.own().Times.Windows.Buckets[20].Add(leastWindows)
+	if a.noteWindows(peers{lower: 2}, now); a.windows.us(2048, 16000) != 16000 {
+		t.Errorf("windows close again: %d us", a.windows.us(2048, 16000))
+	}
+	if a.noteWindows(peers{}, now); a.windows.us(2048, 16000) != 2048 {
+		t.Errorf("nobody is below: %d us", a.windows.us(2048, 16000))
 	}
 }
 
