@@ -23,7 +23,8 @@
 enum {
 	COUNTERS = 64,
 	CAPTURE_NAP_NS = 1000000, // between two looks whether a capture is over
-	// So much time those who waited have to pass. One that a signal handler took out of its wait by longjmp never does.
+	// So much time those who waited have to pass. One that a signal handler took out of its wait by longjmp never does, and one whose handler
+	// works on does late: for these nobody waits again.
 	PASSING_NS = 1000000000,
 };
 
@@ -36,6 +37,7 @@ enum { OPEN, CLOSING, CLOSED };
 static _Atomic uint32_t closed;
 static _Atomic uint32_t opened;     // how often it was, a futex of those who wait for the next time
 static _Atomic uint32_t waiting[2]; // threads that wait for the opening behind so many, which is even or odd
+static uint32_t never[2];           // of these, when the gate closed last; the mover's
 static _Atomic uint32_t left;       // a futex of the mover: somebody counted out of the closed gate, or waits no more
 
 struct gp_memory gp_memory[GP_GPUS];
@@ -225,12 +227,12 @@ void gp_memory_open(void)
 
 bool gp_memory_closed(void) { return closed != OPEN; }
 
-// Waits until a counter of the closed gate, or that of those who waited, is zero. False: not by that time.
-static bool wait_zero(_Atomic uint32_t *in, uint64_t deadline_ns)
+// Waits until a counter of the closed gate, or that of those who waited, is that low. False: not by that time.
+static bool wait_low(_Atomic uint32_t *in, uint32_t most, uint64_t deadline_ns)
 {
 	for (;;) {
 		uint32_t seen = left;
-		if (!*in)
+		if (*in <= most)
 			return true;
 		uint64_t now = gp_now_ns();
 		if (now >= deadline_ns)
@@ -242,7 +244,7 @@ static bool wait_zero(_Atomic uint32_t *in, uint64_t deadline_ns)
 static bool all_out(uint64_t deadline_ns)
 {
 	for (int i = 0; i < COUNTERS; i++)
-		if (!wait_zero(&counter[i].in, deadline_ns))
+		if (!wait_low(&counter[i].in, 0, deadline_ns))
 			return false;
 	return true;
 }
@@ -264,8 +266,10 @@ bool gp_memory_close(uint64_t deadline_ns)
 {
 	uint64_t passing = gp_now_ns() + PASSING_NS;
 	while (wait_captures(deadline_ns)) {
+		uint32_t parity = (opened - 1) % 2;
 		closed = CLOSING;
-		wait_zero(&waiting[(opened - 1) % 2], passing < deadline_ns ? passing : deadline_ns);
+		wait_low(&waiting[parity], never[parity], passing < deadline_ns ? passing : deadline_ns);
+		never[parity] = waiting[parity];
 		closed = CLOSED;
 		bool out = all_out(deadline_ns);
 		if (out && !gp_captures)
