@@ -59,7 +59,8 @@ static void end(void *unused)
 {
 	forget_outer();
 	for (int i = 0; i < GP_CONTEXTS; i++) {
-		gp_context[i].context_waits -= waiting.loading[i];
+		if (waiting.loading[i])
+			gp_context[i].context_waits -= waiting.loading[i];
 		waiting.loading[i] = 0;
 	}
 }

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <link.h>
 #include <linux/futex.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -159,12 +160,21 @@ void gp_notify(void)
 	gp_futex_wake(&gp_events, INT_MAX, false);
 }
 
+// The thread-local storage of each library that is loaded, or more than it takes.
+static int add_thread_local(struct dl_phdr_info *library, size_t size, void *sum)
+{
+	for (int i = 0; i < library->dlpi_phnum; i++)
+		if (library->dlpi_phdr[i].p_type == PT_TLS)
+			*(size_t *)sum += library->dlpi_phdr[i].p_memsz + library->dlpi_phdr[i].p_align;
+	return 0;
+}
+
 // A program that locks what it maps (mlockall) has each stack in memory whole, of 8 MB by default. Our own frames take some KB. The driver is
-// called on stacks of so much by Java programs, whose threads have 1 MB. The program's thread-local storage lies there too: where that
-// leaves no room, the system refuses such a stack.
+// called on stacks of so much by Java programs, whose threads have 1 MB. The program's thread-local storage lies there too.
 bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
 	enum { STACK_BYTES = 1 << 20 };
+	size_t storage_bytes = 0;
 	pthread_attr_t attributes;
 	sigset_t all, before;
 
@@ -172,7 +182,8 @@ bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int failed = pthread_attr_init(&attributes);
 	if (!failed) {
-		pthread_attr_setstacksize(&attributes, STACK_BYTES);
+		dl_iterate_phdr(add_thread_local, &storage_bytes);
+		pthread_attr_setstacksize(&attributes, STACK_BYTES + storage_bytes);
 		failed = pthread_create(thread, &attributes, run, argument);
 		pthread_attr_destroy(&attributes);
 	}
