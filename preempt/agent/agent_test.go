@@ -368,18 +368,25 @@ func TestBoostIsNeverTooShort(t *testing.T) {
 	}
 }
 
-// What most others have learnt of a switch counts, whatever one of them says; what this process says does not.
-func TestSwitchesAreTold(t *testing.T) {
+// claimed is an agent that has a slot of a segment.
+func claimed(t *testing.T) *agent {
+	t.Helper()
 	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(func() { _ = s.Close() })
 	slot, err := s.Claim(0, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agent{core: &Core{}, segment: s, slot: slot}
+	return &agent{core: &Core{}, segment: s, slot: slot}
+}
+
+// What most others have learnt of a switch counts, whatever one of them says; what this process says does not.
+func TestSwitchesAreTold(t *testing.T) {
+	a := claimed(t)
+	s, slot := a.segment, a.slot
 	a.own().SwitchUs.Store(77)
 	for lower := range 8 { // and these would have the GPU more if they were believed
 		s.Slot(63 - lower).SwitchUs.Store(20)

@@ -55,18 +55,9 @@ func TestSliceGoesByPartsOfTheWindows(t *testing.T) {
 }
 
 func TestSliceOfWhoHasNoWindowsIsTheShortest(t *testing.T) {
-	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	slot, err := s.Claim(0, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
 	const now = 10 * endlessNs
-	a := &agent{segment: s, slot: slot}
-	opened := &s.Line(slot).WindowOpenedNs
+	a := claimed(t)
+	opened := &a.segment.Line(a.slot).WindowOpenedNs
 	for _, c := range []struct {
 		name   string
 		lower  uint64

@@ -169,8 +169,8 @@ static int add_thread_local(struct dl_phdr_info *library, size_t size, void *sum
 	return 0;
 }
 
-// A program that locks what it maps (mlockall) has each stack in memory whole, of 8 MB by default. Our own frames take some KB. The driver is
-// called on stacks of so much by Java programs, whose threads have 1 MB. The program's thread-local storage lies there too.
+// A program that locks what it maps (mlockall) has each stack in memory whole, of 8 MB by default. Our own frames take some KB;
+// how much the driver takes on such threads was not measured. The program's thread-local storage lies there too.
 bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
 	enum { STACK_BYTES = 1 << 20 };
