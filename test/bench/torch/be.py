@@ -59,9 +59,9 @@ def spinning(_):
     blocks = SPIN_BLOCKS * int(torch.cuda.get_device_properties(0).multi_processor_count)
     check("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(4 * blocks))
     iterations = ctypes.c_uint64(SPIN_ITERATIONS)
-    parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(iterations))
 
     def step():
+        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(iterations))  # which does not keep them
         for _ in range(20):
             check("cuLaunchKernel", function, blocks, 1, 1, 1024, 1, 1, 0, None, parameters, None)
         check("cuCtxSynchronize")
