@@ -333,17 +333,28 @@ func (f *fire) alone(ctx context.Context) (first []string, err error) {
 	const what = "without the library"
 	var workers []*worker
 	defer func() { f.finishAll(workers) }()
-	for range 2 {
+	var steps [2][]string
+	ready := func(i int) (err error) {
+		steps[i], err = f.ready(ctx, workers[i], what)
+		return err
+	}
+	for i := range steps {
 		w, err := f.begin(ctx, "")
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 		workers = append(workers, w)
+		if f.apart != nil && slices.Contains(waitingFire, f.program) { // the first steps of both would be two such programs
+			if err := ready(i); err != nil {
+				return nil, err
+			}
+		}
 	}
-	var steps [2][]string
-	for i, w := range workers {
-		if steps[i], err = f.ready(ctx, w, what); err != nil {
-			return nil, err
+	for i := range steps {
+		if steps[i] == nil {
+			if err := ready(i); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if _, err := f.rounds(ctx, workers[0], what, func() error { return pause(ctx, 200*time.Millisecond) }); err != nil {
