@@ -15,7 +15,6 @@ struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 __thread bool blp_inside, blp_is_late;
 
 // What the file has not, and the test does not need.
-bool blp_awaits(struct gp_domain *d) { return false; }
 void blp_begin_late(CUcontext context) {}
 void blp_come_behind(const struct gp_operation *o) {}
 void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto) {}
