@@ -51,6 +51,22 @@ size_t device_free(void)
 	return free_bytes;
 }
 
+int device_attribute(int number)
+{
+	int value = 0;
+	CHECK(cuDeviceGetAttribute(&value, number, device));
+	return value;
+}
+
+CUstream stream_of(int priority)
+{
+	CUstream stream;
+	CHECK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority));
+	return stream;
+}
+
+bool time_for(double seconds) { return now_us() + seconds * 1e6 < section_ends_us; }
+
 CUfunction function_of(const void *image, const char *name)
 {
 	static const void *loaded;

@@ -78,6 +78,8 @@ static char *run_section(const struct section *s, double limit)
 		section_ends_us = began + limit * 1e6;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(out[1], 1);
+		if (probe.settle)
+			probe.settle(s->name);
 		driver_begin();
 		s->run();
 		fflush(stdout);

@@ -1,5 +1,5 @@
-// probe.h - what the programs that ask the driver and the machine, and not the library, have in common: memory_probe and
-// spatial_probe. Each is a list of sections; each section runs in a process of its own, so that one that hangs, or spoils its
+// probe.h - what the programs that ask the driver and the machine, and not the library, have in common: memory_probe,
+// spatial_probe and order_probe. Each is a list of sections; each section runs in a process of its own, so that one that hangs, or spoils its
 // context, costs only itself. It tells its figures, facts and rows to the process that started it, as lines (report.c).
 #ifndef PROBE_H
 #define PROBE_H
@@ -53,6 +53,7 @@ enum {                      // of cuda.h
 	ON_DEVICE = 1,      // CUmemLocationType
 	BY_DESCRIPTOR = 1,  // CUmemAllocationHandleType
 	READ_AND_WRITE = 3, // CUmemAccess_flags
+	RESOURCE_SM = 1,    // CUdevResourceType
 	DMA_BUF = 1,        // CUmemRangeHandleType
 	CAPTURE_GLOBAL = 0, // CUstreamCaptureMode
 };
@@ -86,6 +87,8 @@ enum {                      // of cuda.h
 	X(cuStreamCreate, cuStreamCreate, (CUstream *, unsigned)) \
 	X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
 	X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream)) \
+	X(cuStreamGetPriority, cuStreamGetPriority, (CUstream, int *)) \
+	X(cuStreamWriteValue32, cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned)) \
 	X(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
 	X(cuStreamSynchronize, cuStreamSynchronize, (CUstream)) \
 	X(cuStreamQuery, cuStreamQuery, (CUstream)) \
@@ -95,6 +98,7 @@ enum {                      // of cuda.h
 	X(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream)) \
 	X(cuEventCreate, cuEventCreate, (CUevent *, unsigned)) \
 	X(cuEventRecord, cuEventRecord, (CUevent, CUstream)) \
+	X(cuEventQuery, cuEventQuery, (CUevent)) \
 	X(cuEventSynchronize, cuEventSynchronize, (CUevent)) \
 	X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *, size_t *)) \
 	X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
@@ -111,6 +115,7 @@ enum {                      // of cuda.h
 	X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
 	X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
 	X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
+	X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
 	X(cuMemAddressReserve, cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
 	X(cuMemAddressFree, cuMemAddressFree, (CUdeviceptr, size_t)) \
 	X(cuMemCreate, cuMemCreate, (mem_handle *, size_t, const struct properties *, unsigned long long)) \
@@ -163,9 +168,10 @@ extern const struct probe {
 	int sections;
 	double seconds; // that all may take, unless --seconds says
 	struct plan full, quick;
-	void (*prepare)(void);   // once the plan is known
-	void (*begin)(void);     // in each process that uses the GPU, once the context is current
-	void (*neighbour)(void); // what the second process does, after that
+	void (*prepare)(void);               // once the plan is known
+	void (*settle)(const char *section); // or NULL: in a section's process before it uses the GPU; sets its environment
+	void (*begin)(void);                 // in each process that uses the GPU, once the context is current
+	void (*neighbour)(void);             // what the second process does, after that
 } probe;
 
 extern CUdevice device;
@@ -177,6 +183,9 @@ const char *error_name(CUresult);
 double now_us(void);
 void pause_us(double);
 size_t device_free(void); // bytes
+int device_attribute(int number);
+CUstream stream_of(int priority); // that waits for no other
+bool time_for(double seconds);    // before the section is ended
 CUfunction function_of(const void *image, const char *name);
 __attribute__((noreturn, format(printf, 1, 2))) void give_up(const char *format, ...);
 
@@ -205,6 +214,7 @@ void add(struct samples *, double);
 struct summary sum_up(struct samples *); // and empties them
 __attribute__((format(printf, 3, 4))) void figure(struct summary, const char *unit, const char *name, ...);
 __attribute__((format(printf, 2, 3))) void fact(const char *value, const char *name, ...);
+void not_measured(const char *why, const char *what);
 __attribute__((format(printf, 2, 3))) void row(const char *table, const char *format, ...); // NAME=VALUE, tabs between
 __attribute__((format(printf, 1, 2))) const char *text(const char *format, ...); // valid until 8 more are made
 
@@ -225,6 +235,16 @@ void write_table(const struct ending *, int endings);
 // mps.c: a server of our own
 void start_mps(void);
 void stop_mps(void);
+
+// green.c: green contexts. All return NULL, or why not.
+struct green {
+	unsigned sms; // 0: none
+	green_context context;
+	CUstream stream;
+};
+const char *green_most(unsigned sms, unsigned *groups); // how many groups of so many SMs there can be
+const char *green_split(unsigned sms, unsigned groups, struct resource *group); // groups of one split
+const char *green_make(struct green *, const struct resource *group, int priority);
 
 // second.c: a second process, which takes orders and answers them, a line each
 struct second {

@@ -1,37 +1,5 @@
-// green.c - green contexts: a part of the SMs for the streams of one, which share the memory and the kernels of the primary context.
+// green.c - green contexts of each width, and what may be done with their streams.
 #include "spatial.h"
-
-enum { RESOURCE_SM = 1, DEFAULT_STREAM = 1 }; // CU_DEV_RESOURCE_TYPE_SM, CU_GREEN_CTX_DEFAULT_STREAM
-
-// Asks for a step; what cannot be is why nothing comes of it.
-#define STEP(name, ...) \
-	do { \
-		if (!cu.name) \
-			return "not here: " #name; \
-		CUresult result_ = cu.name(__VA_ARGS__); \
-		if (result_ != CUDA_SUCCESS) \
-			return text("%s: %s", #name, error_name(result_)); \
-	} while (0)
-
-const char *green_split(unsigned sms, unsigned groups, struct resource *group)
-{
-	struct resource all;
-	unsigned made = groups;
-	STEP(cuDeviceGetDevResource, device, &all, RESOURCE_SM);
-	STEP(cuDevSmResourceSplitByCount, group, &made, &all, NULL, 0, sms);
-	return made == groups ? NULL : text("%u groups instead of %u", made, groups);
-}
-
-const char *green_make(struct green *g, const struct resource *group, int priority)
-{
-	resource_set set;
-	struct resource own = *group;
-	STEP(cuDevResourceGenerateDesc, &set, &own, 1);
-	STEP(cuGreenCtxCreate, &g->context, set, device, DEFAULT_STREAM);
-	STEP(cuGreenCtxStreamCreate, &g->stream, g->context, CU_STREAM_NON_BLOCKING, priority);
-	g->sms = group->sms;
-	return NULL;
-}
 
 const char *green_of(unsigned sms, struct green *found)
 {

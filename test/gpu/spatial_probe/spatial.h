@@ -48,7 +48,6 @@ struct lane { // a stream, the board of its launches, and the name of the last o
 	uint64_t last;
 };
 void lane_make(struct lane *, CUstream);
-CUstream stream_of(int priority);
 CUresult lane_try(struct lane *, const struct work *);
 void lane_launch(struct lane *, const struct work *);
 bool lane_has_begun(const struct lane *, uint64_t name);
@@ -70,16 +69,8 @@ struct spatial_record *records_read(CUdeviceptr, unsigned count); // of the heap
 unsigned sms_of(const struct spatial_record *, unsigned count);
 unsigned most_at_once(const struct spatial_record *, unsigned count); // blocks on one SM
 
-// green.c: green contexts
-struct green {
-	unsigned sms; // 0: none
-	green_context context;
-	CUstream stream;
-};
-// Both return NULL, or why not.
-const char *green_split(unsigned sms, unsigned groups, struct resource *group); // groups of one split
-const char *green_make(struct green *, const struct resource *group, int priority);
-const char *green_of(unsigned sms, struct green *); // of low priority, made once for each number of SMs
+// green.c
+const char *green_of(unsigned sms, struct green *); // of low priority, made once for each number of SMs; NULL, or why not
 
 // lc.c: requests
 enum { LC_KINDS = 8 };
@@ -108,9 +99,6 @@ double be_blocks(double *when_us);            // that have ended
 void be_end(void);
 const char *be_sees(void); // SMs of the device, as the other process is told
 void be_serve(void);
-
-bool time_for(double seconds); // before the section is ended
-void not_measured(const char *why, const char *what);
 
 // The sections.
 void section_machine(void);

@@ -31,23 +31,16 @@ __asm__(".section .rodata\n"
 	".previous");
 extern const char spatial_image[];
 
-static int attribute(int number)
-{
-	int value = 0;
-	CHECK(cuDeviceGetAttribute(&value, number, device));
-	return value;
-}
-
 void work_begin(void)
 {
 	enum { SHARED_PER_BLOCK_OPTIN = 97 }; // CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 	for (int i = 0; i < KERNELS; i++)
 		kernel[i] = function_of(spatial_image, names[i]);
-	gpu.sms = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
-	gpu.threads_per_sm = attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
-	gpu.registers_per_sm = attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
-	gpu.shared_per_sm = attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
-	gpu.shared_per_block = attribute(SHARED_PER_BLOCK_OPTIN);
+	gpu.sms = device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+	gpu.threads_per_sm = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR);
+	gpu.registers_per_sm = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR);
+	gpu.shared_per_sm = device_attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+	gpu.shared_per_block = device_attribute(SHARED_PER_BLOCK_OPTIN);
 	CHECK(cuCtxGetStreamPriorityRange(&gpu.low, &gpu.high));
 }
 
@@ -56,10 +49,6 @@ void spin_us(double us)
 	for (double until = now_us() + us; now_us() < until;)
 		;
 }
-
-bool time_for(double seconds) { return now_us() + seconds * 1e6 < section_ends_us; }
-
-void not_measured(const char *why, const char *what) { fact(why, "%s", what); }
 
 CUdeviceptr zeroed(size_t bytes)
 {
@@ -71,13 +60,6 @@ CUdeviceptr zeroed(size_t bytes)
 }
 
 // ---- launches
-
-CUstream stream_of(int priority)
-{
-	CUstream stream;
-	CHECK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority));
-	return stream;
-}
 
 void lane_make(struct lane *l, CUstream stream)
 {
