@@ -16,7 +16,7 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results results-check tvm
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/order-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -169,15 +169,17 @@ $(SERVICES:%=build/dist/$(1)/%): build/dist/$(1)/%: build/version $$(GO_SOURCES)
 endef
 $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 
-# What a driver and a machine do to memory that comes and goes, and to work of two kinds side by side (test/gpu/README.md).
+# What a driver and a machine do to memory that comes and goes, to work of two kinds side by side, and to what has no room
+# (test/gpu/README.md).
 build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) kernels/bench.fatbin test/simcuda/kernels/sim.cubin
 build/spatial-probe: $(wildcard test/gpu/spatial_probe/*.[ch] test/gpu/spatial_probe/kernels/*.h) test/gpu/spatial_probe/kernels/spatial.cubin
-build/memory-probe build/spatial-probe: $(wildcard test/gpu/probe/*.[ch]) preempt/driver/cuda.h
+build/order-probe: $(wildcard test/gpu/order_probe/*.[ch] test/gpu/order_probe/kernels/*.h) test/gpu/order_probe/kernels/order.cubin
+build/memory-probe build/spatial-probe build/order-probe: $(wildcard test/gpu/probe/*.[ch]) preempt/driver/cuda.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) $(C_FLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
 
 build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/simcuda/driver/interposable.list kernels/guard/guard.h \
-	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h test/gpu/spatial_probe/kernels/spatial.h
+	kernels/fill.cu kernels/fill.h kernels/testdata/cpu.h test/gpu/spatial_probe/kernels/spatial.h test/gpu/order_probe/kernels/order.h
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
@@ -403,18 +405,20 @@ generate: ## committed GPU code and tables, from their sources
 	GO=$(GO) ./kernels/generate.sh
 	./test/simcuda/kernels/generate.sh
 	./test/gpu/spatial_probe/kernels/generate.sh
+	./test/gpu/order_probe/kernels/generate.sh
 	sh exports/map.sh > exports/exports.map
 	$(GO) generate ./configs
 
 # Fails where the committed GPU code is not what the pinned compiler makes of its source.
 GENERATED := build/_generated
 check-generated: ## that the committed GPU code is what the pinned compiler makes
-	@mkdir -p $(GENERATED) && rm -rf $(GENERATED)/* && cp -r --parents kernels test/simcuda/kernels test/gpu/spatial_probe/kernels $(GENERATED)
+	@mkdir -p $(GENERATED) && rm -rf $(GENERATED)/* && cp -r --parents kernels test/simcuda/kernels test/gpu/spatial_probe/kernels \
+		test/gpu/order_probe/kernels $(GENERATED)
 	export GO=$(GO) GPREEMPT_CUDA_VENV=$${GPREEMPT_CUDA_VENV:-$(CURDIR)/build/cuda-13.0.88}; \
 		$(GENERATED)/kernels/generate.sh && $(GENERATED)/test/simcuda/kernels/generate.sh && \
-		$(GENERATED)/test/gpu/spatial_probe/kernels/generate.sh
+		$(GENERATED)/test/gpu/spatial_probe/kernels/generate.sh && $(GENERATED)/test/gpu/order_probe/kernels/generate.sh
 	@for f in kernels/*.fatbin kernels/guard/guard.json test/simcuda/kernels/sim.cubin test/simcuda/kernels/sim.fatbin \
-		test/gpu/spatial_probe/kernels/spatial.cubin; do \
+		test/gpu/spatial_probe/kernels/spatial.cubin test/gpu/order_probe/kernels/order.cubin; do \
 		cmp "$$f" "$(GENERATED)/$$f" || { echo 'run make generate and commit the result' >&2; exit 1; }; \
 	done
 

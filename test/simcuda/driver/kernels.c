@@ -1,4 +1,5 @@
 // kernels.c - the kernels that the simulated GPU knows, by name, and what they do.
+#include "../../gpu/order_probe/kernels/order.h"
 #include "../../gpu/spatial_probe/kernels/spatial.h"
 #include "fill.h"
 #include "sim.h"
@@ -252,6 +253,49 @@ static bool spatial_finish(const uint64_t *a)
 	return true;
 }
 
+// The kernels of test/gpu/order_probe/kernels/order.cu. Those that keep their places take no room from others, nor do others take
+// theirs, but for one: the spinner's last block has none while the first waiter has its own. Nothing is ever stuck.
+static enum progress order_spin_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
+{
+	struct order_words *words = (struct order_words *)a[0];
+	_Atomic uint32_t *arrived = (_Atomic uint32_t *)a[1];
+	if (b->number >= ORDER_BLOCKS || !address_valid(a[0], sizeof *words) || !address_valid(a[1], 4))
+		return FAULTS;
+	if (__atomic_load_n(&words->abort, __ATOMIC_ACQUIRE))
+		return ENDS;
+	bool kept = __atomic_load_n(&words->begun[0], __ATOMIC_ACQUIRE) &&
+		    !__atomic_load_n(&words->release, __ATOMIC_ACQUIRE);
+	if (!b->target && b->number == blocks - 1 && kept)
+		return WAITS;
+	if (!b->target) {
+		b->target = 1;
+		__atomic_store_n(&words->arrived[b->number], 1, __ATOMIC_RELEASE);
+		atomic_fetch_add(arrived, 1);
+		return PROCEEDS;
+	}
+	return atomic_load(arrived) == (uint32_t)a[2] ? ENDS : WAITS;
+}
+
+static enum progress order_wait_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
+{
+	(void)blocks, (void)b;
+	struct order_words *words = (struct order_words *)a[0];
+	if ((uint32_t)a[1] >= ORDER_WAITERS || !address_valid(a[0], sizeof *words))
+		return FAULTS;
+	__atomic_store_n(&words->begun[(uint32_t)a[1]], 1, __ATOMIC_RELEASE); // SM 0
+	bool ends = __atomic_load_n(&words->release, __ATOMIC_ACQUIRE) || __atomic_load_n(&words->abort, __ATOMIC_ACQUIRE);
+	return ends ? ENDS : WAITS;
+}
+
+static bool order_short_finish(const uint64_t *a)
+{
+	if (!address_valid(a[0], 4ull * ORDER_SMS))
+		return false;
+	for (int i = 0; i < machine.sms; i++)
+		((uint32_t *)a[0])[i] = 1;
+	return true;
+}
+
 // gpreempt_hold(volatile uint64_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint64_t lease_ns,
 //	uint32_t *expired, uint64_t *place)
 
@@ -341,6 +385,10 @@ static const struct kernel kernels[] = {
 	{"spatial_registers", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 255, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_tensor", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 46, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
 	{"spatial_cluster", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 22, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
+	{"order_spin", 3, {8, 8, 4}, 20, 0, 0, empty_duration, NULL, NULL, NULL, NULL, order_spin_proceed},
+	{"order_wait", 2, {8, 4}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, order_wait_proceed},
+	{"order_short", 1, {8}, 16, 0, 0, empty_duration, NULL, NULL, order_short_finish, NULL, NULL},
+	{"order_short_shared", 1, {8}, 16, 1024, 0, empty_duration, NULL, NULL, order_short_finish, NULL, NULL},
 };
 const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL};
 
