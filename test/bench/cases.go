@@ -69,4 +69,6 @@ var allCases = slices.Concat([]Case{
 	spatialTorchCase("spin"),
 	spatialLoadCase("infer"),
 	spatialLoadCase("train"),
+	standingCase("gemmfp16"),
+	standingCase("elementwise"),
 }, tvmCases(), identityCases(), programCases(), fireCases(), costCases(), memoryCases(), usersCases())

@@ -42,14 +42,24 @@ func threadsOfMPS(percent int) string {
 	return fmt.Sprintf("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=%d", percent)
 }
 
-// spatialSystems are ways for the clients of an MPS server to share the GPU: with an environment of BE's, or by mechanisms of the library.
-var spatialSystems = []struct{ name, be, mechanisms string }{
+// wayUnderMPS is a way for the clients of an MPS server to share the GPU: with an environment of BE's, or by mechanisms of the library.
+type wayUnderMPS struct{ name, be, mechanisms string }
+
+var spatialSystems = []wayUnderMPS{
 	{name: mpsSystem},
 	{name: mpsOrdered, be: lowerPriority},
 	{name: "mps-25", be: threadsOfMPS(25)},
 	{name: "mps-50", be: threadsOfMPS(50)},
 	{name: stopAllSystem, mechanisms: wholeStopsNamed},
 	{name: spatialSystem, mechanisms: withSpatialNamed},
+}
+
+// standingSystems are with a width of BE's that always stands and, without it and beside it, whole stops.
+var standingSystems = []wayUnderMPS{
+	{name: mpsSystem},
+	{name: "mps-25", be: threadsOfMPS(25)},
+	{name: stopAllSystem, mechanisms: wholeStopsNamed},
+	{name: stopAllSystem + "-25", be: threadsOfMPS(25), mechanisms: wholeStopsNamed},
 }
 
 func spatialP99Of(kind string) float64 {
@@ -64,7 +74,7 @@ func spatialTorchCase(kind string) Case {
 	target := fmt.Sprintf("lc p99 <= %g x alone; LC and BE >= %g x whole stops where LC leaves half of the SMs, else >= %g, and more than MPS with priorities",
 		spatialP99Of(kind), spatialMore, spatialLeast)
 	return Case{"spatial-beside-" + kind, target, []string{"spatial-pytorch"}, 160, func(ctx context.Context, s *session, _ string) error {
-		b, err := s.startSpatial(ctx, kind, spatialModels)
+		b, err := s.startSpatial(ctx, kind, spatialModels, spatialSystems)
 		if err != nil {
 			return err
 		}
@@ -78,12 +88,33 @@ func spatialTorchCase(kind string) Case {
 	}}
 }
 
+// standingCase has requests of each model beside BE whose width always stands, which serves them where a stop of its blocks takes too long.
+func standingCase(kind string) Case {
+	return Case{"spatial-standing-beside-" + kind, "", []string{"spatial-pytorch"}, 120, func(ctx context.Context, s *session, _ string) error {
+		b, err := s.startSpatial(ctx, kind, spatialModels, standingSystems)
+		if err != nil {
+			return err
+		}
+		defer b.end()
+		for _, model := range spatialModels {
+			alone, err := b.serve(ctx, b.lc[model][mpsSystem], spatialHz)
+			if err != nil {
+				return fmt.Errorf("%s alone: %w", model, err)
+			}
+			if _, err := b.measure(ctx, fmt.Sprintf("standing-%s-%dhz-beside-%s", model, spatialHz, kind), model, spatialHz, &alone, 0); err != nil {
+				return fmt.Errorf("%s: %w", model, err)
+			}
+		}
+		return nil
+	}}
+}
+
 // spatialLoadCase has requests of ResNet-50 take a part of the time.
 func spatialLoadCase(kind string) Case {
 	target := fmt.Sprintf("BE >= %g x whole stops at %d %% load; LC and BE >= %g x whole stops", busiestMore, spatialLoads[len(spatialLoads)-1], spatialLeast)
 	return Case{"spatial-loads-beside-" + kind, target, []string{"spatial-pytorch"}, 110, func(ctx context.Context, s *session, _ string) error {
 		const model = "resnet50"
-		b, err := s.startSpatial(ctx, kind, []string{model})
+		b, err := s.startSpatial(ctx, kind, []string{model}, spatialSystems)
 		if err != nil {
 			return err
 		}
@@ -105,16 +136,17 @@ func spatialLoadCase(kind string) Case {
 // spatialBench is a kind of BE work beside requests: a process for each system and model.
 type spatialBench struct {
 	*session
-	kind   string
-	lc     map[string]map[string]*worker // by model and system; "" for half of the SMs
-	be     map[string]*worker            // by system
-	config map[string]string             // of the library, by system
-	all    []*worker
-	beRate float64 // alone
+	kind    string
+	systems []wayUnderMPS
+	lc      map[string]map[string]*worker // by model and system; "" for half of the SMs
+	be      map[string]*worker            // by system
+	config  map[string]string             // of the library, by system
+	all     []*worker
+	beRate  float64 // alone
 }
 
-func (s *session) startSpatial(ctx context.Context, kind string, models []string) (*spatialBench, error) {
-	b := &spatialBench{session: s, kind: kind, lc: map[string]map[string]*worker{}, be: map[string]*worker{}, config: map[string]string{}}
+func (s *session) startSpatial(ctx context.Context, kind string, models []string, systems []wayUnderMPS) (*spatialBench, error) {
+	b := &spatialBench{session: s, kind: kind, systems: systems, lc: map[string]map[string]*worker{}, be: map[string]*worker{}, config: map[string]string{}}
 	var scripts []script
 	var take []func(*worker) // what each of them is
 	add := func(one script, more string, is func(*worker)) {
@@ -134,7 +166,7 @@ func (s *session) startSpatial(ctx context.Context, kind string, models []string
 		addLC(model, mpsSystem, "", "") // also of the other systems that leave LC as it is
 		addLC(model, "", "", threadsOfMPS(50))
 	}
-	for _, system := range spatialSystems {
+	for _, system := range systems {
 		role := ""
 		if system.mechanisms != "" {
 			role = "be"
@@ -196,7 +228,7 @@ func (b *spatialBench) measure(ctx context.Context, name, model string, hz float
 	b.add(result.Row{Case: name, System: "alone", LC: result.LatencyOf(alone.LatenciesNs), BE: rateOf(b.beRate, b.beRate, stepsPerSecond),
 		Note: fmt.Sprintf("%.0f requests/s", hz)})
 	seen := map[string]spatialSeen{}
-	for _, system := range spatialSystems {
+	for _, system := range b.systems {
 		be, lc, ours := b.be[system.name], b.lc[model][mpsSystem], system.mechanisms != ""
 		var before *result.Counted
 		if ours {

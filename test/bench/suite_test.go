@@ -356,6 +356,7 @@ func TestTorchSuites(t *testing.T) {
 		{"blp-mps-pytorch", "mps-beside-infer", []string{"gpreempt", "alone", "mps", "mps-priority", "gpreempt"}},
 		{"spatial-pytorch", "spatial-loads-beside-infer", slices.Repeat([]string{"alone", "mps", "mps-priority", "mps-25", "mps-50", "gpreempt",
 			"gpreempt-spatial", "gpreempt-spatial", "gpreempt-spatial"}, 2)},
+		{"spatial-pytorch", "spatial-standing-beside-gemmfp16", slices.Repeat([]string{"alone", "mps", "mps-25", "gpreempt", "gpreempt-25"}, 3)},
 		{"tvm", "tvm-resnet50-beside-tvm", []string{"alone", "default", "gpreempt", "gpreempt-hints"}},
 		{"http", "http-resnet50", []string{"alone", "default", "gpreempt", "gpreempt-hints", "alone", "default", "gpreempt", "gpreempt-hints"}},
 	} {
@@ -392,7 +393,7 @@ func TestSpatialRate(t *testing.T) {
 	s := preparedSession(t, "spatial-pytorch", torch...)
 	s.options.Requests, s.options.tests.beAlone = 10, 600*time.Millisecond
 	s.report = &result.Report{}
-	b, err := s.startSpatial(t.Context(), "spin", []string{"decode"})
+	b, err := s.startSpatial(t.Context(), "spin", []string{"decode"}, spatialSystems)
 	if err != nil {
 		t.Fatal(err)
 	}
