@@ -241,7 +241,7 @@ func checkEvaluation(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if read.Simulated || read.GPU == "" || read.Driver == "" || read.Commit == "" || read.Command == "" || len(read.Cases) < 50 {
+	if read.Simulated || read.GPU == "" || read.Driver == "" || read.Commit == "" || read.Command == "" || len(read.Cases) < 30 {
 		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", read.Simulated, read.GPU, read.Driver, read.Commit, read.Command, len(read.Cases))
 	}
 	for i, c := range read.Cases {
