@@ -66,6 +66,11 @@ func (c *clone) commit(subject string, paths ...string) string {
 // measured adds a result file, which a document shows.
 func (c *clone) measured(file, commit string) {
 	c.write("test/bench/results/"+file, fmt.Sprintf(`{"schema": 1, "commit": %q}`, commit))
+	c.shows(file)
+}
+
+// shows has a document show a file, or all of a pattern.
+func (c *clone) shows(file string) {
 	text, err := os.ReadFile(filepath.Join(c.root, "README.md"))
 	if err != nil {
 		c.t.Fatal(err)
@@ -109,9 +114,11 @@ func TestAgesOfResults(t *testing.T) {
 	} {
 		c.measured(file, commit)
 	}
+	c.shows("*-of-all.json")
+	c.write("test/bench/results/h100-of-all.json", fmt.Sprintf(`{"schema": 1, "commit": %q}`, first))
 	c.write("test/bench/results/h200-hidden.json", `{"schema": 1, "commit": "x"}`)
 	const gone, dirty = "its commit is not in this history", "measured at a tree with changes that were not committed"
-	want := map[string]string{"h200-first.json": "2 0 ", "h200-second.json": "1 0 ", "h200-third.json": "0 0 ", "h200-two.json": "2 0 ",
+	want := map[string]string{"h100-of-all.json": "2 0 ", "h200-first.json": "2 0 ", "h200-second.json": "1 0 ", "h200-third.json": "0 0 ", "h200-two.json": "2 0 ",
 		"h200-lost.json": "0 0 " + gone, "h200-elsewhere.json": "0 0 " + gone, "h200-dirty.json": "0 0 " + dirty}
 	c.want(want)
 
