@@ -78,21 +78,13 @@ func TestOrderProbeFindsEverything(t *testing.T) {
 	if got := orderCases(t, found); !maps.Equal(got, want) {
 		t.Errorf("rows: %v, want %v\n%s", got, want, table)
 	}
-	said := map[string]string{}
-	for _, f := range found.Facts {
-		said[f.Name] = f.Value
-	}
-	for name, what := range map[string]string{
+	found.expectFacts(t, map[string]string{
 		"blocks of the spinner":                             "1056, 8 on an SM",
 		"blocks: blocks of S that are there at once, alone": "1056 of 1056",
 		"blocks: priorities, S's process":                   "0 to -5, default stream 0, created with 0: 0, green with 0: 0, with -5: -5",
 		"copies-1: priorities":                              "0 to -5, default stream 0, created with 0: 0",
 		"blocks-both":                                       "not here: an MPS server; see --mps",
-	} {
-		if said[name] != what {
-			t.Errorf("%s: %q", name, said[name])
-		}
-	}
+	})
 }
 
 // Under MPS the late launch is a second process's.
@@ -102,17 +94,9 @@ func TestOrderProbeUnderMPS(t *testing.T) {
 	if got := orderCases(t, found); !maps.Equal(got, want) {
 		t.Errorf("rows: %v, want %v\n%s", got, want, printed)
 	}
-	said := map[string]string{}
-	for _, f := range found.Facts {
-		said[f.Name] = f.Value
-	}
-	for name, what := range map[string]string{
+	found.expectFacts(t, map[string]string{
 		"blocks: MPS client priority":         "S's 0, M's 0",
 		"blocks-both: MPS client priority":    "S's 1, M's 1",
 		"blocks-spinner: MPS client priority": "S's 1, M's 0",
-	} {
-		if said[name] != what {
-			t.Errorf("%s: %q", name, said[name])
-		}
-	}
+	})
 }

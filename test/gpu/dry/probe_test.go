@@ -25,6 +25,20 @@ type probed struct {
 	Rows  []map[string]any               `json:"rows"`
 }
 
+// expectFacts checks what the probe says of some things; the last it says of one counts.
+func (found probed) expectFacts(t *testing.T, want map[string]string) {
+	t.Helper()
+	said := map[string]string{}
+	for _, f := range found.Facts {
+		said[f.Name] = f.Value
+	}
+	for name, value := range want {
+		if said[name] != value {
+			t.Errorf("%s: %q, want %q", name, said[name], value)
+		}
+	}
+}
+
 func build(t *testing.T, name string) string {
 	t.Helper()
 	path, err := filepath.Abs(filepath.Join("../../../build", name))

@@ -134,11 +134,7 @@ func TestSpatialProbeFindsEverything(t *testing.T) {
 			t.Errorf("lacks %q", name)
 		}
 	}
-	for name, what := range spatialSays {
-		if said[name] != what {
-			t.Errorf("%s: %q", name, said[name])
-		}
-	}
+	found.expectFacts(t, spatialSays)
 }
 
 // Under MPS the best-effort work is a second process's, which gets the limits of MPS in its environment.
