@@ -27,6 +27,9 @@ const (
 	slowestSwap = 500 << 20
 	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
 	settleVain = uint64(5 * time.Second)
+	// claimVain is how long a call leaves what is free to those that lack it, where nobody gives them more: twice as long as theirs wait
+	// (memory.wait_ms, 10 s unless set).
+	claimVain = uint64(20 * time.Second)
 	// stuckVain is how long a process must have been passed over without a break until nobody counts on its memory. That comes after the
 	// fifth attempt that failed (passedMost).
 	stuckVain = uint64(20 * time.Second)
@@ -383,14 +386,16 @@ func (v *memoryView) decide() memoryPlan {
 		p.again = own.wanted != 0 && room >= min(own.wanted, memoryPiece)
 		p.enough = p.again && room >= own.wanted
 	}
-	if own.wanted != 0 && v.settled(own) && !v.more() { // what is measured is not exact: the driver shall say it
-		p.again, p.enough = true, true
-	}
 	if own.wanted != 0 {
 		p.most = s.most(own)
 	}
 	if kept := s.kept(own); kept != 0 {
 		p.allowed = minus(v.free, kept)
+	}
+	// What is measured is not exact: the driver shall say it. So nothing may keep a call from the driver then, and it is made at all only once
+	// nobody lacks what is free, or has lacked it for so long that this may be a lie.
+	if own.wanted != 0 && v.settled(own) && !v.more() && (s.claimed(own) == 0 || v.waited(own) >= claimVain) {
+		p.again, p.enough, p.allowed = true, true, max(p.allowed, p.most)
 	}
 	s.turn(own, &p)
 	return p
@@ -443,13 +448,21 @@ func (s *settled) ahead(m *memoryOf) uint64 {
 
 // kept is what a process of the lowest level leaves free: for those before it, and the reserve.
 func (s *settled) kept(own *memoryOf) uint64 {
+	if !own.lowest() {
+		return 0
+	}
+	return saturate(s.claimed(own), s.reserve)
+}
+
+// claimed is what those lack that come before a process of the lowest level.
+func (s *settled) claimed(own *memoryOf) uint64 {
 	switch {
 	case !own.lowest():
 		return 0
 	case s.among[own.slot]:
-		return saturate(s.before[own.slot], s.reserve)
+		return s.before[own.slot]
 	}
-	return saturate(s.lacks, s.reserve)
+	return s.lacks
 }
 
 // settled says whether calls of the process have waited for so long that what nobody accounts for is there to stay. Where nobody has been
@@ -459,11 +472,16 @@ func (v *memoryView) settled(own *memoryOf) bool {
 	if v.giverNs != 0 && v.now-min(v.now, v.giverNs) >= settleVain {
 		return true
 	}
+	return v.waited(own) >= settleVain
+}
+
+// waited is for how long calls of the process have waited.
+func (v *memoryView) waited(own *memoryOf) uint64 {
 	since := own.waitsNs
 	if v.roomNs != 0 {
 		since = min(since, v.roomNs)
 	}
-	return v.now-min(v.now, since) >= settleVain
+	return v.now - min(v.now, since)
 }
 
 // more says whether another process may ever give memory.

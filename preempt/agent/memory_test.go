@@ -507,6 +507,29 @@ func TestMemoryBesideWorkThatDoesNotEnd(t *testing.T) {
 	}
 }
 
+// What is free is left to a higher level that lacks it, and not for ever: what it says may be a lie, and nobody gives it more.
+func TestMemoryThatIsClaimed(t *testing.T) {
+	const began = uint64(1e12)
+	v := &memoryView{own: 1, total: simTotal, free: 20 * gigabyte, turn: -1, giverNs: began,
+		all: []memoryOf{
+			{slot: 0, pinned: 50 * gigabyte, wanted: 30 * gigabyte, waitsNs: began},
+			{slot: 1, level: lowestLevel, swaps: true, wanted: 5 * gigabyte, waitsNs: began, idleAfter: 1e9},
+		}}
+	for _, c := range []struct {
+		seconds uint64
+		asks    bool
+	}{{1, false}, {6, false}, {19, false}, {21, true}} {
+		v.now = began + c.seconds*1e9
+		if p := v.plan(); p.again != c.asks || p.enough != c.asks || (p.allowed >= 5*gigabyte) != c.asks {
+			t.Errorf("after %d s: %+v", c.seconds, p)
+		}
+	}
+	v.now, v.all[0].wanted, v.all[0].waitsNs = began+6e9, 0, 0
+	if p := v.plan(); !p.again || !p.enough || p.allowed < 5*gigabyte {
+		t.Errorf("once nobody lacks it: %+v", p)
+	}
+}
+
 // Processes of a job on two GPUs have their turns at the same time.
 func TestMemoryTurnsOfJobs(t *testing.T) {
 	for seed := range uint64(3) {
@@ -751,6 +774,12 @@ func TestMemoryPlanDoubtsOthers(t *testing.T) {
 		v.free, v.all[0].wanted = 10*gigabyte, 1+random.Uint64N(12*gigabyte)
 		if p := v.plan(); p.most < 9*gigabyte { // 1 GiB of its own is to come back
 			t.Fatalf("%+v: of what is free only %d may be asked for", v, p.most)
+		}
+		// Who is told that there is enough, and gets none before the driver is asked, gives up.
+		v.all[0].waitsNs -= random.Uint64N(3) * claimVain / 2
+		v.giverNs = random.Uint64N(2) * (v.now - settleVain)
+		if p := v.plan(); p.enough && p.allowed < min(v.all[0].wanted, p.most) {
+			t.Fatalf("%+v: there is enough, and %d of it may be allocated", v, p.allowed)
 		}
 	}
 	for _, future := range []uint64{1 << 62, math.MaxUint64} {
