@@ -221,27 +221,27 @@ func private(stat *unix.Stat_t, gid int) error {
 }
 
 // create makes a new segment. Its name appears last, by link, so that nobody sees half of one.
-func create(dirfd int, name string, gpu [16]byte, gid int) (fd int, err error) {
+func create(dirfd int, name string, gpu [16]byte, gid int) (_ int, err error) {
 	temporary := fmt.Sprintf(".%s-%d-%d", name, os.Getpid(), time.Now().UnixNano())
-	fd, err = unix.Openat(dirfd, temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	file, err := unix.Openat(dirfd, temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return -1, fmt.Errorf("create: %w", err)
 	}
 	defer func() {
 		unix.Unlinkat(dirfd, temporary, 0)
 		if err != nil {
-			unix.Close(fd)
+			unix.Close(file)
 		}
 	}()
 	if gid >= 0 {
-		if err := unix.Fchown(fd, -1, gid); err != nil {
+		if err := unix.Fchown(file, -1, gid); err != nil {
 			return -1, fmt.Errorf("give to group %d: %w", gid, err)
 		}
-		if err := unix.Fchmod(fd, 0o660); err != nil {
+		if err := unix.Fchmod(file, 0o660); err != nil {
 			return -1, fmt.Errorf("open to group %d: %w", gid, err)
 		}
 	}
-	if n, err := unix.Pwrite(fd, identity(gpu, newIdentifier()), 0); err != nil {
+	if n, err := unix.Pwrite(file, identity(gpu, newIdentifier()), 0); err != nil {
 		return -1, fmt.Errorf("write: %w", err)
 	} else if n != fileSize {
 		return -1, fmt.Errorf("write: %w", io.ErrShortWrite)
@@ -249,7 +249,7 @@ func create(dirfd int, name string, gpu [16]byte, gid int) (fd int, err error) {
 	if err := unix.Linkat(dirfd, temporary, dirfd, name, 0); err != nil {
 		return -1, fmt.Errorf("link: %w", err)
 	}
-	return fd, nil
+	return file, nil
 }
 
 // identity is the first cache line of a valid segment.

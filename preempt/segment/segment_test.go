@@ -899,6 +899,37 @@ func TestOpenTogether(t *testing.T) {
 	}
 }
 
+// Of those that make the file at the same time one does, and the others keep nothing of theirs.
+func TestCreatedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	dirfd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(dirfd)
+	fd, err := create(dirfd, "one", gpu, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := create(dirfd, "one", gpu, -1); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("made twice: %v", err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours []string
+	for _, entry := range open {
+		if to, err := os.Readlink(filepath.Join("/proc/self/fd", entry.Name())); err == nil && filepath.Dir(to) == dir {
+			ours = append(ours, to)
+		}
+	}
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 || len(ours) != 1 {
+		t.Errorf("%v, %d files; open: %q", err, len(files), ours)
+	}
+}
+
 func TestSnapshots(t *testing.T) {
 	base := t.TempDir()
 	if all, err := Snapshots(base, os.Getuid()); err != nil || all != nil {
