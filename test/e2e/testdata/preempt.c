@@ -316,7 +316,7 @@ static void clusters(handle clustered)
 	OK(cuStreamSynchronize(background));
 	OK(cuStreamSynchronize(urgent));
 	if (right())
-		printf("%s\n", cut && away_yet ? "right" : "not cut, or not kept off");
+		printf("%s\n", !cut ? "not cut" : !away_yet ? "not kept off" : "right");
 	OK(gpreempt_stream_disable(background));
 }
 
