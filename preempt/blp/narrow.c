@@ -604,8 +604,11 @@ CUresult gp_blp_set_width(struct gp_domain *d, uint32_t sms)
 		result = 0;
 		if (sms)
 			(void)queue(d, sms, &result);
-		if (!result)
+		if (!result) {
 			d->narrow.asked = sms;
+			if (d->narrow.on && d->narrow.on->sms > blp_width(d)) // sooner than the watcher would
+				blp_widen(d);
+		}
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);
