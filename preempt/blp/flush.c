@@ -6,8 +6,6 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-#include <time.h>
-
 // What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, what who waits
 // for that stream waits for, or all. With all of a primary context goes that of its green contexts.
 struct scope {
@@ -58,10 +56,9 @@ static void wait_beside(struct gp_domain *d, struct blp_stream *s)
 {
 	CUstream handle = s->handle;
 	CUcontext context = d->context;
-	struct timespec nap = {0, 20 * 1000};
 	while (s->handle == handle && d->context == context && blp_runs_beside(d, s)) {
 		pthread_mutex_unlock(&d->lock);
-		nanosleep(&nap, NULL);
+		gp_nap(20 * 1000);
 		pthread_mutex_lock(&d->lock);
 	}
 }
@@ -352,9 +349,8 @@ static bool is_empty(struct gp_domain *d)
 
 bool gp_blp_wait_empty(uint64_t deadline_ns)
 {
-	struct timespec nap = {0, 100 * 1000};
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		for (struct gp_domain *d = blp_domains[i];; nanosleep(&nap, NULL)) {
+		for (struct gp_domain *d = blp_domains[i];; gp_nap(100 * 1000)) {
 			bool pushed;
 			pthread_mutex_lock(&d->lock);
 			bool empty = !d->context;

@@ -293,11 +293,10 @@ bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 void blp_pause(uint64_t since_ns)
 {
 	enum { AWAKE_NS = 200000, ASLEEP_NS = 20000 };
-	struct timespec t = {0, ASLEEP_NS};
 	if (gp_now_ns() - since_ns < AWAKE_NS)
 		sched_yield();
 	else
-		nanosleep(&t, NULL);
+		gp_nap(ASLEEP_NS);
 }
 
 // Asks the driver whether an entry is complete that somebody waits for. It is marked when the wait begins, or when it is launched
@@ -391,10 +390,7 @@ void blp_wait_step(struct gp_domain *d, uint64_t deadline_ns)
 	struct timespec t = gp_kernel_time(deadline_ns);
 	if (!(d->epoch % 2) || !d->context)
 		return;
-	if (deadline_ns)
-		pthread_cond_timedwait(&d->resumed, &d->lock, &t);
-	else
-		pthread_cond_wait(&d->resumed, &d->lock);
+	gp_wait_changed(&d->resumed, &d->lock, deadline_ns ? &t : NULL);
 }
 
 bool blp_wait_turn(struct gp_domain *d, uint64_t deadline_ns)

@@ -355,7 +355,7 @@ static uint64_t nap(uint64_t passed_ns)
 {
 	uint64_t ns = 10000 + passed_ns / 16;
 	ns = ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS;
-	nanosleep(&(struct timespec){0, (long)ns}, NULL);
+	gp_nap(ns);
 	return ns;
 }
 

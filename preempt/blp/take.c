@@ -12,8 +12,6 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-#include <time.h>
-
 // Work that another thread puts there meanwhile waits for the call, and not the call for that work: it may wait for the calling thread.
 // Here a call that takes memory waits for the log first. So work is kept off from
 // then on until the driver's function has returned; it has got no count and no lock yet. Nothing waits for it that would not in the
@@ -142,7 +140,7 @@ bool blp_give_way_slowly(struct gp_domain *d)
 		return false;
 	d->giving_way++;
 	while (d->driver_waits && d->made == made)
-		pthread_cond_wait(&d->driver_left, &d->lock);
+		gp_wait_changed(&d->driver_left, &d->lock, NULL);
 	if (!--d->giving_way)
 		pthread_cond_broadcast(&d->driver_left);
 	return true;
@@ -273,7 +271,7 @@ void gp_blp_keep_off(const struct gp_operation *o)
 	CUcontext whole = gp_whole_context(o->handle);
 	pthread_mutex_lock(&takes.lock);
 	for (uint64_t came = takes.numbers; keeps_off(whole, came);)
-		pthread_cond_wait(&takes.changed, &takes.lock);
+		gp_wait_changed(&takes.changed, &takes.lock, NULL);
 	pthread_mutex_unlock(&takes.lock);
 }
 
@@ -295,16 +293,15 @@ static bool overtakes(uint64_t *until_ns)
 
 void blp_come_behind_late(void)
 {
-	struct timespec nap = {0, 20 * 1000};
 	uint64_t until;
 	pthread_mutex_lock(&takes.lock);
 	while (take.context && overtakes(&until)) {
 		if (until == UINT64_MAX) {
-			pthread_cond_wait(&takes.changed, &takes.lock);
+			gp_wait_changed(&takes.changed, &takes.lock, NULL);
 			continue;
 		}
 		pthread_mutex_unlock(&takes.lock);
-		nanosleep(&nap, NULL);
+		gp_nap(20 * 1000);
 		pthread_mutex_lock(&takes.lock);
 	}
 	pthread_mutex_unlock(&takes.lock);

@@ -18,7 +18,6 @@
 #include "preempt/memory/memory.h"
 
 #include <limits.h>
-#include <time.h>
 
 enum {
 	COUNTERS = 64,
@@ -253,11 +252,10 @@ static bool all_out(uint64_t deadline_ns)
 // a capture is under way. One begins while its thread is counted in (gp_capture_beginning): once everybody is out, none can.
 static bool wait_captures(uint64_t deadline_ns)
 {
-	struct timespec nap = {0, CAPTURE_NAP_NS};
 	while (gp_captures) {
 		if (gp_now_ns() >= deadline_ns)
 			return false;
-		nanosleep(&nap, NULL);
+		gp_nap(CAPTURE_NAP_NS);
 	}
 	return true;
 }

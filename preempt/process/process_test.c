@@ -1,6 +1,7 @@
 // process_test.c - with preempt/process/process.c
 //
-// Times are counted in the first bucket whose bound they do not exceed. Threads of ours have small stacks and block all signals.
+// Times are counted in the first bucket whose bound they do not exceed. Threads of ours have small stacks and block all signals. Those of
+// the program are not cancelled while they wait in the library.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 #include "test/units/check.h"
@@ -53,9 +54,57 @@ static void test_threads(void)
 	CHECK(!pthread_sigmask(SIG_BLOCK, NULL, &blocked) && !sigismember(&blocked, SIGTERM));
 }
 
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	bool waits, over, passed;
+} room = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+static void *wait_here(void *bounded)
+{
+	pthread_mutex_lock(&room.lock);
+	room.waits = true;
+	while (!room.over) {
+		struct timespec until;
+		CHECK(!clock_gettime(CLOCK_REALTIME, &until));
+		until.tv_sec += 1000;
+		gp_wait_changed(&room.changed, &room.lock, bounded ? &until : NULL);
+	}
+	room.passed = true;
+	pthread_mutex_unlock(&room.lock);
+	gp_nap(1000);
+	room.waits = false;
+	pthread_testcancel();
+	return NULL;
+}
+
+// A thread that is cancelled while it waits goes on to the next place of the program's.
+static void test_cancelled(bool bounded)
+{
+	pthread_t thread;
+	void *result = NULL;
+	bool waits = false;
+	room.waits = room.over = room.passed = false;
+	CHECK(!pthread_create(&thread, NULL, wait_here, bounded ? &room : NULL));
+	while (!waits) {
+		pthread_mutex_lock(&room.lock);
+		waits = room.waits; // it has let go the lock since
+		pthread_mutex_unlock(&room.lock);
+	}
+	CHECK(!pthread_cancel(thread));
+	pthread_mutex_lock(&room.lock);
+	room.over = true;
+	pthread_cond_signal(&room.changed);
+	pthread_mutex_unlock(&room.lock);
+	CHECK(!pthread_join(thread, &result) && result == PTHREAD_CANCELED);
+	CHECK(room.passed && !room.waits);
+}
+
 int main(void)
 {
 	test_threads();
+	test_cancelled(false);
+	test_cancelled(true);
 	CHECK(bucket_of(0) == 0);
 	for (uint32_t i = 0; i < GP_TIME_BUCKETS - 1; i++) {
 		// 2^i / 2^GP_FIRST_BUCKET seconds, in whole nanoseconds
