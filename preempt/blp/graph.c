@@ -385,21 +385,28 @@ void blp_graph_launched(struct gp_operation *o)
 	pthread_mutex_unlock(&d->lock);
 }
 
-static void drop(struct blp_twin *t)
+// One thread may end the graph while another ends the context: who comes second finds the place free, or another graph's.
+static void drop(struct blp_twin *t, CUgraphExec of)
 {
-	struct gp_domain *d = t->domain;
-	int mode = gp_relax_captures();
 	bool pushed;
+	pthread_mutex_lock(&making);
+	struct gp_domain *d = t->of == of ? t->domain : NULL;
+	pthread_mutex_unlock(&making);
+	if (!d)
+		return;
+	int mode = gp_relax_captures();
 	pthread_mutex_lock(&d->lock);
 	CUcontext context = d->context;
 	wait_for(d, t);
 	bool ends = in_flight(d, t) && !d->given_up; // firm: its instance and records stay
 	pthread_mutex_unlock(&d->lock);
 	pthread_mutex_lock(&making);
-	t->of = NULL;
-	if (!ends && context && blp_enter(context, &pushed)) {
-		unmake(t);
-		blp_leave(pushed);
+	if (t->of == of && t->domain == d) {
+		t->of = NULL;
+		if (!ends && context && blp_enter(context, &pushed)) {
+			unmake(t);
+			blp_leave(pushed);
+		}
 	}
 	pthread_mutex_unlock(&making);
 	gp_unrelax_captures(mode);
@@ -410,14 +417,16 @@ void gp_blp_graph_changed(CUgraphExec exec)
 {
 	struct blp_twin *t = exec ? find(exec) : NULL;
 	if (t)
-		drop(t);
+		drop(t, exec);
 }
 
 void blp_drop_twins(struct gp_domain *d)
 {
-	for (uint32_t i = 0; i < used; i++)
-		if (twins[i].of && twins[i].domain == d)
-			drop(&twins[i]);
+	for (uint32_t i = 0; i < used; i++) {
+		CUgraphExec of = twins[i].of;
+		if (of && twins[i].domain == d)
+			drop(&twins[i], of);
+	}
 }
 
 CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)

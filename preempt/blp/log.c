@@ -27,6 +27,9 @@ static bool knows_queue(struct gp_domain *d, struct blp_stream *s)
 	return !busy;
 }
 
+// Whether another stream may have the place: calls that are counted there find it by its address.
+static bool is_free(const struct blp_stream *s) { return !s->handle && !s->passing; }
+
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
 {
 	struct blp_stream *unused = NULL;
@@ -38,13 +41,13 @@ struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool in
 	for (uint32_t i = 0; i < d->streams; i++) {
 		if (d->stream_of[i].handle == handle)
 			return &d->stream_of[i];
-		if (!d->stream_of[i].handle && !unused)
+		if (!unused && is_free(&d->stream_of[i]))
 			unused = &d->stream_of[i];
 	}
 	if (insert && !unused && d->streams == BLP_STREAMS) { // orphans whose taint is over give up their places
 		blp_still_tainted(d);
 		for (uint32_t i = 0; i < d->streams && !unused; i++)
-			unused = d->stream_of[i].handle ? NULL : &d->stream_of[i];
+			unused = is_free(&d->stream_of[i]) ? &d->stream_of[i] : NULL;
 	}
 	bool late = d->unplaced.passing || blp_unmet; // that may be on its way to this very stream
 	if (!insert || late || (!unused && d->streams == BLP_STREAMS) ||
