@@ -18,7 +18,10 @@ static _Atomic(void *) start_function;
 
 enum { MAX_WAIT_ms = 2000 };
 
-static void sleep_1_ms(void) { syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 1000000}, NULL); } // no place at which a thread is cancelled
+static void sleep_1_ms(void)
+{
+	syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 1000000}, NULL);
+} // no place at which a thread is cancelled
 
 void gp_set_start(void (*start)(void)) { atomic_store(&start_function, (void *)start); }
 

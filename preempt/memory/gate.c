@@ -50,6 +50,13 @@ static __thread struct {
 	const void *frame;
 } mine __attribute__((tls_model("initial-exec"))) = {NEVER, NULL};
 
+// What the thread's waits are counted in: a signal handler that comes meanwhile may have one, too. Written behind what they count in, so
+// that of a thread that ends at any place nothing is taken back that was not there.
+static __thread struct {
+	uint32_t behind[2]; // in waiting
+	uint8_t gpu[GP_GPUS];
+} waits __attribute__((tls_model("initial-exec")));
+
 static _Atomic uint32_t *my_counter(void)
 {
 	// Places of thread-local storage differ by stack sizes: a multiplication spreads their bits.
@@ -73,6 +80,7 @@ static inline __attribute__((always_inline)) void count_out(void)
 
 static void end_wait(uint32_t behind)
 {
+	waits.behind[behind % 2]--;
 	waiting[behind % 2]--;
 	wake_mover();
 }
@@ -83,6 +91,7 @@ static uint32_t begin_wait(void)
 	for (;;) {
 		uint32_t behind = opened;
 		waiting[behind % 2]++;
+		waits.behind[behind % 2]++;
 		if (opened == behind)
 			return behind;
 		end_wait(behind);
@@ -116,10 +125,12 @@ static __attribute__((noinline)) void count_in_again(void)
 		gpus++;
 	for (int i = 0; i < gpus; i++) {
 		gp_memory[i].waiting++;
+		waits.gpu[i]++;
 		gp_ring(&gp_gpu[i]);
 	}
 	behind = pass(behind);
 	for (int i = 0; i < gpus; i++) {
+		waits.gpu[i]--;
 		gp_memory[i].waiting--;
 		gp_count(&gp_memory[i].waits, 1);
 		gp_count(&gp_memory[i].wait_ns, gp_now_ns() - since);
@@ -134,7 +145,8 @@ static inline __attribute__((always_inline)) void count_in(void)
 		count_in_again();
 }
 
-// A thread that ends within a call, as by pthread_cancel in the driver, is counted out by what the system calls as it ends.
+// A thread that ends within a call, as by pthread_cancel in the driver, is counted out by what the system calls as it ends. One whose
+// signal handler ends it, or left by longjmp, while it waited does not wait any more.
 static pthread_key_t ending;
 static bool ends_are_heard;
 
@@ -143,6 +155,11 @@ static void end(void *unused)
 	if (mine.depth > 0)
 		count_out();
 	mine.depth = 0;
+	for (int i = 0; i < GP_GPUS; i++)
+		for (; waits.gpu[i]; waits.gpu[i]--)
+			gp_memory[i].waiting--;
+	while (waits.behind[0] || waits.behind[1])
+		end_wait(!waits.behind[0]);
 }
 
 static void hear_of_ends(void) { ends_are_heard = !pthread_key_create(&ending, end); }

@@ -8,6 +8,7 @@
 
 #include <setjmp.h>
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 
 enum { THREADS = 8, CLOSINGS = 3000 };
@@ -194,15 +195,20 @@ static void jump(int signal)
 	(void)signal;
 	siglongjmp(before, 1);
 }
+static _Atomic bool left_it;
 static void *leave_by_jump(void *unused)
 {
 	(void)unused;
 	if (!sigsetjmp(before, 1))
 		gp_memory_enter();
+	left_it = true;
+	while (left_it)
+		usleep(10);
 	return NULL;
 }
 
-// One that left its wait by longjmp never passes. It costs the bound once, and not at every second closing.
+// One that left its wait by longjmp never passes. It costs the bound once, and not at every second closing, and as it ends it
+// does not wait any more.
 static void test_never_passes(void)
 {
 	pthread_t thread;
@@ -212,7 +218,8 @@ static void test_never_passes(void)
 	while (gp_memory[0].waiting != 1)
 		usleep(10);
 	CHECK(!pthread_kill(thread, SIGUSR1));
-	pthread_join(thread, NULL);
+	while (!left_it)
+		usleep(10);
 	gp_memory_open();
 	CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
 	gp_memory_open();
@@ -225,7 +232,49 @@ static void test_never_passes(void)
 		gp_memory_open();
 	}
 	CHECK(least[0] < SECOND_NS && least[1] < SECOND_NS);
-	gp_memory[0].waiting = 0; // that it is left so is known
+	CHECK(gp_memory[0].waiting == 1);
+	left_it = false;
+	pthread_join(thread, NULL);
+	CHECK(!gp_memory[0].waiting);
+}
+
+static void end_thread(int signal)
+{
+	(void)signal;
+	pthread_exit(NULL);
+}
+
+static _Atomic int waiter;
+static void *pass_and_tell(void *unused)
+{
+	waiter = gettid();
+	return pass_once(unused);
+}
+
+static bool sleeps(int tid)
+{
+	char path[64], state = 0;
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", tid);
+	FILE *f = fopen(path, "r");
+	CHECK(f && fscanf(f, "%*d (%*[^)]) %c", &state) == 1 && !fclose(f));
+	return state == 'S';
+}
+
+// One whose signal handler ends it costs nothing.
+static void test_ends_in_wait(void)
+{
+	pthread_t thread;
+	signal(SIGUSR1, end_thread);
+	for (int i = 0; i < 4; i++) {
+		CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+		CHECK(!pthread_create(&thread, NULL, pass_and_tell, NULL));
+		while (gp_memory[0].waiting != 1 || !sleeps(waiter)) // it has counted what it has to
+			usleep(10);
+		CHECK(!pthread_kill(thread, SIGUSR1));
+		pthread_join(thread, NULL);
+		CHECK(!gp_memory[0].waiting && !gp_memory[1].waiting && !is_inside());
+		gp_memory_open();
+	}
 }
 
 static void test_captures(void)
@@ -251,6 +300,7 @@ int main(void)
 	test_waits();
 	test_who_waited_passes();
 	test_never_passes();
+	test_ends_in_wait();
 	test_closings();
 	return 0;
 }

@@ -211,7 +211,8 @@ int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool s
 // Waits on a thread of the program. No call of CUDA is a place at which pthread_cancel ends a thread, so these are none either: others
 // would wait for ever for the lock, or the count, that it has.
 void gp_nap(uint64_t ns); // below a second
-void gp_wait_changed(pthread_cond_t *, pthread_mutex_t *, const struct timespec *until); // until: of the condition's clock; NULL: without a bound
+void gp_wait_changed(pthread_cond_t *, pthread_mutex_t *,
+		     const struct timespec *until); // until: of the condition's clock; NULL: without a bound
 // Rings wake those that wait for what has changed. Nothing happens before the segment is attached.
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);
