@@ -110,6 +110,29 @@ func TestMeanwhile(t *testing.T) {
 	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green", "freed-behind", "whole-elsewhere"} {
 		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
 	}
+	for way, what := range []string{"here", "elsewhere", "new stream", "green context", "stopped stream"} {
+		t.Run("whole-awaited, "+what, func(t *testing.T) {
+			m := newStoppable(t, "")
+			be, lc := m.startOrdered(program)
+			done := make(chan struct{})
+			ended := fire(lc, done)
+			be.say("whole-awaited %d", way)
+			be.hears("until windows have opened")
+			be.says("lets a whole context wait for an event", 1)
+			m.until("nothing is stopped while windows open", func() bool { // what is told of stops comes late
+				stops, windows := m.stops(be), m.peer(lc).Counters.Windows
+				m.until("windows have opened", func() bool { return m.peer(lc).Counters.Windows > windows+20 })
+				return m.stops(be) == stops
+			})
+			be.say("go on")
+			be.hears("right")
+			close(done)
+			<-ended
+			if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
+		})
+	}
 	t.Run("own-destroyed", func(t *testing.T) {
 		m := newStoppable(t, "")
 		be, _ := m.startOrdered(program)

@@ -14,6 +14,7 @@
 	F(cuGreenCtxStreamCreate, (handle *, handle, unsigned, int)) \
 	F(cuCtxFromGreenCtx, (handle *, handle)) \
 	F(cuCtxRecordEvent, (handle, handle)) \
+	F(cuCtxWaitEvent, (handle, handle)) \
 	F(cuGreenCtxRecordEvent, (handle, handle)) \
 	F(cuGreenCtxWaitEvent, (handle, handle))
 struct resource { // CUdevResource
@@ -492,6 +493,62 @@ static void whole_recorded(unsigned rounds)
 	}
 }
 
+// All that a context gets comes behind an event that waits for the program, on a stream that was there or comes later, or that the program
+// stops; it lets the event go once it has seen work of another context. From the wait on nothing is stopped.
+static void whole_awaited(unsigned way)
+{
+	enum { HERE, ELSEWHERE, NEW, GREEN, STOPPED };
+	enum { LAUNCHES = 50, LAUNCH_US = 20000 };
+	char line[64];
+	struct chained b = buffer(), c;
+	handle one = stream_of(NON_BLOCKING), held = stream_of(NON_BLOCKING), event = new_event(), here = chain;
+	handle second, module, there, elsewhere, on = one;
+	bool green_waits = way == GREEN, stops = way == STOPPED;
+	if (green_waits)
+		make_green();
+	if (stops)
+		OK(gpreempt_stream_enable((stream_t)one, GPREEMPT_LEVEL_BLOCK));
+	OK(cuCtxCreate_v2(&second, 0, 0));
+	OK(cuModuleLoad(&module, image));
+	OK(cuModuleGetFunction(&there, module, "sim_chain"));
+	c = buffer();
+	elsewhere = stream_of(NON_BLOCKING);
+	OK(cuCtxSetCurrent(context));
+	released = false;
+	OK(cuLaunchHostFunc(held, host_wait, NULL));
+	OK(cuEventRecord(event, held));
+	OK(cuCtxSetCurrent(way == ELSEWHERE ? second : context));
+	if (green_waits)
+		OK(cuGreenCtxWaitEvent(green.itself, event));
+	else
+		OK(cuCtxWaitEvent(context, event));
+	OK(cuCtxSetCurrent(green_waits ? green.context : context));
+	if (green_waits)
+		on = green.stream;
+	else if (way == NEW)
+		on = stream_of(NON_BLOCKING);
+	launch(&b, on, 1, 2000);
+	if (stops) // nothing is stopped any more
+		CHECK(gpreempt_stream_preempt((stream_t)one, 1) == GPREEMPT_ERROR_DRIVER);
+	OK(cuCtxSetCurrent(second));
+	chain = there;
+	for (int n = 0; n < LAUNCHES; n++)
+		launch(&c, elsewhere, 0, LAUNCH_US);
+	chain = here;
+	printf("until windows have opened\n");
+	CHECK(fgets(line, sizeof line, stdin));
+	copy(&c, elsewhere);
+	OK(cuStreamSynchronize(elsewhere));
+	CHECK(right(&c));
+	released = true;
+	OK(cuCtxSetCurrent(context));
+	copy(&b, on);
+	OK(cuCtxSynchronize());
+	CHECK(right(&b));
+	OK(cuCtxDestroy_v2(second));
+	OK(cuCtxSetCurrent(context));
+}
+
 static void *launch_urgent(void *over)
 {
 	OK(cuCtxSetCurrent(context));
@@ -704,6 +761,7 @@ int main(int argc, char **argv)
 		{"freed-behind", freed_behind},
 		{"green", green_awaited},
 		{"whole", whole_recorded},
+		{"whole-awaited", whole_awaited},
 		{"whole-elsewhere", whole_elsewhere},
 		{"green-unloaded", green_unloaded},
 		{"asked-stream", stream_asked_before},
