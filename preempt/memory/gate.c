@@ -243,16 +243,14 @@ void gp_memory_open(void)
 
 bool gp_memory_closed(void) { return closed != OPEN; }
 
-// Waits until a counter of the closed gate, or that of those who waited, is that low. False: not by that time.
-static bool wait_low(_Atomic uint32_t *in, uint32_t most, uint64_t deadline_ns)
+// Waits until a counter of the closed gate, or that of those who waited, is that low, or the time is over. Returns what it was at last.
+static uint32_t wait_low(_Atomic uint32_t *in, uint32_t most, uint64_t deadline_ns)
 {
 	for (;;) {
-		uint32_t seen = left;
-		if (*in <= most)
-			return true;
+		uint32_t seen = left, count = *in;
 		uint64_t now = gp_now_ns();
-		if (now >= deadline_ns)
-			return false;
+		if (count <= most || now >= deadline_ns)
+			return count;
 		gp_futex_wait(&left, seen, deadline_ns - now, false);
 	}
 }
@@ -260,7 +258,7 @@ static bool wait_low(_Atomic uint32_t *in, uint32_t most, uint64_t deadline_ns)
 static bool all_out(uint64_t deadline_ns)
 {
 	for (int i = 0; i < COUNTERS; i++)
-		if (!wait_low(&counter[i].in, 0, deadline_ns))
+		if (wait_low(&counter[i].in, 0, deadline_ns))
 			return false;
 	return true;
 }
@@ -279,12 +277,15 @@ static bool wait_captures(uint64_t deadline_ns)
 
 bool gp_memory_close(uint64_t deadline_ns)
 {
-	uint64_t passing = gp_now_ns() + PASSING_NS;
 	while (wait_captures(deadline_ns)) {
+		uint64_t passing = gp_now_ns() + PASSING_NS;
 		uint32_t parity = (opened - 1) % 2;
+		// Nobody begins to wait behind the opening to come while the gate is open. Who is counted there never passes; who is not any more,
+		// for that none of the next is taken.
+		if (waiting[!parity] < never[!parity])
+			never[!parity] = waiting[!parity];
 		closed = CLOSING;
-		wait_low(&waiting[parity], never[parity], passing < deadline_ns ? passing : deadline_ns);
-		never[parity] = waiting[parity];
+		never[parity] = wait_low(&waiting[parity], never[parity], passing < deadline_ns ? passing : deadline_ns);
 		closed = CLOSED;
 		bool out = all_out(deadline_ns);
 		if (out && !gp_captures)

@@ -277,6 +277,62 @@ static void test_ends_in_wait(void)
 	}
 }
 
+static _Atomic bool keeps, kept;
+static void keep_waiter(int signal)
+{
+	(void)signal;
+	kept = true;
+	while (keeps)
+		usleep(10);
+}
+
+// Starts a thread that waits at the closed gate and does not see it open before keeps is false.
+static pthread_t start_late(void)
+{
+	pthread_t thread;
+	keeps = true;
+	kept = false;
+	CHECK(!pthread_create(&thread, NULL, pass_and_tell, NULL));
+	while (gp_memory[0].waiting != 1 || !sleeps(waiter))
+		usleep(10);
+	CHECK(!pthread_kill(thread, SIGUSR1));
+	while (!kept)
+		usleep(10);
+	return thread;
+}
+
+static void *let_pass_while_closing(void *unused)
+{
+	while (!gp_memory_closed())
+		usleep(10);
+	keeps = false;
+	return unused;
+}
+
+// One that was too late costs the next one nothing: that passes before the gate closes.
+static void test_too_late(void)
+{
+	pthread_t late, next, helper;
+	signal(SIGUSR1, keep_waiter);
+	CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+	late = start_late();
+	gp_memory_open();
+	CHECK(gp_memory_close(gp_now_ns() + LONG_NS) && gp_memory[0].waiting == 1);
+	keeps = false;
+	gp_memory_open();
+	pthread_join(late, NULL);
+	CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+	next = start_late();
+	gp_memory_open();
+	CHECK(!pthread_create(&helper, NULL, let_pass_while_closing, NULL));
+	uint64_t began = gp_now_ns();
+	CHECK(gp_memory_close(gp_now_ns() + LONG_NS));
+	CHECK(!gp_memory[0].waiting || gp_now_ns() - began >= SECOND_NS); // it had no processor
+	gp_memory_open();
+	pthread_join(helper, NULL);
+	pthread_join(next, NULL);
+}
+
 static void test_captures(void)
 {
 	pthread_t thread;
@@ -301,6 +357,7 @@ int main(void)
 	test_who_waited_passes();
 	test_never_passes();
 	test_ends_in_wait();
+	test_too_late();
 	test_closings();
 	return 0;
 }
