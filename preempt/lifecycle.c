@@ -152,9 +152,10 @@ void gp_unknown_function(const char *name)
 {
 	char text[192];
 
-	if (!gp_blp_unwant())
+	bool was_wanted = gp_blp_unwant();
+	gp_blp_retire(NULL); // also where another thread is at it
+	if (!was_wanted)
 		return;
-	gp_blp_retire();
 	snprintf(text, sizeof text,
 		 "the program uses %s of the driver, which is not known here and could overtake kernels that are "
 		 "stopped: none is made preemptible, or stopped, from here on",

@@ -119,7 +119,7 @@ void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
 CUresult gp_blp_set_width(struct gp_domain *, uint32_t sms);
 bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: the domain is never stopped again
 // Resumes all domains; none is stopped again in this process.
-void gp_blp_retire(void);
+void gp_blp_retire(CUcontext whole); // whole: of a gp_context; NULL: all stops have ended when it returns, else those there
 
 // fill.c: memsets and copies by kernels that can be stopped. Loads them into a context; slow, not on the launch path.
 CUresult gp_fill_prepare(struct gp_context *, const char **call);

@@ -317,14 +317,16 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 
 // The context is about to wait for an event that has not come. It may wait for the program, and then so would all that the context gets, on
 // streams that come later and on the library's own: a stop would last until the event comes, without a bound.
-static void let_wait(void)
+static void let_wait(CUcontext context)
 {
-	if (!gp_blp_unwant())
-		return;
-	gp_blp_retire();
-	gp_log_line("the program lets a whole context wait for an event (cuCtxWaitEvent, cuGreenCtxWaitEvent), which "
-		    "could hold up stops "
-		    "for ever: no kernel is made preemptible, or stopped, from here on");
+	bool was_wanted = gp_blp_unwant();
+	gp_blp_retire(context ? gp_whole_context(context) :
+				NULL); // also where another thread is at it, or came here for another reason
+	if (was_wanted)
+		gp_log_line("the program lets a whole context wait for an event (cuCtxWaitEvent, cuGreenCtxWaitEvent), "
+			    "which "
+			    "could hold up stops "
+			    "for ever: no kernel is made preemptible, or stopped, from here on");
 }
 
 // A record of a whole context stands for all of its streams, and a wait comes ahead of what they all get. So neither comes in the log, but
@@ -340,7 +342,7 @@ static void pass_whole(struct gp_operation *o)
 	if (o->work == GP_AWAIT && context && of && of->context && of->context != context)
 		blp_flush_ahead(of->context);
 	if (o->work == GP_AWAIT && blp_query(o->event) == CUDA_ERROR_NOT_READY) // the driver has its record now
-		let_wait();
+		let_wait(context);
 	o->cpu |= o->work == GP_AWAIT; // it may be for anything
 	blp_pass(o);
 	if (o->work == GP_RECORD)

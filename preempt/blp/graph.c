@@ -427,6 +427,8 @@ void blp_drop_twins(struct gp_domain *d)
 		if (of && twins[i].domain == d)
 			drop(&twins[i], of);
 	}
+	pthread_mutex_lock(&making); // who ends a graph of it meanwhile has ended that
+	pthread_mutex_unlock(&making);
 }
 
 CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)

@@ -563,7 +563,7 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 		else if (!d->narrow.on && !d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
 			stop_blocks(d);
 	}
-	bool narrows = d->stopped && blp_width(d), given_up = d->stopped && d->given_up;
+	bool narrows = d->stopped && blp_width(d), given_up = d->stopped && gp_blp_given_up(d);
 	pthread_mutex_unlock(&d->control);
 	if (again)
 		gp_ring_windows(d->gpu);
@@ -644,12 +644,17 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 
 bool gp_blp_given_up(struct gp_domain *d) { return d->given_up || blp_retired; }
 
-void gp_blp_retire(void)
+// The end of a stop may wait for calls in its context: those of the contexts that do not matter are left to the watchers. May be called again: a
+// thread that comes while another one is at it waits for the same.
+void gp_blp_retire(CUcontext whole)
 {
 	int mode = gp_relax_captures(); // what is stopped may be waited for
 	blp_retired = true;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		gp_blp_resume(blp_domains[i], GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
+		if (!whole || blp_domains[i]->whole == whole)
+			gp_blp_resume(blp_domains[i], GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
+		else
+			gp_ring_windows(blp_domains[i]->gpu);
 	gp_unrelax_captures(mode);
 }
 
@@ -742,7 +747,7 @@ void gp_blp_watch(struct gp_gpu *g)
 			struct gp_domain *d = blp_domains[i];
 			if (d->gpu != g)
 				continue;
-			if (d->given_up && d->epoch % 2) // who waits for the end of the stop may be who would end it
+			if (gp_blp_given_up(d) && d->epoch % 2) // who waits for the end of the stop may be who would end it
 				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
 			else if (want)
 				gp_blp_drain(d);

@@ -93,6 +93,13 @@ static CUresult library_module(CUmodule *m, CUlibrary l)
 	*m = (CUmodule)((TO_MODULE + (uintptr_t)l) / STEP * STEP);
 	return 0;
 }
+static CUresult one_device(int *count) { return *count = 1, 0; }
+static CUresult under_mps(int *value, int attribute, CUdevice device)
+{
+	(void)device;
+	return *value = attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED, 0;
+}
+
 static CUresult capture_mode(int *mode)
 {
 	(void)mode;
@@ -262,6 +269,17 @@ int main(void)
 	CHECK(!gp_module_loading(&load) && !armed && !guarded(2 * STEP));
 	gp_blp_set(GP_BLP_UNDER_MPS);
 	CHECK(!gp_blp_wanted());
+	// Nor once a function is unknown, though before the driver's cuInit nobody can tell.
+	__typeof__(gp_driver) before = gp_driver;
+	gp_driver.cuDeviceGetCount = NULL;
+	gp_blp_set(GP_BLP_UNDER_MPS);
+	CHECK(!gp_blp_unwant());
+	gp_driver.cuDeviceGetCount = one_device;
+	gp_driver.cuDeviceGetAttribute = under_mps;
+	CHECK(!gp_blp_wanted());
+	gp_blp_set(GP_BLP_UNDER_MPS);
+	CHECK(gp_blp_wanted() && gp_blp_unwant() && !gp_blp_wanted());
+	gp_driver = before;
 	gp_blp_set(GP_BLP_ON);
 	CHECK(gp_blp_wanted());
 

@@ -25,9 +25,11 @@ static _Atomic uint32_t when; // GP_BLP_*
 
 void gp_blp_set(uint32_t w) { when = w; }
 
+// Also where it cannot be told yet whether it is wanted, as before the driver's cuInit.
 bool gp_blp_unwant(void)
 {
-	return gp_blp_wanted() && __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) != GP_BLP_OFF;
+	bool wanted = gp_blp_wanted();
+	return __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) != GP_BLP_OFF && wanted;
 }
 
 bool gp_blp_wanted(void)
@@ -42,8 +44,9 @@ bool gp_blp_wanted(void)
 		for (CUdevice d = 0; d < devices && !under; d++)
 			if (gp_driver.cuDeviceGetAttribute(&under, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d))
 				under = 0;
-		if (devices)
-			when = under ? GP_BLP_ON : GP_BLP_OFF;
+		if (devices && !__atomic_compare_exchange_n((uint32_t *)&when, &w, under ? GP_BLP_ON : GP_BLP_OFF,
+							    false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			return w == GP_BLP_ON; // another thread has told, or it is not wanted any more
 		if (!under)
 			return false;
 	}
