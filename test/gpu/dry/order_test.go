@@ -60,8 +60,8 @@ func orderCases(t *testing.T, found probed) map[string]int {
 }
 
 const (
-	blockCases = (1 + 5*3 + 10*4) * 2 * 2 // none, without and with a green context, by priorities, streams and modes
-	copyCases  = 3 * 6 * 6
+	blockCases = (1 + 6*3 + 14*4) * 2 * 2 // none, without and with a green context, by priorities, streams and modes
+	copyCases  = 3 * 8 * 10
 )
 
 func TestOrderProbeFindsEverything(t *testing.T) {

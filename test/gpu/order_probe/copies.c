@@ -8,11 +8,15 @@ enum { STREAMS = ORDER_WAITERS, BULK = 1 << 20, SMALL = 4 << 10, GUARD_MS = 300,
 #define PATIENCE_US 50e3
 
 // What lies behind the kernels. A copy to pageable memory is left out: its call returns when it is done.
-enum behind { NOTHING, TO_64, TO_1M, TO_64_PAGEABLE, FROM_64, FROM_1M, BEHINDS };
-static const char *const behind_name[] = {"nothing", "to 64 B", "to 1 MB", "to 64 B page", "from 64 B", "from 1 MB"};
-// What is asked of the urgent stream, with an event behind it.
-enum action { EVENT, WRITE, TO_DEVICE, FROM_DEVICE, MEMSET, WITHIN, ACTIONS };
-static const char *const action_name[] = {"event", "write value", "to device", "from device", "memset", "within"};
+enum behind { NOTHING, TO_64, TO_1M, TO_64_PAGEABLE, FROM_64, FROM_1M, KERNEL, EVENT_WAIT, BEHINDS };
+static const char *const behind_name[] = {"nothing",   "to 64 B",   "to 1 MB", "to 64 B page",
+					  "from 64 B", "from 1 MB", "kernel",  "wait"};
+// What is asked of the urgent stream, with an event behind it; or a kernel that ends at once, of it or of another stream: the urgent
+// one with the least priority as the launch's attribute, one of the least priority, that of a green context of all SMs.
+enum action { EVENT, WRITE, TO_DEVICE, FROM_DEVICE, MEMSET, WITHIN, LAUNCH, AS_LEAST, OF_LEAST, OF_GREEN, ACTIONS };
+static const char *const action_name[] = {"event",           "write value",    "to device", "from device",
+					  "memset",          "within",         "kernel",    "kernel as least",
+					  "kernel of least", "kernel of green"};
 static const unsigned widths[] = {1, 8, STREAMS};
 enum { WIDTHS = sizeof widths / sizeof *widths };
 
@@ -27,9 +31,10 @@ static struct cell { // a case
 	struct samples took_us; // from the urgent stream's first call to the event
 } cell[WIDTHS * BEHINDS * ACTIONS];
 
-static CUstream slow[STREAMS], urgent;
-static CUevent event;
-static CUdeviceptr bulk, small; // small: twice SMALL
+static CUstream slow[STREAMS], urgent, least;
+static struct green green;
+static CUevent event, held;           // held: behind the first of the kernels
+static CUdeviceptr bulk, small, seen; // small: twice SMALL
 static char *pinned, *pinned_small;
 static char pageable[64];
 
@@ -41,8 +46,24 @@ static CUresult put_behind(enum behind behind, CUstream stream)
 	case TO_64_PAGEABLE: return cu.cuMemcpyHtoDAsync(bulk, pageable, sizeof pageable, stream);
 	case FROM_64: return cu.cuMemcpyDtoHAsync(pinned, bulk, 64, stream);
 	case FROM_1M: return cu.cuMemcpyDtoHAsync(pinned, bulk, BULK, stream);
+	case KERNEL: return cu.cuLaunchKernel(kernel[SHORT], 1, 1, 1, 32, 1, 1, 0, stream, (void *[]){&seen}, NULL);
+	case EVENT_WAIT: // for the first of the kernels, on the others' streams
+		return stream == slow[0] ? cu.cuEventRecord(held, stream) : cu.cuStreamWaitEvent(stream, held, 0);
 	default: return CUDA_SUCCESS;
 	}
+}
+
+static CUstream stream_for(enum action action)
+{
+	return action == OF_LEAST ? least : action == OF_GREEN ? green.stream : urgent;
+}
+
+static CUresult launch(enum action action)
+{
+	struct gp_launch_attribute priority = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = gpu.least};
+	struct launch launch = {{1, 1, 1}, {32, 1, 1}, 0, stream_for(action), &priority, action == AS_LEAST};
+	return action == OF_GREEN && !green.sms ? NO_SUCH_FUNCTION :
+						  ASK(cuLaunchKernelEx, &launch, kernel[SHORT], (void *[]){&seen}, NULL);
 }
 
 static CUresult act(enum action action)
@@ -53,6 +74,10 @@ static CUresult act(enum action action)
 	case FROM_DEVICE: return cu.cuMemcpyDtoHAsync(pinned_small, small, SMALL, urgent);
 	case MEMSET: return cu.cuMemsetD8Async(small, 0, SMALL, urgent);
 	case WITHIN: return ASK(cuMemcpyDtoDAsync, small + SMALL, small, SMALL, urgent);
+	case LAUNCH:
+	case AS_LEAST:
+	case OF_LEAST:
+	case OF_GREEN: return launch(action);
 	default: return CUDA_SUCCESS;
 	}
 }
@@ -68,6 +93,12 @@ static void make(void)
 	for (int i = 0; i < STREAMS; i++)
 		slow[i] = stream_of(gpu.least);
 	urgent = stream_of(gpu.greatest);
+	least = stream_of(gpu.least);
+	struct resource all;
+	if (!green_whole(&all))
+		(void)green_make(&green, &all, gpu.least);
+	CHECK(cuMemAlloc(&seen, ORDER_SMS * sizeof(unsigned)));
+	CHECK(cuEventCreate(&held, CU_EVENT_DISABLE_TIMING));
 	CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
 	CHECK(cuMemAlloc(&bulk, BULK));
 	CHECK(cuMemAlloc(&small, 2 * SMALL));
@@ -92,8 +123,10 @@ static void try_all(const char *name, bool refused[ACTIONS])
 		refused[i] = result != CUDA_SUCCESS;
 		if (refused[i])
 			not_measured(error_name(result), text("%s: %s", name, action_name[i]));
-		CHECK(cuEventRecord(event, urgent));
-		CHECK(cuStreamSynchronize(urgent));
+		if (refused[i])
+			continue;
+		CHECK(cuEventRecord(event, stream_for((enum action)i)));
+		CHECK(cuStreamSynchronize(stream_for((enum action)i)));
 	}
 }
 
@@ -121,7 +154,7 @@ static void repeat(struct cell *c)
 	unsigned begun = hold_up(c);
 	double began = now_us();
 	need(act(c->action), action_name[c->action]);
-	CHECK(cuEventRecord(event, urgent));
+	CHECK(cuEventRecord(event, stream_for(c->action)));
 	double call_us = now_us() - began, us = call_us;
 	CUresult result;
 	while ((result = cu.cuEventQuery(event)) == CUDA_ERROR_NOT_READY && us < PATIENCE_US)

@@ -23,6 +23,11 @@ const struct late_kind late_kind[LATE_KINDS] = {
 	{"10 x fit", LAST_64, SHORT, 256, 0, 0, 10},
 	{"cluster", FIRST_16, SHORT, 256, 8, 8, 0},
 	{"cluster", LAST_16, SHORT, 256, 8, 8, 0},
+	{"1 x 512", FIRST_16, SHORT, 512, 0, 1, 0},
+	{"1 x 512", FIRST_64, SHORT, 512, 0, 1, 0},
+	{"1 x 512", GREEN_ALL, SHORT, 512, 0, 1, 0},
+	{"1 x 512 as least", ALL, SHORT, 512, 0, 1, 0, true},
+	{"1 x 512 as least", GREEN_ALL, SHORT, 512, 0, 1, 0, true},
 };
 
 static struct place { // where launches go
@@ -40,7 +45,8 @@ static struct place { // where launches go
 		   {.name = "first 16", .sms = 16},
 		   {.name = "last 16", .sms = 16, .last = true},
 		   {.name = "first 64", .sms = 64},
-		   {.name = "last 64", .sms = 64, .last = true}};
+		   {.name = "last 64", .sms = 64, .last = true},
+		   {.name = "green, all", .sms = ORDER_SMS}};
 static CUstream tiny;
 static char refused[LATE_KINDS][PRIORITIES][96]; // why; "": it is not
 
@@ -59,12 +65,15 @@ static const char *place_green(struct place *p)
 	enum { MOST = 64 };
 	struct resource group[MOST];
 	unsigned groups;
-	const char *why = green_most(p->sms, &groups);
+	bool whole = p->sms == ORDER_SMS;
+	const char *why = whole ? green_whole(group) : green_most(p->sms, &groups);
 	if (why)
 		return why;
+	if (whole)
+		groups = 1;
 	if (groups > MOST)
 		return text("%u groups", groups);
-	if ((why = green_split(p->sms, groups, group)))
+	if (!whole && (why = green_split(p->sms, groups, group)))
 		return why;
 	if ((why = green_make(&p->green, &group[p->last ? groups - 1 : 0], level(LEAST))))
 		return why;
@@ -106,15 +115,18 @@ static void leave(enum priority priority)
 
 static CUresult launch(const struct late_kind *k, struct place *p, enum priority priority)
 {
-	struct gp_launch_attribute cluster = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-					      .value.cluster = {k->cluster, 1, 1}};
+	struct gp_launch_attribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+						.value.cluster = {k->cluster, 1, 1}};
+	if (k->as_least)
+		attribute = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = gpu.least};
 	unsigned grid = k->waves ? k->waves * p->fit : k->grid;
-	struct launch launch = {{grid, 1, 1}, {k->threads, 1, 1}, 0, p->stream[priority], &cluster, k->cluster != 0};
+	bool with = k->cluster || k->as_least;
+	struct launch launch = {{grid, 1, 1}, {k->threads, 1, 1}, 0, p->stream[priority], &attribute, with};
 	void *parameters[] = {&p->seen};
 	enter(p, priority);
-	CUresult result = k->cluster ? ASK(cuLaunchKernelEx, &launch, kernel[k->kernel], parameters, NULL) :
-				       cu.cuLaunchKernel(kernel[k->kernel], grid, 1, 1, k->threads, 1, 1, 0,
-							 p->stream[priority], parameters, NULL);
+	CUresult result = with ? ASK(cuLaunchKernelEx, &launch, kernel[k->kernel], parameters, NULL) :
+				 cu.cuLaunchKernel(kernel[k->kernel], grid, 1, 1, k->threads, 1, 1, 0,
+						   p->stream[priority], parameters, NULL);
 	leave(priority);
 	return result;
 }

@@ -39,9 +39,9 @@ static const struct section sections[] = {
 	{"blocks", section_blocks, 15, "does a launch without room keep the last blocks of another grid from theirs"},
 	{"blocks-both", section_blocks_both, 15, "the same, both clients with MPS client priority 1 (--mps)"},
 	{"blocks-spinner", section_blocks_spinner, 15, "the same, that of the partly placed grid alone (--mps)"},
-	{"copies", section_copies, 5.5, "what waits behind a copy that waits behind a kernel"},
-	{"copies-1", section_copies_1, 5.5, "the same with CUDA_DEVICE_MAX_CONNECTIONS=1"},
-	{"copies-32", section_copies_32, 5.5, "the same with CUDA_DEVICE_MAX_CONNECTIONS=32"},
+	{"copies", section_copies, 9, "what waits behind a copy that waits behind a kernel"},
+	{"copies-1", section_copies_1, 9, "the same with CUDA_DEVICE_MAX_CONNECTIONS=1"},
+	{"copies-32", section_copies_32, 9, "the same with CUDA_DEVICE_MAX_CONNECTIONS=32"},
 };
 
 const struct probe probe = {
@@ -49,7 +49,7 @@ const struct probe probe = {
 	.mode = "one process",
 	.section = sections,
 	.sections = sizeof sections / sizeof *sections,
-	.seconds = 70,
+	.seconds = 80,
 	.full = {.seconds = .1, .samples = 20},
 	.quick = {.quick = true, .seconds = .02, .samples = 1},
 	.settle = settle,

@@ -30,6 +30,12 @@ const char *green_split(unsigned sms, unsigned groups, struct resource *group)
 	return made == groups ? NULL : text("%u groups instead of %u", made, groups);
 }
 
+const char *green_whole(struct resource *all)
+{
+	STEP(cuDeviceGetDevResource, device, all, RESOURCE_SM);
+	return NULL;
+}
+
 const char *green_make(struct green *g, const struct resource *group, int priority)
 {
 	resource_set set;

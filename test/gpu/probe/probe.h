@@ -244,6 +244,7 @@ struct green {
 };
 const char *green_most(unsigned sms, unsigned *groups); // how many groups of so many SMs there can be
 const char *green_split(unsigned sms, unsigned groups, struct resource *group); // groups of one split
+const char *green_whole(struct resource *all); // all SMs, which need not be a number that a split can have
 const char *green_make(struct green *, const struct resource *group, int priority);
 
 // second.c: a second process, which takes orders and answers them, a line each
