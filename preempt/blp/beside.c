@@ -79,6 +79,9 @@ bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 		BLP_TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING,
 			least - greatest > 2 ? greatest + 1 : greatest);
 	}
+	const struct blp_stream *s = &d->stream_of[stream]; // which may be another one than last time
+	if (s->thread || !gp_driver.cuStreamGetPriority || gp_driver.cuStreamGetPriority(s->handle, &b->priority))
+		b->priority = BLP_DEFAULT_PRIORITY;
 	if (!b->done)
 		BLP_TRY(cuEventCreate, &b->done, CU_EVENT_DISABLE_TIMING);
 	return true;
@@ -97,7 +100,7 @@ static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t strea
 		return false;
 	d->beside[stream].ahead = true; // until what is launched again comes behind it: relaunch.c
 	BLP_TRY(cuMemcpyHtoDAsync, record, r, sizeof *r, d->beside[stream].stream);
-	CUresult result = blp_drive_on(e, d->beside[stream].stream, record | e->shift);
+	CUresult result = blp_drive_on(e, d->beside[stream].stream, &d->beside[stream].priority, record | e->shift);
 	if (result) {
 		blp_give_up(d, "cuLaunchKernel", result);
 		return false;
@@ -187,7 +190,7 @@ CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
 			record |= t->kernel[i].shift;
 		}
 		if (!result)
-			result = blp_drive_on(&t->kernel[i], stream, record);
+			result = blp_drive_on(&t->kernel[i], stream, blp_priority_on(d, e->stream, stream), record);
 		t->kernel[i].bare = !result;
 	}
 	e->driven = !result;

@@ -14,10 +14,11 @@
 
 enum {
 	BLP_DOMAINS = 64,
-	BLP_LOG = 4096,      // entries; a power of two
-	BLP_BYTES = 4 << 20, // arguments and attributes of logged launches
-	BLP_STREAMS = 256,   // of a domain; launches on further streams cannot be stopped
-	BLP_IN_FLIGHT = 128, // entries of one stream: queued work takes time to drain
+	BLP_LOG = 4096,           // entries; a power of two
+	BLP_DEFAULT_PRIORITY = 0, // of default streams; the least that there is
+	BLP_BYTES = 4 << 20,      // arguments and attributes of logged launches
+	BLP_STREAMS = 256,        // of a domain; launches on further streams cannot be stopped
+	BLP_IN_FLIGHT = 128,      // entries of one stream: queued work takes time to drain
 	// Threads in flight on one stream; two launches may always be. To skip a block takes an H200 2 ns if it has 1024 threads,
 	// and 0.6 ns if it has 256 or fewer.
 	BLP_THREADS_IN_FLIGHT = 1 << 27,
@@ -233,6 +234,7 @@ struct gp_domain {
 		uint32_t added;         // calls of ours that have added to the stream's own queue
 		CUevent moved;          // recorded there ahead of them
 		const void *behind;     // the event of the last one that it was put behind
+		int priority;           // that the program's stream has
 	} beside[BLP_STREAMS];          // one for each stream; made when first needed
 	struct gpreempt_record *staged; // pinned, for each stream
 	struct { // narrow.c; under control, but for blind, which is under lock, and what is atomic
@@ -413,7 +415,7 @@ bool blp_launch(struct gp_operation *, const struct gp_launch *);
 bool blp_logs_launch(const struct gp_launch *);                       // it can be stopped
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
-CUresult blp_drive_on(struct blp_entry *, CUstream, CUdeviceptr hidden);
+CUresult blp_drive_on(struct blp_entry *, CUstream, const int *priority, CUdeviceptr hidden); // priority: blp_priority_on
 void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
 // fit.c
@@ -561,6 +563,16 @@ static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_
 	if (narrow)
 		return narrow->stream;
 	return d->beside[i].leads ? d->beside[i].stream : s->handle;
+}
+
+// The priority that a stream's launch on a queue is to have of its own; NULL: the queue's. A stream of ours has a higher priority, for a
+// channel that the program's do not share. A kernel of a higher priority that has no room keeps the last blocks of another grid from
+// theirs, that of another client of an MPS server too: if those blocks wait for each other, nobody gets anywhere any more.
+static inline const int *blp_priority_on(const struct gp_domain *d, uint32_t stream, CUstream queue)
+{
+	bool ours = queue && queue == d->beside[stream].stream;
+	const struct blp_stream *s = &d->stream_of[stream];
+	return ours || (s->thread && queue == s->handle) ? &d->beside[stream].priority : NULL;
 }
 
 // narrow.c

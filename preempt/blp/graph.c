@@ -261,7 +261,12 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 		return false;
 	d->graph_image = pinned; // for all graphs, and never freed before the domain ends: a free waits for the whole context
 	t->image = d->graph_image + (t->first - BLP_RECORDS);
-	return !gp_driver.cuGraphInstantiate(&t->own, graph, flags & CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY) &&
+	// Under MPS all streams of a BE process have the least priority, and so have the nodes: a launch on a stream of ours is to be no more
+	// urgent (blp_priority_on). A driver before CUDA 11.7 does not know the flag.
+	unsigned long long by_node = CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
+	bool all_least = gp_settings.mps && d->gpu->mps && gp_settings.level == GP_LEVELS - 1;
+	return ((all_least && !gp_driver.cuGraphInstantiate(&t->own, graph, by_node)) ||
+		!gp_driver.cuGraphInstantiate(&t->own, graph, flags & by_node)) &&
 	       set_records(t, nodes, count);
 }
 

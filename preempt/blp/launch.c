@@ -29,6 +29,27 @@ static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *
 	return gp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
 }
 
+// Hands a logged launch to the driver, with a priority of its own unless that is NULL, or the program gave it one.
+static CUresult call_driver_for(const struct blp_entry *e, CUstream stream, const int *priority, void **parameters,
+				void **extra)
+{
+	uint32_t n = e->attribute_count;
+	struct gp_launch_attribute all[n + 1];
+
+	for (uint32_t i = 0; i < n && priority; i++)
+		if (e->attributes[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY)
+			priority = NULL;
+	if (priority && gp_driver.cuLaunchKernelEx) {
+		memcpy(all, e->attributes, n * sizeof *all);
+		all[n] = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = *priority};
+		CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, all, n + 1,
+					      parameters, extra);
+		if (result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED)
+			return result; // else the driver may not know the attribute
+	}
+	return call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, n, parameters, extra);
+}
+
 // Appends the hidden parameter to those that the program gave.
 static void with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden)
 {
@@ -61,8 +82,8 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 	if (given)
 		with_hidden(parameters, given, count, &record);
 	blp_inside = true;
-	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes,
-				      e->attribute_count, given ? parameters : NULL, given ? NULL : extra);
+	CUresult result = call_driver_for(e, stream, blp_priority_on(d, e->stream, stream), given ? parameters : NULL,
+					  given ? NULL : extra);
 	blp_inside = false;
 	e->driven = !result;
 	e->accepted |= !result;
@@ -71,7 +92,7 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 
 CUresult blp_drive(struct gp_domain *d, struct blp_entry *e) { return drive(d, e, NULL, 0); }
 
-CUresult blp_drive_on(struct blp_entry *e, CUstream stream, CUdeviceptr hidden)
+CUresult blp_drive_on(struct blp_entry *e, CUstream stream, const int *priority, CUdeviceptr hidden)
 {
 	size_t bytes = e->argument_bytes;
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
@@ -79,8 +100,7 @@ CUresult blp_drive_on(struct blp_entry *e, CUstream stream, CUdeviceptr hidden)
 
 	memcpy(e->arguments + bytes - sizeof hidden, &hidden, sizeof hidden);
 	blp_inside = true;
-	CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes,
-				      e->attribute_count, NULL, extra);
+	CUresult result = call_driver_for(e, stream, priority, NULL, extra);
 	blp_inside = false;
 	return result;
 }
@@ -201,6 +221,8 @@ static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_la
 	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
+		if (a->id == CU_LAUNCH_ATTRIBUTE_PRIORITY && gp_settings.mps && d->gpu->mps)
+			continue; // as streams: the process's level says it
 		if (a->id != CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION &&
 		    a->id != CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			e->attributes[e->attribute_count++] = *a;

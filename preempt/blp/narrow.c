@@ -355,7 +355,7 @@ static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_ent
 		hold_back(e, reason);
 		return false;
 	}
-	if (blp_drive_on(kernel, d->narrow.on->stream, record | kernel->shift)) {
+	if (blp_drive_on(kernel, d->narrow.on->stream, NULL, record | kernel->shift)) {
 		hold_back(e, &d->gpu->stops.held_refused);
 		return false;
 	}

@@ -90,6 +90,7 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 	if (s) {
 		s->thread = BLP_THREAD_LIVES;
 		s->behind = true;
+		d->beside[s - d->stream_of].priority = BLP_DEFAULT_PRIORITY;
 		s->ahead = false;
 		own[empty].domain = d;
 		own[empty].made = d->made;

@@ -65,6 +65,8 @@ func TestOrder(t *testing.T) {
 			if c.fires {
 				<-ended
 			}
+			be.say("least 0")
+			be.hears("right")
 			blp := m.peer(be).BLP
 			if c.what == "thread" && blp.Uncovered > 0 {
 				t.Errorf("not all could be stopped: %+v", blp)

@@ -19,7 +19,8 @@
 	F(cuGraphDestroy, (handle)) \
 	F(cuGraphCreate, (handle *, unsigned)) \
 	F(cuGraphAddKernelNode_v2, (handle *, handle, const handle *, size_t, const void *)) \
-	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *))
+	F(cuGraphExecKernelNodeSetParams_v2, (handle, handle, const void *)) \
+	F(simcuda_most_urgent_kernel, (void))
 
 #include "driver.h"
 
@@ -217,19 +218,29 @@ static uint32_t several(unsigned rounds, unsigned flags)
 	return h;
 }
 
-// The legacy stream between two that are ordered with it.
-static uint32_t legacy(unsigned rounds)
+// The legacy stream between two that are ordered with it, and have launches or graphs.
+static uint32_t legacy(unsigned rounds, bool by_graphs)
 {
-	handle a, b;
+	enum { ADD = 5 };
+	handle a, b, apart, graph, executable;
 	ptr data = memory();
 	uint32_t value = 1;
 	OK(cuStreamCreate(&a, 0));
 	OK(cuStreamCreate(&b, 0));
+	OK(cuStreamCreate(&apart, NON_BLOCKING));
+	OK(cuStreamBeginCapture_v2(apart, 0));
+	chain(apart, data, ADD);
+	OK(cuStreamEndCapture(apart, &graph));
+	OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
 	for (unsigned i = 0; i < rounds; i++) {
 		handle order[] = {a, NULL, b, NULL};
 		for (unsigned k = 0; k < 4; k++) {
-			chain(order[k], data, i + k);
-			value = next(value, i + k);
+			bool as_graph = by_graphs && order[k];
+			if (as_graph)
+				OK(cuGraphLaunch(executable, order[k]));
+			else
+				chain(order[k], data, i + k);
+			value = next(value, as_graph ? ADD : i + k);
 		}
 		if (i % 16 == 15) {
 			OK(cuStreamSynchronize(NULL));
@@ -238,8 +249,11 @@ static uint32_t legacy(unsigned rounds)
 	}
 	OK(cuStreamSynchronize(NULL));
 	CHECK(all_are(data, value));
+	OK(cuGraphExecDestroy(executable));
+	OK(cuGraphDestroy(graph));
 	OK(cuStreamDestroy_v2(a));
 	OK(cuStreamDestroy_v2(b));
+	OK(cuStreamDestroy_v2(apart));
 	return hash(data);
 }
 
@@ -605,7 +619,9 @@ int main(int count, char **argument)
 		} else if (!strcmp(what, "blocking")) {
 			h = several(rounds, 0);
 		} else if (!strcmp(what, "legacy")) {
-			h = legacy(rounds);
+			h = legacy(rounds, false);
+		} else if (!strcmp(what, "legacy-graphs")) {
+			h = legacy(rounds, true);
 		} else if (!strcmp(what, "behind")) {
 			h = behind(rounds);
 		} else if (!strcmp(what, "questions")) {
@@ -626,6 +642,9 @@ int main(int count, char **argument)
 			h = handshakes(rounds);
 		} else if (!strcmp(what, "graphs")) {
 			h = graphs(rounds);
+		} else if (!strcmp(what, "urgent")) {
+			printf("urgent %d\n", simcuda_most_urgent_kernel());
+			continue;
 		} else if (!strcmp(what, "leave")) { // with work in flight
 			ptr data = memory();
 			OK(cuStreamCreate(&stream, NON_BLOCKING));

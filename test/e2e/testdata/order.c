@@ -7,7 +7,8 @@
 	F(cuEventDestroy_v2, (handle)) \
 	F(cuMemcpyDtoHAsync_v2_ptsz, (void *, ptr, size_t, handle)) \
 	F(cuMemcpyDtoH_v2_ptds, (void *, ptr, size_t)) \
-	F(cuLaunchKernelEx, (const struct launch_config *, handle, void **, void **))
+	F(cuLaunchKernelEx, (const struct launch_config *, handle, void **, void **)) \
+	F(simcuda_most_urgent_kernel, (void))
 #include "order.h"
 
 enum { PLACES = 256, STREAMS = PLACES + 32, ENTRIES = 128 };
@@ -1376,9 +1377,17 @@ static void crossed(unsigned rounds)
 		launch_beside(CROSSED);
 }
 
+// All streams of this program have the least priority. So no kernel has had a higher one, wherever the library put it.
+static void least(unsigned unused)
+{
+	(void)unused;
+	CHECK(!simcuda_most_urgent_kernel());
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
+		{"least", least},
 		{"plain", plain},
 		{"captures", captures},
 		{"joins", joins},

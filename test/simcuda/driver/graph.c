@@ -310,7 +310,7 @@ struct CUgraphExec_st {
 
 CALL(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph g, unsigned long long flags), (out, g, flags))
 {
-	(void)flags;
+	enum { USE_NODE_PRIORITY = 8 }; // CUgraphInstantiate_flags
 	struct CUctx_st *c;
 	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
@@ -324,8 +324,10 @@ CALL(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph g, unsigned long l
 	if (!e || !(e->work = calloc(nodes + 1, sizeof *e->work)) || !(e->node = calloc(nodes + 1, sizeof *e->node)))
 		abort();
 	e->n = all_nodes(g, e->node);
-	for (int i = 0; i < e->n; i++)
+	for (int i = 0; i < e->n; i++) {
 		e->work[i] = e->node[i]->work;
+		e->work[i].prioritized = flags & USE_NODE_PRIORITY;
+	}
 	handle_add(e, H_EXEC);
 	*out = e;
 	return leave(CUDA_SUCCESS);
@@ -395,6 +397,8 @@ static CUresult exec_set(CUgraphExec e, CUgraphNode n, const CUDA_KERNEL_NODE_PA
 	while (i < e->n && e->node[i] != n)
 		i++;
 	r = i == e->n ? CUDA_ERROR_INVALID_VALUE : node_work(&w, p, n->work.cooperative, &e->work[i].sms, v1);
+	w.priority = i == e->n ? 0 : e->work[i].priority;
+	w.prioritized = i < e->n && e->work[i].prioritized;
 	if (r == CUDA_SUCCESS)
 		e->work[i] = w;
 	return leave(r);

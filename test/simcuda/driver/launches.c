@@ -76,7 +76,7 @@ API uint32_t simcuda_holds_launched(void) { return holds_launched; }
 #define GREEN_CLUSTER 8u // blocks of the largest cluster that a green context takes
 
 static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned block[3], unsigned shared, CUstream h,
-		       bool cooperative, unsigned cluster, void **parameters, void **extra)
+		       bool cooperative, unsigned cluster, const int *priority, void **parameters, void **extra)
 {
 	struct CUstream_st *s;
 	struct CUctx_st *c;
@@ -94,6 +94,8 @@ static CUresult launch(CUfunction f, const unsigned grid[3], const unsigned bloc
 	r = launch_work(&w, f, grid, block, shared, cooperative, &s->sms, parameters, extra);
 	if (r == CUDA_SUCCESS && cluster > 1)
 		w.cluster = cluster;
+	w.prioritized = priority;
+	w.priority = priority ? *priority : s->priority;
 	if (r == CUDA_SUCCESS && s->green && w.cluster > GREEN_CLUSTER)
 		r = CUDA_ERROR_INVALID_CLUSTER_SIZE;
 	if (r == CUDA_SUCCESS && cooperative)
@@ -109,7 +111,7 @@ DUAL(cuLaunchKernel, _ptsz,
       CUstream s, void **parameters, void **extra),
      (f, gx, gy, gz, bx, by, bz, shared, s, parameters, extra))
 {
-	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, false, 1, parameters, extra);
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, false, 1, NULL, parameters, extra);
 }
 
 DUAL(cuLaunchCooperativeKernel, _ptsz,
@@ -117,7 +119,7 @@ DUAL(cuLaunchCooperativeKernel, _ptsz,
       CUstream s, void **parameters),
      (f, gx, gy, gz, bx, by, bz, shared, s, parameters))
 {
-	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, true, 1, parameters, NULL);
+	return launch(f, (unsigned[]){gx, gy, gz}, (unsigned[]){bx, by, bz}, shared, s, true, 1, NULL, parameters, NULL);
 }
 
 typedef struct {
@@ -135,14 +137,17 @@ static CUresult launch_config(const CUlaunchConfig *c, CUfunction f, void **para
 		return CUDA_ERROR_INVALID_VALUE;
 	bool cooperative = false;
 	unsigned cluster = 1; // blocks
+	const int *priority = NULL;
 	for (unsigned i = 0; c->attrs && i < c->numAttrs; i++) {
 		const int *value = c->attrs[i].value;
 		cooperative |= c->attrs[i].id == LAUNCH_ATTRIBUTE_COOPERATIVE && value[0];
 		if (c->attrs[i].id == LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION)
 			cluster = (unsigned)(value[0] * value[1] * value[2]);
+		else if (c->attrs[i].id == LAUNCH_ATTRIBUTE_PRIORITY)
+			priority = value;
 	}
 	return launch(f, c->grid, c->block, c->sharedMemBytes, c->hStream ? c->hStream : otherwise, cooperative,
-		      cluster, parameters, extra);
+		      cluster, priority, parameters, extra);
 }
 
 CALL(cuLaunchKernelEx, (const CUlaunchConfig *c, CUfunction f, void **parameters, void **extra), (c, f, parameters, extra))

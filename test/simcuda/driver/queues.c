@@ -70,6 +70,17 @@ static void enter_channel(struct CUstream_st *s, struct op *o)
 
 // ---- what is submitted
 
+static _Atomic int most_urgent;
+
+static void note_urgency(int priority)
+{
+	for (int most = most_urgent; priority < most && !atomic_compare_exchange_weak(&most_urgent, &most, priority);)
+		;
+}
+
+// For tests: the highest priority, numerically the lowest, that a kernel of this process has had.
+API int simcuda_most_urgent_kernel(void) { return most_urgent; }
+
 static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
 {
 	while (s->length >= sim_queue() && !sim_dead)
@@ -82,7 +93,9 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	o->work = *w;
 	o->with_previous = with_previous;
 	o->number = s->ctx->next_number++;
-	o->priority = s->priority;
+	o->priority = w->prioritized ? w->priority : s->priority;
+	if (w->kind == OP_KERNEL)
+		note_urgency(o->priority);
 	add_dependency(o, after);
 	struct CUctx_st *c = s->ctx;
 	if (c->gate)

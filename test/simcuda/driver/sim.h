@@ -383,6 +383,8 @@ struct work { // what an operation does; also a graph node
 	bool aside;                // mark: it needs no channel
 	struct sm_set sms;         // kernel: those that it may use
 	uint32_t cluster;          // kernel: blocks of a cluster
+	int priority;              // kernel: of its own
+	bool prioritized;          // kernel: that counts, and not its stream's
 	uint64_t hidden;           // of a guarded kernel: address of its record, 0 = none
 	uint64_t dst, src, bytes;  // copy, memset, free
 	void *staged;              // copy: private source, freed with the operation
@@ -578,6 +580,7 @@ void function_load(CUfunction, struct CUctx_st *); // unless it is loaded; may w
 CUresult launch_work(struct work *, CUfunction, const unsigned grid[3], const unsigned block[3], unsigned shared,
 		     bool cooperative, const struct sm_set *, void **parameters, void **extra);
 #define LAUNCH_ATTRIBUTE_COOPERATIVE 2       // CU_LAUNCH_ATTRIBUTE_COOPERATIVE
+#define LAUNCH_ATTRIBUTE_PRIORITY 8          // CU_LAUNCH_ATTRIBUTE_PRIORITY
 #define LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION 4 // CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
 
 // ---- arrays (arrays.c); sim_lock held
