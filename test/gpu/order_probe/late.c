@@ -5,6 +5,7 @@
 
 #include "order.h"
 
+enum { MOST_SET = 96 << 10 }; // bytes
 const char *const priority_name[PRIORITIES] = {"least", "above least", "greatest", "green's own"};
 const struct late_kind late_kind[LATE_KINDS] = {
 	[LATE_NONE] = {.name = "none"}, // S alone must end
@@ -28,6 +29,9 @@ const struct late_kind late_kind[LATE_KINDS] = {
 	{"1 x 512", GREEN_ALL, SHORT, 512, 0, 1, 0},
 	{"1 x 512 as least", ALL, SHORT, 512, 0, 1, 0, true},
 	{"1 x 512 as least", GREEN_ALL, SHORT, 512, 0, 1, 0, true},
+	{"1 x 512 in a graph", ALL, SHORT, 512, 0, 1, 0, .graph = true},
+	{"memset 1K", ALL, .memset = 1 << 10},
+	{"memset 96K", ALL, .memset = 96 << 10},
 };
 
 static struct place { // where launches go
@@ -40,6 +44,7 @@ static struct place { // where launches go
 	CUstream stream[PRIORITIES];
 	unsigned fit;            // blocks at once
 	CUdeviceptr seen;        // a word for each SM: a block was there
+	CUgraphExec graph;       // of the kind that is launched so
 	uint32_t has[ORDER_SMS]; // the same, read back
 } place[PLACES] = {{.name = "all"},
 		   {.name = "first 16", .sms = 16},
@@ -88,8 +93,8 @@ static const char *place_green(struct place *p)
 
 static void place_make(struct place *p)
 {
-	CHECK(cuMemAlloc(&p->seen, sizeof p->has));
-	CHECK(cuMemsetD8Async(p->seen, 0, sizeof p->has, tiny));
+	CHECK(cuMemAlloc(&p->seen, MOST_SET));
+	CHECK(cuMemsetD8Async(p->seen, 0, MOST_SET, tiny));
 	CHECK(cuStreamSynchronize(tiny));
 	if (p->sms)
 		p->why = place_green(p);
@@ -113,8 +118,26 @@ static void leave(enum priority priority)
 		CHECK(cuCtxPopCurrent(&popped));
 }
 
+// The node has the priority of the stream that it was captured from.
+static CUresult make_graph(const struct late_kind *k, struct place *p)
+{
+	enum { USE_NODE_PRIORITY = 8 }; // CUgraphInstantiate_flags
+	void *parameters[] = {&p->seen};
+	CUgraph graph;
+	CHECK(cuStreamBeginCapture(p->stream[LEAST], CAPTURE_GLOBAL));
+	CHECK(cuLaunchKernel(kernel[k->kernel], k->grid, 1, 1, k->threads, 1, 1, 0, p->stream[LEAST], parameters, NULL));
+	CHECK(cuStreamEndCapture(p->stream[LEAST], &graph));
+	return ASK(cuGraphInstantiate, &p->graph, graph, USE_NODE_PRIORITY);
+}
+
 static CUresult launch(const struct late_kind *k, struct place *p, enum priority priority)
 {
+	if (k->memset)
+		return cu.cuMemsetD8Async(p->seen, 0, k->memset, p->stream[priority]);
+	if (k->graph) {
+		CUresult made = p->graph ? CUDA_SUCCESS : make_graph(k, p);
+		return made ? made : cu.cuGraphLaunch(p->graph, p->stream[priority]);
+	}
 	struct gp_launch_attribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
 						.value.cluster = {k->cluster, 1, 1}};
 	if (k->as_least)

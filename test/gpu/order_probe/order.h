@@ -28,7 +28,7 @@ bool guard_clear(void);         // whether that came to pass
 
 // late.c: a launch that comes when there is no room, in this process or, under MPS, in a second one
 enum priority { LEAST, ABOVE_LEAST, GREATEST, OWN, PRIORITIES }; // OWN: the default stream of a green context
-enum { LATE_KINDS = 21, LATE_NONE = 0, TINY = 3 };
+enum { LATE_KINDS = 24, LATE_NONE = 0, TINY = 3 };
 extern const char *const priority_name[PRIORITIES];
 extern const struct late_kind {
 	const char *name;
@@ -37,6 +37,8 @@ extern const struct late_kind {
 	unsigned threads, cluster; // cluster: blocks of one, 0: none
 	unsigned grid, waves;      // blocks, or how often as many as fit there
 	bool as_least;             // launched with the least priority as an attribute, whatever the stream has
+	bool graph;                // of one node, whose priority is the least, and counts
+	unsigned memset;           // bytes; no kernel of ours
 } late_kind[LATE_KINDS];
 const char *where_name(enum where);
 void late_begin(char *const settings[]); // of the second process's environment
