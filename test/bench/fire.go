@@ -33,6 +33,7 @@ const (
 	fireSeconds     = 30   // the longest under fire
 	fireUndisturbed = 2 * time.Second
 	fireStart       = 100 * time.Second // many start at once
+	fireAttach      = 10 * time.Second  // a process that is ready attaches in the background
 	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
 	compileLimit    = 150 * time.Second
 )
@@ -119,8 +120,11 @@ func fireNarrow(ctx context.Context, s *session) (end func(), err error) {
 // changed in an open window.
 func leaveAtRandom(config string, pid int, changes *atomic.Int64) (end func(), err error) {
 	p, path, err := peer(config, pid)
-	if err == nil && p == nil {
-		err = errors.New("the process is in no segment")
+	for deadline := time.Now().Add(fireAttach); err == nil && p == nil; p, path, err = peer(config, pid) {
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("the process was in no segment for %s", fireAttach)
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
 	if err != nil {
 		return nil, err
