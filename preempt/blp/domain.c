@@ -268,6 +268,18 @@ void blp_release(struct gp_domain *d)
 	free_memory(d->memory, d->image, d->graph_image);
 }
 
+// By copies, which take no room on an SM. A memset's kernel would have the stream's priority: see blp_priority_on.
+static CUresult zero_arena(struct gp_domain *d, const char **call)
+{
+	const size_t bytes = GPREEMPT_ARENA_BYTES + sizeof *d->image,
+		     piece = (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image;
+	memset(d->image, 0, piece);
+	for (size_t at = 0; at < bytes; at += piece)
+		GP_TRY(call, cuMemcpyHtoDAsync, d->arena + at, d->image, bytes - at < piece ? bytes - at : piece,
+		       d->stream);
+	return 0;
+}
+
 // What the driver has to give, in the context, which is current.
 static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 {
@@ -288,7 +300,9 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	}
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
-	GP_TRY(call, cuMemsetD8Async, d->arena, 0, GPREEMPT_ARENA_BYTES + sizeof *d->image, d->stream);
+	CUresult zeroed = zero_arena(d, call);
+	if (zeroed)
+		return zeroed;
 	d->staged = d->image + BLP_LOG + 2;
 	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
 	d->word[0] = 0;

@@ -258,6 +258,7 @@ struct gp_domain {
 	} narrow;
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
+	bool used[BLP_REGIONS];        // records of it were handed out
 	uint8_t granule[BLP_GRANULES]; // 1: taken
 	struct blp_entry *log;
 	char *bytes;
@@ -611,6 +612,9 @@ CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_d
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
 // fill.c
+// Zeroes records on the library's stream, by a kernel of ours that has not its priority. The driver's memset is a kernel too, and would
+// have it: see blp_priority_on.
+CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
 bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
 bool blp_may_fill(const struct gp_operation *); // whether it could
 

@@ -8,6 +8,9 @@
 #include "preempt/process/process.h"
 #include "kernels/fill.h"
 
+// Nothing keeps a memset of an H100's driver from room that is as small (order-probe): it needs a warp at most.
+enum { BY_MEMSET = 1 << 10 }; // bytes
+
 // Rows of bytes.
 struct rows {
 	CUdeviceptr at;
@@ -155,6 +158,31 @@ bool blp_fill(struct gp_operation *o)
 {
 	struct fill f;
 	return find_fill(o, &f) && launch_fill(o, &f);
+}
+
+CUresult blp_zero(struct gp_domain *d, CUdeviceptr at, size_t bytes)
+{
+	const struct gp_context *c = gp_find_context(d->context);
+	uint64_t height = 1, segments = bytes / FILL_SEGMENT + 2;
+	CUdeviceptr record = 0;
+	uint32_t value = 0;
+	CUresult result = CUDA_ERROR_NOT_SUPPORTED;
+
+	if (bytes > BY_MEMSET && gp_driver.cuLaunchKernelEx && c && c->fill.ready) {
+		struct gp_launch_attribute priority = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY,
+						       .value.priority = BLP_DEFAULT_PRIORITY};
+		struct gp_launch_config config = {{(uint32_t)(segments / (FILL_THREADS / 32)) + 1, 1, 1},
+						  {FILL_THREADS, 1, 1},
+						  0,
+						  d->stream,
+						  &priority,
+						  1};
+		void *parameters[] = {&at, &bytes, &bytes, &height, &segments, &value, &record};
+		result = gp_driver.cuLaunchKernelEx(&config, c->fill.fill, parameters, NULL);
+	}
+	if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_INVALID_VALUE)
+		result = gp_driver.cuMemsetD8Async(at, 0, bytes, d->stream);
+	return result;
 }
 
 // Where code is loaded lazily the first launch would wait for the whole context. The program's memset would not, so what it waits

@@ -440,7 +440,7 @@ CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahe
 {
 	struct blp_twin *t = e->twin;
 	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
-	CUresult result = gp_driver.cuMemsetD8Async(records, 0, t->count * sizeof *t->image, d->stream);
+	CUresult result = blp_zero(d, records, t->count * sizeof *t->image);
 	if (!result)
 		result = gp_driver.cuEventRecord(t->zeroed, d->stream);
 	if (!result)

@@ -154,6 +154,34 @@ func TestStoppedChainsGoOn(t *testing.T) {
 	}
 }
 
+// Records of launches are used again and again. They are zeroed by nothing that is above the program's kernels.
+func TestRecordsAreZeroedWhileOthersRun(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be, lc := m.startChains("be"), m.start("lc")
+	m.joined(be, lc)
+	m.until("memsets can be stopped too", func() bool {
+		before := m.blp(be).Launches
+		be.chains("fills", 1)
+		return m.blp(be).Launches >= before+3
+	})
+	const region = 98304 // launches
+	done := make(chan struct{})
+	ended := fire(lc, done) // else launches may pass without a record
+	for deadline := time.Now().Add(6 * patience); m.blp(be).Launches < 2*region+region/8; { // the first region is zeroed then
+		be.chains("many", 20)
+		if time.Now().After(deadline) {
+			t.Fatalf("only %d launches: %+v", m.blp(be).Launches, m.peers())
+		}
+	}
+	close(done)
+	<-ended
+	be.say("urgent 0")
+	be.hears("urgent 0")
+	be.finish()
+	lc.finish()
+}
+
 // longWindow makes LC open a window that stays open. It waits until windows stop BE.
 func longWindow(m *machine, be, lc *process) {
 	m.t.Helper()

@@ -70,6 +70,9 @@ static void enter_channel(struct CUstream_st *s, struct op *o)
 
 // ---- what is submitted
 
+enum {
+	MEMSET_WITHOUT_KERNEL = 1 << 10
+}; // bytes; on an H100 a larger one is a kernel that waits for room like others (order-probe)
 static _Atomic int most_urgent;
 
 static void note_urgency(int priority)
@@ -94,7 +97,7 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	o->with_previous = with_previous;
 	o->number = s->ctx->next_number++;
 	o->priority = w->prioritized ? w->priority : s->priority;
-	if (w->kind == OP_KERNEL)
+	if (w->kind == OP_KERNEL || (w->kind == OP_MEMSET && w->bytes > MEMSET_WITHOUT_KERNEL))
 		note_urgency(o->priority);
 	add_dependency(o, after);
 	struct CUctx_st *c = s->ctx;
