@@ -60,7 +60,7 @@ func orderCases(t *testing.T, found probed) map[string]int {
 }
 
 const (
-	blockCases = (1 + 9*3 + 14*4) * 2 * 2 // none, without and with a green context, by priorities, streams and modes
+	blockCases = (1+9*3+14*4)*2*2 + (1+9*3)*2 // none, without and with a green context, by priorities, streams and modes; an urgent S
 	copyCases  = 3 * 8 * 10
 )
 

@@ -5,13 +5,20 @@
 
 #include "order.h"
 
-enum spinner { DEFAULT, CREATED, SPINNERS }; // S's stream: the default one, or one of priority 0
+enum spinner {
+	DEFAULT,
+	CREATED,
+	URGENT,
+	AS_URGENT,
+	SPINNERS
+}; // S's stream: the default one, or one of priority 0; or S is urgent
 enum mode {
 	BEFORE,
 	TINY_BETWEEN,
 	MODES
 }; // M, then the waiter ends; or three tiny urgent kernels come and go between the two
-static const char *const spinner_name[] = {"default", "created"}, *const mode_name[] = {"before", "tiny"};
+static const char *const spinner_name[] = {"default", "created", "greatest", "as greatest"}, *const mode_name[] = {
+												     "before", "tiny"};
 
 enum {
 	STUCK_REPEATS = 3,
@@ -36,7 +43,7 @@ static struct cell { // a case
 } cell[LATE_KINDS * SPINNERS * MODES * PRIORITIES];
 static int cells;
 static bool was_stuck[LATE_KINDS];
-static CUstream waiter, created;
+static CUstream waiter, created, urgent;
 
 // What is not stuck is asked first in the simplest way: default stream, nothing between.
 static void make_cells(const char *name)
@@ -45,6 +52,8 @@ static void make_cells(const char *name)
 		for (int spinner = 0; spinner < SPINNERS; spinner++)
 			for (int kind = 0; kind < LATE_KINDS; kind++)
 				for (int priority = 0; priority < PRIORITIES; priority++) {
+					if (spinner >= URGENT && (mode || late_kind[kind].where != ALL))
+						continue; // enough to see whether that keeps S's last blocks first
 					const char *why = late_can(kind, (enum priority)priority);
 					if (!why)
 						cell[cells++] = (struct cell){
@@ -57,14 +66,14 @@ static void make_cells(const char *name)
 }
 
 // The waiter has its place, then S all that are left: its count does not change any more. Returns how many blocks of S have none.
-static bool set_up(CUstream s, unsigned *kept)
+static bool set_up(CUstream s, bool as_urgent, unsigned *kept)
 {
 	hold_clear();
 	waiter_launch(waiter, 0);
 	for (double began = now_us(); !waiters_begun(1);)
 		if (now_us() - began > 50e3)
 			return false;
-	spinner_launch(s);
+	spinner_launch(s, as_urgent ? &gpu.greatest : NULL);
 	unsigned arrived = 0;
 	for (double changed = now_us(); arrived < gpu.all && now_us() - changed < (arrived ? 1e3 : 50e3);) {
 		unsigned now = spinner_arrived();
@@ -102,10 +111,10 @@ static void watch(struct cell *c)
 
 static void repeat(struct cell *c)
 {
-	CUstream s = c->spinner == DEFAULT ? NULL : created;
+	CUstream s = c->spinner == CREATED ? created : c->spinner == URGENT ? urgent : NULL;
 	unsigned kept = 0;
 	guard_set(GUARD_MS);
-	bool set = set_up(s, &kept);
+	bool set = set_up(s, c->spinner == AS_URGENT, &kept);
 	if (set) {
 		late_launch(c->kind, c->priority);
 		if (c->mode == TINY_BETWEEN)
@@ -154,7 +163,7 @@ static void try_spinner(const char *name)
 {
 	hold_clear();
 	guard_set(GUARD_MS);
-	spinner_launch(created);
+	spinner_launch(created, NULL);
 	CHECK(cuStreamSynchronize(created));
 	fact(text("%u of %u%s", spinner_arrived(), gpu.all, guard_clear() ? ", and the guard ended it" : ""),
 	     "%s: blocks of S that are there at once, alone", name);
@@ -165,6 +174,7 @@ static void blocks(const char *name, char *const settings[])
 	int asked = 0, stuck = 0;
 	waiter = stream_of(gpu.greatest);
 	created = stream_of(0);
+	urgent = stream_of(gpu.greatest);
 	late_begin(settings);
 	fact(own_priorities(), "%s: priorities, S's process", name);
 	fact(late_priorities(), "%s: priorities, M's process", name);

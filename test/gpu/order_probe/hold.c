@@ -72,10 +72,16 @@ unsigned waiters_begun(unsigned of)
 
 unsigned waiter_sm(unsigned number) { return look(&words->begun[number]) - 1; }
 
-void spinner_launch(CUstream stream)
+void spinner_launch(CUstream stream, const int *priority)
 {
 	void *parameters[] = {&words, &arrived, &gpu.all};
-	CHECK(cuLaunchKernel(kernel[SPIN], gpu.all, 1, 1, ORDER_THREADS, 1, 1, 0, stream, parameters, NULL));
+	struct gp_launch_attribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY,
+						.value.priority = priority ? *priority : 0};
+	struct launch launch = {{gpu.all, 1, 1}, {ORDER_THREADS, 1, 1}, 0, stream, &attribute, priority != NULL};
+	if (priority)
+		CHECK(cuLaunchKernelEx(&launch, kernel[SPIN], parameters, NULL));
+	else
+		CHECK(cuLaunchKernel(kernel[SPIN], gpu.all, 1, 1, ORDER_THREADS, 1, 1, 0, stream, parameters, NULL));
 }
 
 unsigned spinner_arrived(void)
