@@ -138,7 +138,7 @@ func (p program) start(ctx context.Context) (*worker, error) {
 		}
 		close(w.lines)
 		<-ended
-		_ = w.cmd.Wait() // how it ended is told by its last line on standard error
+		_ = w.cmd.Wait() // how
 	}()
 	return w, nil
 }
@@ -230,7 +230,7 @@ func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) 
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
-			return nil, fmt.Errorf("%s: %w: %s", w.name, errEnded, w.stderr.lastLine())
+			return nil, fmt.Errorf("%s: %w: %s", w.name, errEnded, w.how())
 		}
 		return line, nil
 	case <-timer.C:
@@ -238,6 +238,15 @@ func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) 
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// how says how a worker ended that is gone: by its last line on standard error, or else its status or the signal.
+func (w *worker) how() string {
+	said := w.stderr.lastLine()
+	if state := w.cmd.ProcessState; state != nil && (said == "" || state.ExitCode() < 0) {
+		return strings.TrimSuffix(state.String()+": "+said, ": ")
+	}
+	return said
 }
 
 // send gives an order.

@@ -10,7 +10,7 @@ import torch  # noqa: E402
 
 def model(x, weights, more):
     hidden = torch.relu(x @ weights - 8)
-    return (hidden % 4) @ more
+    return torch.clamp(hidden, max=3) @ more
 
 
 def main():

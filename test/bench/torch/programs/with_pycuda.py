@@ -45,7 +45,7 @@ digest = hashlib.sha256(host.tobytes())
 
 array = gpuarray.arange(0, 1 << 18, 1, dtype=numpy.int32)
 for step in range(20):
-    array = (array * 31 + step) % 65521
+    array = array * 31 + step  # wraps round
 digest.update(array.get().tobytes())
 digest.update(gpuarray.sum(array, dtype=numpy.int64).get().tobytes())
 print(digest.hexdigest())

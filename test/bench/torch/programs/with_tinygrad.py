@@ -30,7 +30,7 @@ os.environ.setdefault("PARALLEL", "0")  # what compiles in other processes would
 os.environ["CACHEDB"] = os.path.join(tempfile.mkdtemp(dir="."), "cache.db")  # kernels are compiled anew
 
 try:
-    from tinygrad import Context, Tensor, TinyJit, dtypes, nn
+    from tinygrad import Context, Device, Tensor, TinyJit, dtypes, nn
 except ImportError as lack:
     print(lack, file=sys.stderr)
     sys.exit(77)
@@ -64,7 +64,7 @@ with Context(TRAINING=1):
         digest.update(step().numpy().tobytes())
 for value in nn.state.get_parameters(network):
     digest.update(value.numpy().tobytes())
-x = Tensor.arange(1 << 18, dtype=dtypes.int).contiguous().realize()
+x = Tensor.arange(1 << 18, dtype=dtypes.int).clone(Device.DEFAULT).realize()
 for i in range(50):
     x = ((x * 31 + i) % 65521).contiguous().realize()
 digest.update(x.numpy().tobytes())
