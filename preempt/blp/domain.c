@@ -28,7 +28,7 @@ static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
 // Memory of a domain that ended with its stream, or that the driver refused the rest of what a domain needs. To free it would wait for all
 // that the context has, with the domain's locks, as the program's call does not. So the context's next domain gets it, or it is freed with
 // the context.
-enum { USERS = 4 + BLP_WIDTHS };
+enum { USERS = 5 + BLP_WIDTHS };
 struct blp_memory {
 	struct blp_memory *next;
 	CUcontext context;
@@ -169,6 +169,8 @@ void blp_keep_memory(struct gp_domain *d, struct blp_memory *m)
 {
 	if (d->stream)
 		record_behind(m, d->stream);
+	if (d->zeros)
+		record_behind(m, d->zeros);
 	for (int i = 0; i < BLP_STREAMS; i++)
 		if (d->beside[i].stream)
 			record_behind(m, d->beside[i].stream);
@@ -265,6 +267,8 @@ void blp_release(struct gp_domain *d)
 		gp_driver.cuEventDestroy(d->done);
 	if (d->stream)
 		gp_driver.cuStreamDestroy(d->stream);
+	if (d->zeros)
+		gp_driver.cuStreamDestroy(d->zeros);
 	free_memory(d->memory, d->image, d->graph_image);
 }
 
@@ -288,6 +292,7 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	// Of the highest priority: a channel that no stream of the program uses.
 	GP_TRY(call, cuCtxGetStreamPriorityRange, &least, &greatest);
 	GP_TRY(call, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
+	GP_TRY(call, cuStreamCreateWithPriority, &d->zeros, CU_STREAM_NON_BLOCKING, greatest);
 	reuse(d, context);
 	if (!d->memory)
 		GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);

@@ -218,8 +218,9 @@ struct gp_domain {
 	int free_marker;
 
 	struct blp_memory *_Atomic leaves; // takes its memory, if it ends before its context; made ahead, so that it is there
-	CUdeviceptr memory, arena, spares;   // spares: an arena of records whose flag is never set
-	CUstream stream;                     // the library's: non-blocking, of the highest priority
+	CUdeviceptr memory, arena, spares; // spares: an arena of records whose flag is never set
+	CUstream stream;                   // the library's: non-blocking, of the highest priority
+	CUstream zeros; // such a one for blp_zero, whose kernels may wait for room: a stop does not wait behind them
 	struct gpreempt_record *image;       // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
 	uint32_t *word;                      // pinned source of copies: 0, then BLP_LOG times 1
@@ -612,9 +613,10 @@ CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_d
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
 // fill.c
-// Zeroes records on the library's stream, by a kernel of ours that has not its priority. The driver's memset is a kernel too, and would
-// have it: see blp_priority_on.
-CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
+// Zeroes records on the stream that is for that, by a kernel of ours with a priority of its own. The driver's memset is a kernel too, and
+// would have the stream's: see blp_priority_on.
+CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes, int priority);
+int blp_priority_of(const struct gp_domain *, const struct blp_stream *); // that the program's stream has
 bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
 bool blp_may_fill(const struct gp_operation *); // whether it could
 

@@ -247,6 +247,21 @@ static void unmake(struct blp_twin *t)
 	*t = (struct blp_twin){0};
 }
 
+// Whether the driver says of all kernels that they have the least priority.
+static bool have_least(CUgraphNode *nodes, size_t count)
+{
+	bool all = true;
+	for (size_t i = 0; i < count && all; i++) {
+		struct gp_launch_attribute priority = {.value.priority = BLP_DEFAULT_PRIORITY};
+		int type = 0;
+		all = !gp_driver.cuGraphNodeGetType(nodes[i], &type) &&
+		      (type != CU_GRAPH_NODE_TYPE_KERNEL ||
+		       (!gp_driver.cuGraphKernelNodeGetAttribute(nodes[i], CU_LAUNCH_ATTRIBUTE_PRIORITY, &priority.value) &&
+			priority.value.priority == BLP_DEFAULT_PRIORITY));
+	}
+	return all;
+}
+
 static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraphNode *nodes, size_t count,
 		 uint32_t kernels, unsigned long long flags)
 {
@@ -261,10 +276,10 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 		return false;
 	d->graph_image = pinned; // for all graphs, and never freed before the domain ends: a free waits for the whole context
 	t->image = d->graph_image + (t->first - BLP_RECORDS);
-	// Under MPS all streams of a BE process have the least priority, and so have the nodes: a launch on a stream of ours is to be no more
+	// Under MPS all streams of a BE process have the least priority. Where the nodes have it too, a launch on a stream of ours is no more
 	// urgent (blp_priority_on). A driver before CUDA 11.7 does not know the flag.
 	unsigned long long by_node = CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY;
-	bool all_least = gp_settings.mps && d->gpu->mps && gp_settings.level == GP_LEVELS - 1;
+	bool all_least = gp_settings.mps && d->gpu->mps && gp_settings.level == GP_LEVELS - 1 && have_least(nodes, count);
 	return ((all_least && !gp_driver.cuGraphInstantiate(&t->own, graph, by_node)) ||
 		!gp_driver.cuGraphInstantiate(&t->own, graph, flags & by_node)) &&
 	       set_records(t, nodes, count);
@@ -440,9 +455,9 @@ CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahe
 {
 	struct blp_twin *t = e->twin;
 	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
-	CUresult result = blp_zero(d, records, t->count * sizeof *t->image);
+	CUresult result = blp_zero(d, records, t->count * sizeof *t->image, blp_priority_of(d, &d->stream_of[e->stream]));
 	if (!result)
-		result = gp_driver.cuEventRecord(t->zeroed, d->stream);
+		result = gp_driver.cuEventRecord(t->zeroed, d->zeros);
 	if (!result)
 		result = gp_driver.cuStreamWaitEvent(ahead, t->zeroed, 0);
 	e->fresh = result;
@@ -464,8 +479,8 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 		e->driven = !result;
 		return result;
 	}
-	// The launch before is complete. Not on the program's stream: what stops there could not keep a stop's freeze from being
-	// zeroed later, and a launch that was replaced would run after all.
+	// The launch before is complete. Not on the program's stream, behind what a stop is to cut: a freeze comes behind the zeroing
+	// (freeze_graphs). Else a launch that was replaced would run after all.
 	if (e->fresh)
 		result = blp_zero_records(d, e, stream);
 	if (!result)

@@ -149,7 +149,12 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	if (!has_arguments(code, l->parameters, l->extra))
 		return false;
 	CUdeviceptr none = 0;
-	bool by_pointers = l->parameters || !l->extra;
+	bool by_pointers = l->parameters || !l->extra, levelled = gp_settings.mps && o->context && o->context->gpu->mps;
+	struct gp_launch_attribute attributes[l->attribute_count + 1];
+	uint32_t attribute_count = 0;
+	for (uint32_t i = 0; i < l->attribute_count; i++)
+		if (!levelled || l->attributes[i].id != CU_LAUNCH_ATTRIBUTE_PRIORITY) // as for logged ones: fill_in
+			attributes[attribute_count++] = l->attributes[i];
 	void *parameters[by_pointers ? code->parameters + 1 : 1];
 	char bytes[by_pointers ? 1 : code->bytes];
 	size_t size = code->bytes;
@@ -160,13 +165,13 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	} else {
 		blp_pack(code, NULL, l->extra, bytes);
 	}
-	if (l->cooperative && !l->attribute_count)
+	if (l->cooperative && !attribute_count)
 		o->result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2],
 								l->block[0], l->block[1], l->block[2], l->shared_bytes,
 								o->stream, parameters);
 	else
-		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, l->attributes,
-					l->attribute_count, by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
+		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, attributes,
+					attribute_count, by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
 	return true;
 }
 

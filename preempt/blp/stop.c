@@ -62,8 +62,10 @@ static bool freeze_graphs(struct gp_domain *d)
 {
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind == BLP_GRAPH && e->driven && !e->complete && at >= d->stream_of[e->stream].done &&
-		    !freeze(d, e->twin->first, e->twin->count))
+		if (e->kind != BLP_GRAPH || !e->driven || e->complete || at < d->stream_of[e->stream].done)
+			continue;
+		BLP_TRY(cuStreamWaitEvent, d->stream, e->twin->zeroed, 0); // as the graph does: with the flag set it has room soon
+		if (!freeze(d, e->twin->first, e->twin->count))
 			return false;
 	}
 	return true;

@@ -218,6 +218,8 @@ CALL(cuGraphKernelNodeGetAttribute, (CUgraphNode n, int attribute, void *value),
 	memset(value, 0, 64);
 	if (attribute == LAUNCH_ATTRIBUTE_COOPERATIVE)
 		*(int *)value = n->work.cooperative;
+	else if (attribute == LAUNCH_ATTRIBUTE_PRIORITY)
+		*(int *)value = n->work.priority;
 	return leave(CUDA_SUCCESS);
 }
 
