@@ -167,7 +167,7 @@ func TestRecordsAreZeroedWhileOthersRun(t *testing.T) {
 	})
 	const region = 6144 // launches
 	done := make(chan struct{})
-	ended := fire(lc, done) // else launches may pass without a record
+	ended := fire(lc, done)                                                         // else launches may pass without a record
 	for deadline := time.Now().Add(6 * patience); m.blp(be).Launches < 12*region; { // there are eight
 		be.chains("many", 20)
 		if time.Now().After(deadline) {
