@@ -217,7 +217,9 @@ func evaluationTable(path, what, links string) (string, error) {
 	if e.Simulated {
 		text.WriteString("**Simulated: no GPU. These times say nothing about a real one.**\n\n")
 	}
-	text.WriteString(publishedTable(e) + "\n")
+	if whole, _ := filepath.Match(headlineResults, filepath.Base(path)); whole {
+		text.WriteString(publishedTable(e) + "\n")
+	}
 	for _, b := range barPlots {
 		if b.headline && len(e.Names(result.CaseName, b.has)) > 0 {
 			fmt.Fprintf(&text, "![%s](%s/%s)\n\n", b.caption, links, b.file)

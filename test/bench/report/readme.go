@@ -196,7 +196,7 @@ func origin(h result.Head, path string) string {
 
 // What is shown beside this library, by the systems' names in result files.
 var rivalNames = map[string]string{
-	"default": "default time slicing", "mps": "MPS", "mps-priority": "MPS with priorities", "priority": "stream priorities",
+	"default": "default time slicing", "mps": "MPS", "mps-priority": "MPS with priorities", "mps-25": "MPS with 25 % of the SMs", "priority": "stream priorities",
 }
 
 func rivalsIn(rows []result.Row) (names []string) {

@@ -19,5 +19,5 @@ for tool, planted in (("memcheck", ""), ("memcheck", "out-of-bounds"), ("raceche
         sys.exit(f"{tool} {planted}: no summary: {said[-600:]}")
     wrong = re.search(r"^========= (?!COMPUTE-SANITIZER|(?:ERROR|RACECHECK) SUMMARY)(.+)$", said, re.MULTILINE)
     if wrong and not planted:
-        sys.exit(f"{tool}: found in a right program: {wrong[1]}: {said[-1500:]}")
+        sys.exit(f"{said[-1500:]}\n{tool}: found in a right program: {wrong[1]}")  # the last line is what a reader sees
     print(tool, planted or "nothing", "clean" if summary[1] == "0" else "found", found[2] if found else "-", *checksum)
