@@ -79,7 +79,9 @@ bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 		BLP_TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING,
 			least - greatest > 2 ? greatest + 1 : greatest);
 	}
-	b->priority = blp_priority_of(d, &d->stream_of[stream]); // which may be another stream than last time
+	const struct blp_stream *s = &d->stream_of[stream]; // which may be another one than last time
+	if (s->thread || !gp_driver.cuStreamGetPriority || gp_driver.cuStreamGetPriority(s->handle, &b->priority))
+		b->priority = BLP_DEFAULT_PRIORITY;
 	if (!b->done)
 		BLP_TRY(cuEventCreate, &b->done, CU_EVENT_DISABLE_TIMING);
 	return true;

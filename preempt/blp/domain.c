@@ -272,16 +272,17 @@ void blp_release(struct gp_domain *d)
 	free_memory(d->memory, d->image, d->graph_image);
 }
 
-// By copies, which take no room on an SM. A memset's kernel would have the stream's priority: see blp_priority_on.
-static CUresult zero_arena(struct gp_domain *d, const char **call)
+CUresult blp_zero(struct gp_domain *d, CUdeviceptr at, size_t bytes)
 {
-	const size_t bytes = GPREEMPT_ARENA_BYTES + sizeof *d->image,
-		     piece = (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image;
-	memset(d->image, 0, piece);
-	for (size_t at = 0; at < bytes; at += piece)
-		GP_TRY(call, cuMemcpyHtoDAsync, d->arena + at, d->image, bytes - at < piece ? bytes - at : piece,
-		       d->stream);
-	return 0;
+	bool inside = blp_inside;
+	CUresult result = 0;
+
+	blp_inside = true;
+	for (size_t done = 0; done < bytes && !result; done += BLP_ZEROS)
+		result = gp_driver.cuMemcpyHtoDAsync(at + done, d->zero,
+						     bytes - done < BLP_ZEROS ? bytes - done : BLP_ZEROS, d->zeros);
+	blp_inside = inside;
+	return result;
 }
 
 // What the driver has to give, in the context, which is current.
@@ -292,31 +293,35 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	// Of the highest priority: a channel that no stream of the program uses.
 	GP_TRY(call, cuCtxGetStreamPriorityRange, &least, &greatest);
 	GP_TRY(call, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
-	GP_TRY(call, cuStreamCreateWithPriority, &d->zeros, CU_STREAM_NON_BLOCKING, greatest);
+	GP_TRY(call, cuStreamCreateWithPriority, &d->zeros, CU_STREAM_NON_BLOCKING,
+	       least - greatest > 2 ? greatest + 1 : greatest); // not d->stream's channel
 	reuse(d, context);
 	if (!d->memory)
 		GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
 	if (!d->image) {
 		void *pinned = NULL;
 		GP_TRY(call, cuMemHostAlloc, &pinned,
-		       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word,
+		       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word + BLP_ZEROS,
 		       CU_MEMHOSTALLOC_PORTABLE);
 		d->image = pinned;
 	}
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
-	CUresult zeroed = zero_arena(d, call);
-	if (zeroed)
-		return zeroed;
 	d->staged = d->image + BLP_LOG + 2;
 	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
+	d->zero = (char *)(d->word + 1 + BLP_LOG);
+	memset(d->zero, 0, BLP_ZEROS);
+	*call = "cuMemcpyHtoDAsync";
+	CUresult zeroed = blp_zero(d, d->arena, GPREEMPT_ARENA_BYTES + sizeof *d->image);
+	if (zeroed)
+		return zeroed;
 	d->word[0] = 0;
 	for (int i = 1; i <= BLP_LOG; i++)
 		d->word[i] = 1;
 	GP_TRY(call, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
 		GP_TRY(call, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
-	GP_TRY(call, cuStreamSynchronize, d->stream);
+	GP_TRY(call, cuStreamSynchronize, d->zeros);
 	return 0;
 }
 

@@ -15,6 +15,7 @@
 enum {
 	BLP_DOMAINS = 64,
 	BLP_LOG = 4096,           // entries; a power of two
+	BLP_ZEROS = 256 << 10,    // bytes that one copy zeroes
 	BLP_DEFAULT_PRIORITY = 0, // of default streams; the least that there is
 	BLP_BYTES = 4 << 20,      // arguments and attributes of logged launches
 	BLP_STREAMS = 256,        // of a domain; launches on further streams cannot be stopped
@@ -224,6 +225,7 @@ struct gp_domain {
 	struct gpreempt_record *image;       // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
 	uint32_t *word;                      // pinned source of copies: 0, then BLP_LOG times 1
+	char *zero;                          // pinned: BLP_ZEROS bytes of 0
 	CUevent done;
 	CUevent order[BLP_LOG]; // of event records that were launched again; made when first needed
 	struct {
@@ -296,6 +298,9 @@ extern _Atomic bool blp_loads_lazily; // the driver loads a kernel's code with i
 extern _Atomic uint32_t blp_specials; // places ever used of streams that have domains of their own
 static inline bool blp_separated(void) { return blp_specials; }
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
+// Zeroes records, on the stream for that. By copies, which wait for no room on an SM: a memset is a kernel with its stream's priority, and
+// would do what blp_priority_on says.
+CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
 struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
@@ -613,10 +618,6 @@ CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_d
 CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
 
 // fill.c
-// Zeroes records on the stream that is for that, by a kernel of ours with a priority of its own. The driver's memset is a kernel too, and
-// would have the stream's: see blp_priority_on.
-CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes, int priority);
-int blp_priority_of(const struct gp_domain *, const struct blp_stream *); // that the program's stream has
 bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
 bool blp_may_fill(const struct gp_operation *); // whether it could
 

@@ -8,9 +8,6 @@
 #include "preempt/process/process.h"
 #include "kernels/fill.h"
 
-// Nothing keeps a memset of an H100's driver from room that is as small (order-probe): it needs a warp at most.
-enum { BY_MEMSET = 1 << 10 }; // bytes
-
 // Rows of bytes.
 struct rows {
 	CUdeviceptr at;
@@ -158,42 +155,6 @@ bool blp_fill(struct gp_operation *o)
 {
 	struct fill f;
 	return find_fill(o, &f) && launch_fill(o, &f);
-}
-
-// Rows of a segment each, by blocks of a warp, which have room where any other block has. False: the driver refused.
-static bool zero_rows(const struct gp_domain *d, CUfunction fill, CUdeviceptr at, size_t width, uint64_t rows, int priority)
-{
-	struct gp_launch_attribute attribute = {.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = priority};
-	struct gp_launch_config config = {{(uint32_t)rows, 1, 1}, {32, 1, 1}, 0, d->zeros, &attribute, 1};
-	uint64_t segments = FILL_THREADS / 32; // so many numbers of warps belong to a block, and to a row
-	CUdeviceptr record = 0;
-	uint32_t value = 0;
-	void *parameters[] = {&at, &width, &width, &rows, &segments, &value, &record};
-	return !rows || !width || !gp_driver.cuLaunchKernelEx(&config, fill, parameters, NULL);
-}
-
-CUresult blp_zero(struct gp_domain *d, CUdeviceptr at, size_t bytes, int priority)
-{
-	const struct gp_context *c = gp_find_context(d->context);
-	uint64_t rows = bytes / FILL_SEGMENT;
-	size_t rest = bytes % FILL_SEGMENT;
-	bool inside = blp_inside;
-
-	blp_inside = true;
-	bool done = bytes > BY_MEMSET && gp_driver.cuLaunchKernelEx && c && c->fill.ready &&
-		    zero_rows(d, c->fill.fill, at, FILL_SEGMENT, rows, priority) &&
-		    zero_rows(d, c->fill.fill, at + rows * FILL_SEGMENT, rest, 1, priority);
-	CUresult result = done ? 0 : gp_driver.cuMemsetD8Async(at, 0, bytes, d->zeros);
-	blp_inside = inside;
-	return result;
-}
-
-int blp_priority_of(const struct gp_domain *d, const struct blp_stream *s)
-{
-	int priority = BLP_DEFAULT_PRIORITY;
-	if (!s->thread && gp_driver.cuStreamGetPriority && gp_driver.cuStreamGetPriority(s->handle, &priority))
-		priority = BLP_DEFAULT_PRIORITY;
-	return priority;
 }
 
 // Where code is loaded lazily the first launch would wait for the whole context. The program's memset would not, so what it waits

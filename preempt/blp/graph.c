@@ -455,7 +455,7 @@ CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahe
 {
 	struct blp_twin *t = e->twin;
 	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
-	CUresult result = blp_zero(d, records, t->count * sizeof *t->image, blp_priority_of(d, &d->stream_of[e->stream]));
+	CUresult result = blp_zero(d, records, t->count * sizeof *t->image);
 	if (!result)
 		result = gp_driver.cuEventRecord(t->zeroed, d->zeros);
 	if (!result)

@@ -9,6 +9,7 @@
 enum {
 	MOST_CLUSTER_BLOCKS = 1 << 22, // of a grid, in each dimension: see ../kernels/guard/guard.cu
 	ALIGNMENT = 16,
+	LEVELLED_ATTRIBUTES = 32,
 };
 
 static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
@@ -143,18 +144,36 @@ void blp_pack(const struct gp_code *code, void **parameters, void **extra, char 
 		memcpy(to, b.bytes, b.size < code->hidden ? b.size : code->hidden);
 }
 
+// Whether a launch is to lose the priority that it names: under MPS the process's level says it, as for streams. More attributes than
+// there are ids are for the driver to refuse.
+static bool is_levelled(const struct gp_operation *o, const struct gp_launch *l)
+{
+	bool named = false;
+	for (uint32_t i = 0; i < l->attribute_count && l->attribute_count <= LEVELLED_ATTRIBUTES; i++)
+		named |= l->attributes[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY;
+	if (!named || !gp_settings.mps)
+		return false;
+	const struct gp_context *c = o->context ? o->context : gp_current_context(); // of a launch that is captured
+	return c && c->gpu->mps;
+}
+
 // Launches with the hidden parameter 0: every block runs.
 static bool pass(struct gp_operation *o, const struct gp_code *code, const struct gp_launch *l)
 {
 	if (!has_arguments(code, l->parameters, l->extra))
 		return false;
 	CUdeviceptr none = 0;
-	bool by_pointers = l->parameters || !l->extra, levelled = gp_settings.mps && o->context && o->context->gpu->mps;
-	struct gp_launch_attribute attributes[l->attribute_count + 1];
-	uint32_t attribute_count = 0;
-	for (uint32_t i = 0; i < l->attribute_count; i++)
-		if (!levelled || l->attributes[i].id != CU_LAUNCH_ATTRIBUTE_PRIORITY) // as for logged ones: fill_in
-			attributes[attribute_count++] = l->attributes[i];
+	bool by_pointers = l->parameters || !l->extra;
+	const struct gp_launch_attribute *attributes = l->attributes;
+	uint32_t attribute_count = l->attribute_count;
+	struct gp_launch_attribute kept[LEVELLED_ATTRIBUTES];
+	if (is_levelled(o, l)) {
+		attributes = kept;
+		attribute_count = 0;
+		for (uint32_t i = 0; i < l->attribute_count; i++)
+			if (l->attributes[i].id != CU_LAUNCH_ATTRIBUTE_PRIORITY)
+				kept[attribute_count++] = l->attributes[i];
+	}
 	void *parameters[by_pointers ? code->parameters + 1 : 1];
 	char bytes[by_pointers ? 1 : code->bytes];
 	size_t size = code->bytes;

@@ -485,7 +485,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 
 // A record is zero when it is handed out: its region was zeroed with the arena or, when it has been used, as the region before it was
 // begun, and no launch with a record of it was in flight.
-static uint32_t take_record(struct gp_domain *d, const struct blp_stream *s)
+static uint32_t take_record(struct gp_domain *d)
 {
 	uint32_t record = d->next_record;
 	if (record % BLP_REGION == 0 || record == 1) {
@@ -501,9 +501,8 @@ static uint32_t take_record(struct gp_domain *d, const struct blp_stream *s)
 			result = CUDA_ERROR_NOT_READY;
 		}
 		if (!result && d->used[retired]) {
-			call = "zeroing of records";
-			result = blp_zero(d, at, (BLP_REGION - skip) * sizeof(struct gpreempt_record),
-					  blp_priority_of(d, s)); // as urgent as what may have to wait for it
+			call = "cuMemcpyHtoDAsync";
+			result = blp_zero(d, at, (BLP_REGION - skip) * sizeof(struct gpreempt_record));
 		}
 		if (!result && d->used[retired]) {
 			call = "cuEventRecord";
@@ -559,7 +558,7 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		*room = d->bytes + at % BLP_BYTES;
 		d->bytes_head = at + bytes;
 	}
-	if (kind == BLP_LAUNCH && !(e->record = take_record(d, s)))
+	if (kind == BLP_LAUNCH && !(e->record = take_record(d)))
 		d->recorded--; // given up
 	s->last = ++d->head;
 	return e;

@@ -64,7 +64,7 @@ static bool freeze_graphs(struct gp_domain *d)
 		const struct blp_entry *e = blp_entry_at(d, at);
 		if (e->kind != BLP_GRAPH || !e->driven || e->complete || at < d->stream_of[e->stream].done)
 			continue;
-		BLP_TRY(cuStreamWaitEvent, d->stream, e->twin->zeroed, 0); // as the graph does: with the flag set it has room soon
+		BLP_TRY(cuStreamWaitEvent, d->stream, e->twin->zeroed, 0); // a copy, which waits for no kernel of ours
 		if (!freeze(d, e->twin->first, e->twin->count))
 			return false;
 	}
