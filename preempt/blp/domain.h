@@ -221,8 +221,8 @@ struct gp_domain {
 	struct blp_memory *_Atomic leaves; // takes its memory, if it ends before its context; made ahead, so that it is there
 	CUdeviceptr memory, arena, spares; // spares: an arena of records whose flag is never set
 	CUstream stream;                   // the library's: non-blocking, of the highest priority
-	CUstream zeros; // such a one for blp_zero, whose kernels may wait for room: a stop does not wait behind them
-	struct gpreempt_record *image;       // pinned: the records of the log, by their index in it
+	CUstream zeros;                // of its own for blp_zero: a stop's flag does not wait behind the copies there
+	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
 	uint32_t *word;                      // pinned source of copies: 0, then BLP_LOG times 1
 	char *zero;                          // pinned: BLP_ZEROS bytes of 0
