@@ -279,8 +279,8 @@ CUresult blp_zero(struct gp_domain *d, CUdeviceptr at, size_t bytes)
 
 	blp_inside = true;
 	for (size_t done = 0; done < bytes && !result; done += BLP_ZEROS)
-		result = gp_driver.cuMemcpyHtoDAsync(at + done, d->zero,
-						     bytes - done < BLP_ZEROS ? bytes - done : BLP_ZEROS, d->zeros);
+		result = gp_driver.cuMemcpyAsync(at + done, (CUdeviceptr)(uintptr_t)d->zero,
+						 bytes - done < BLP_ZEROS ? bytes - done : BLP_ZEROS, d->zeros);
 	blp_inside = inside;
 	return result;
 }
@@ -311,7 +311,7 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
 	d->zero = (char *)(d->word + 1 + BLP_LOG);
 	memset(d->zero, 0, BLP_ZEROS);
-	*call = "cuMemcpyHtoDAsync";
+	*call = "cuMemcpyAsync";
 	CUresult zeroed = blp_zero(d, d->arena, GPREEMPT_ARENA_BYTES + sizeof *d->image);
 	if (zeroed)
 		return zeroed;

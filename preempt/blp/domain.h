@@ -261,7 +261,6 @@ struct gp_domain {
 	} narrow;
 	CUevent zeroed[BLP_REGIONS];
 	bool zeroing[BLP_REGIONS];
-	bool used[BLP_REGIONS];        // records of it were handed out
 	uint8_t granule[BLP_GRANULES]; // 1: taken
 	struct blp_entry *log;
 	char *bytes;

@@ -73,7 +73,7 @@ static CUresult priorities(int *least, int *greatest) { return *least = *greates
 static CUresult make_stream(CUstream *s, unsigned flags, int priority) { return *s = (CUstream)new_thing(), 0; }
 static CUresult make_event(CUevent *e, unsigned flags) { return *e = (CUevent)new_thing(), 0; }
 static CUresult allocate_device(CUdeviceptr *p, size_t bytes) { return *p = new_thing(), 0; }
-static CUresult copy(CUdeviceptr to, const void *from, size_t bytes, CUstream s) { return 0; }
+static CUresult copy(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream s) { return 0; }
 static CUresult synchronize(CUstream s) { return 0; }
 static CUresult flags_of(CUstream s, unsigned *flags) { return *flags = CU_STREAM_NON_BLOCKING, 0; }
 static CUresult query(CUevent e) { return 0; }
@@ -214,7 +214,7 @@ int main(void)
 	gp_driver.cuMemFree = free_device;
 	gp_driver.cuMemHostAlloc = allocate_host;
 	gp_driver.cuMemFreeHost = free_host;
-	gp_driver.cuMemcpyHtoDAsync = copy;
+	gp_driver.cuMemcpyAsync = copy;
 	between();
 	anew();
 	at_once();

@@ -483,8 +483,8 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	}
 }
 
-// A record is zero when it is handed out: its region was zeroed with the arena or, when it has been used, as the region before it was
-// begun, and no launch with a record of it was in flight.
+// A record is zero when it is handed out: its region was zeroed when the region before it was begun, and no launch with a
+// record of it was in flight.
 static uint32_t take_record(struct gp_domain *d)
 {
 	uint32_t record = d->next_record;
@@ -500,11 +500,11 @@ static uint32_t take_record(struct gp_domain *d)
 			call = "cuEventQuery";
 			result = CUDA_ERROR_NOT_READY;
 		}
-		if (!result && d->used[retired]) {
-			call = "cuMemcpyHtoDAsync";
+		if (!result) {
+			call = "cuMemcpyAsync";
 			result = blp_zero(d, at, (BLP_REGION - skip) * sizeof(struct gpreempt_record));
 		}
-		if (!result && d->used[retired]) {
+		if (!result) {
 			call = "cuEventRecord";
 			result = gp_driver.cuEventRecord(d->zeroed[retired], d->zeros);
 		}
@@ -512,8 +512,7 @@ static uint32_t take_record(struct gp_domain *d)
 			blp_give_up(d, call, result);
 			return 0;
 		}
-		d->zeroing[retired] = d->used[retired];
-		d->used[region] = true;
+		d->zeroing[retired] = true;
 	}
 	d->next_record = following(record);
 	return record;

@@ -59,13 +59,16 @@ func TestWaitersOfAQueueThatIsHeldUp(t *testing.T) {
 	}
 }
 
+// Copies that zero the arena of a domain, and a region of its records: of 16 MiB and a record, and of 1.5 MiB, 256 KiB at a time.
+const zeroArena, zeroRegion = 65, 6
+
 // After the driver has refused a call: the library gives up, but what it has launched is not over.
 func TestWaitersOfWhatIsGivenUp(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/waiters.c")
 	for _, what := range []string{"given-up", "own-given-up"} {
 		t.Run(what, func(t *testing.T) {
-			m := newStoppable(t, "", "SIMCUDA_FAIL=cuMemsetD8Async:3") // of records, for the second time
+			m := newStoppable(t, "", fmt.Sprintf("SIMCUDA_FAIL=cuMemcpyAsync:%d", zeroArena+zeroRegion+1)) // of records, for the second time
 			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
 			ended := fire(lc, done)
@@ -139,9 +142,10 @@ func TestMeanwhile(t *testing.T) {
 		be.say("own-destroyed 20")
 		be.hears("right")
 	})
-	for n, memory := range map[int]string{3: "new", 5: "used before"} { // the others are of the context's domain, and of records
+	const both = zeroArena + zeroRegion // of the context's domain, and of records
+	for n, memory := range map[int]string{both + 1: "new", 2*both + 1: "used before"} {
 		t.Run("own-refused, memory "+memory, func(t *testing.T) {
-			rightAlone(t, program, "own-refused", fmt.Sprintf("SIMCUDA_FAIL=cuMemsetD8Async:%d", n))
+			rightAlone(t, program, "own-refused", fmt.Sprintf("SIMCUDA_FAIL=cuMemcpyAsync:%d", n))
 		})
 	}
 	t.Run("freed-always", func(t *testing.T) {
