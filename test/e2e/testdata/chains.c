@@ -642,13 +642,6 @@ int main(int count, char **argument)
 			h = handshakes(rounds);
 		} else if (!strcmp(what, "graphs")) {
 			h = graphs(rounds);
-		} else if (!strcmp(what, "fills")) {
-			ptr data = memory();
-			OK(cuStreamCreate(&stream, NON_BLOCKING));
-			for (int i = 0; i < 3; i++)
-				OK(cuMemsetD32Async(data, 2, WORDS, stream));
-			OK(cuStreamSynchronize(stream));
-			h = hash(data);
 		} else if (!strcmp(what, "urgent")) {
 			printf("urgent %d\n", simcuda_most_urgent_kernel());
 			continue;
