@@ -45,7 +45,7 @@ func (u *users) serve(ctx context.Context) error {
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := b.cmd.StderrPipe()
 	if err == nil {
-		err = b.cmd.Start()
+		err = startChild(b.cmd)
 	}
 	if err != nil {
 		return fmt.Errorf("start the broker: %w", err)

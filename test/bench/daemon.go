@@ -40,7 +40,7 @@ func startDaemon(ctx context.Context, arguments, environment []string, ready fun
 	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = environment, d.said, d.said
 	d.cmd.WaitDelay = time.Second // what it starts has its output, too
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := d.cmd.Start(); err != nil {
+	if err := startChild(d.cmd); err != nil {
 		return nil, err
 	}
 	go func() {

@@ -180,7 +180,7 @@ func (s *session) compileFire(ctx context.Context) (stop func()) {
 	}
 }
 
-// inGroup is a command whose children end with it when the context does.
+// inGroup is a command whose children end with it when the context does; for startChild.
 func inGroup(ctx context.Context, path string, arguments ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, path, arguments...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
@@ -203,8 +203,13 @@ func (s *session) compileNative(ctx context.Context) (path string, err error) {
 	defer cancel()
 	path = filepath.Join(s.files, "native")
 	command := inGroup(ctx, nvcc, "-O3", "-std=c++17", "-arch=native", "-o", path, filepath.Join(s.files, "fire", "native.cu"))
-	if text, err := command.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("compile native.cu: %w: %s", err, lastLines(text))
+	var said bytes.Buffer
+	command.Stdout, command.Stderr = &said, &said
+	if err = startChild(command); err == nil {
+		err = command.Wait()
+	}
+	if err != nil {
+		return "", fmt.Errorf("compile native.cu: %w: %s", err, lastLines(said.Bytes()))
 	}
 	return path, nil
 }

@@ -106,7 +106,7 @@ func (s *session) output(ctx context.Context, run programRun) (string, error) {
 		defer outputs[i].Close()
 	}
 	command.Stdout, command.Stderr = outputs[0], outputs[1]
-	if err = command.Start(); err == nil {
+	if err = startChild(command); err == nil {
 		if run.beside != nil {
 			defer run.beside(command.Process.Pid)()
 		}

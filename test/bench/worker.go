@@ -143,22 +143,46 @@ func (p program) start(ctx context.Context) (*worker, error) {
 	return w, nil
 }
 
+// starter has one thread start all processes that are to end with us. Linux ends them (Pdeathsig) with the thread that started them, not with
+// its process, and a thread of Go's ends with a goroutine that has locked itself to it.
+var starter = sync.OnceValue(func() chan<- func() {
+	starts := make(chan func())
+	go func() {
+		runtime.LockOSThread() // for good
+		for start := range starts {
+			start()
+		}
+	}()
+	return starts
+})
+
+// startChild starts a process from the thread that never ends.
+func startChild(cmd *exec.Cmd) error {
+	started := make(chan error, 1)
+	starter() <- func() { started <- cmd.Start() }
+	return <-started
+}
+
 // startOn starts a process that runs on some processors from its first instruction on.
 func startOn(cmd *exec.Cmd, cores *unix.CPUSet) error {
 	if cores == nil {
-		return cmd.Start()
+		return startChild(cmd)
 	}
-	runtime.LockOSThread() // whose processors it inherits
-	defer runtime.UnlockOSThread()
-	var before unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("read the processors: %w", err)
+	started := make(chan error, 1)
+	starter() <- func() { // whose processors it inherits
+		var before unix.CPUSet
+		if err := unix.SchedGetaffinity(0, &before); err != nil {
+			started <- fmt.Errorf("read the processors: %w", err)
+			return
+		}
+		if err := unix.SchedSetaffinity(0, cores); err != nil {
+			started <- fmt.Errorf("choose processors: %w", err)
+			return
+		}
+		err := cmd.Start()
+		started <- errors.Join(err, unix.SchedSetaffinity(0, &before))
 	}
-	if err := unix.SchedSetaffinity(0, cores); err != nil {
-		return fmt.Errorf("choose processors: %w", err)
-	}
-	err := cmd.Start()
-	return errors.Join(err, unix.SchedSetaffinity(0, &before))
+	return <-started
 }
 
 // lastCores are the last of the processors that we may use, so many.
@@ -243,6 +267,9 @@ func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) 
 // how says how a worker ended that is gone: by its last line on standard error, or else its status or the signal.
 func (w *worker) how() string {
 	said := w.stderr.lastLine()
+	if !w.hasEnded() {
+		return said
+	}
 	if state := w.cmd.ProcessState; state != nil && (said == "" || state.ExitCode() < 0) {
 		return strings.TrimSuffix(state.String()+": "+said, ": ")
 	}
@@ -252,7 +279,11 @@ func (w *worker) how() string {
 // send gives an order.
 func (w *worker) send(order string) error {
 	if _, err := io.WriteString(w.orders, order+"\n"); err != nil {
-		return fmt.Errorf("%s: %w: %s", w.name, errEnded, w.stderr.lastLine())
+		select { // nobody reads what it is told
+		case <-w.gone:
+		case <-time.After(endLimit):
+		}
+		return fmt.Errorf("%s: %w: %s", w.name, errEnded, w.how())
 	}
 	return nil
 }
