@@ -23,6 +23,15 @@ func orderCases(t *testing.T, found probed) map[string]int {
 			return int(value)
 		}
 		n := number("n")
+		if strings.HasPrefix(table, "channels") {
+			if done := number("done"); n != 1 || done < 0 || done > n {
+				t.Errorf("%v", row)
+			}
+			if number("done") == 1 {
+				asDriver[table]++
+			}
+			continue
+		}
 		if strings.HasPrefix(table, "copies") {
 			if n != 1 || number("done")+number("late") != n || number("begun") > number("streams") {
 				t.Errorf("%v", row)
@@ -62,11 +71,12 @@ func orderCases(t *testing.T, found probed) map[string]int {
 const (
 	blockCases = (1+9*3+14*4)*2*2 + (1+9*3)*2 // none, without and with a green context, by priorities, streams and modes; an urgent S
 	copyCases  = 3 * 8 * 10
+	wayCases   = 2 * 4 * 12
 )
 
 func TestOrderProbeFindsEverything(t *testing.T) {
 	found, table, err := probe(t, "order-probe", nil)
-	if err != nil || found.Mode != "one process" || len(found.Sections) != 7 {
+	if err != nil || found.Mode != "one process" || len(found.Sections) != 9 {
 		t.Fatalf("%v, %+v\n%s", err, found.Sections, table)
 	}
 	for name, ending := range found.Sections {
@@ -74,16 +84,17 @@ func TestOrderProbeFindsEverything(t *testing.T) {
 			t.Errorf("%s: %s", name, ending)
 		}
 	}
-	want := map[string]int{"blocks": blockCases, "copies": copyCases, "copies-1": copyCases, "copies-32": copyCases}
+	want := map[string]int{"blocks": blockCases, "copies": copyCases, "copies-1": copyCases, "copies-32": copyCases, "channels": wayCases, "channels-32": wayCases}
 	if got := orderCases(t, found); !maps.Equal(got, want) {
 		t.Errorf("rows: %v, want %v\n%s", got, want, table)
 	}
 	found.expectFacts(t, map[string]string{
-		"blocks of the spinner":                             "1056, 8 on an SM",
-		"blocks: blocks of S that are there at once, alone": "1056 of 1056",
-		"blocks: priorities, S's process":                   "0 to -5, default stream 0, created with 0: 0, green with 0: 0, with -5: -5",
-		"copies-1: priorities":                              "0 to -5, default stream 0, created with 0: 0",
-		"blocks-both":                                       "not here: an MPS server; see --mps",
+		"blocks of the spinner":                                       "1056, 8 on an SM",
+		"blocks: blocks of S that are there at once, alone":           "1056 of 1056",
+		"blocks: priorities, S's process":                             "0 to -5, default stream 0, created with 0: 0, green with 0: 0, with -5: -5",
+		"copies-1: priorities":                                        "0 to -5, default stream 0, created with 0: 0",
+		"channels: streams that hold up the urgent one, least, early": ".......x.......x.......x.......x", // which the GPU's driver chooses anew
+		"blocks-both": "not here: an MPS server; see --mps",
 	})
 }
 

@@ -27,7 +27,7 @@ static void settle(const char *section)
 	bool both = strcmp(section, "blocks-both") == 0, spinner = strcmp(section, "blocks-spinner") == 0;
 	setenv("CUDA_MODULE_LOADING", "EAGER", 1); // a kernel that is loaded while another one waits would wait for it
 	setenv("CUDA_DEVICE_MAX_CONNECTIONS", connections, 1);
-	if (strcmp(section, "copies") == 0)
+	if (strcmp(section, "copies") == 0 || strcmp(section, "channels") == 0)
 		unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
 	unsetenv("CUDA_MPS_CLIENT_PRIORITY");
 	if (both || spinner)
@@ -42,6 +42,8 @@ static const struct section sections[] = {
 	{"copies", section_copies, 9, "what waits behind a copy that waits behind a kernel"},
 	{"copies-1", section_copies_1, 9, "the same with CUDA_DEVICE_MAX_CONNECTIONS=1"},
 	{"copies-32", section_copies_32, 9, "the same with CUDA_DEVICE_MAX_CONNECTIONS=32"},
+	{"channels", section_channels, 9, "which streams share a channel, and which copies need none"},
+	{"channels-32", section_channels_32, 9, "the same with CUDA_DEVICE_MAX_CONNECTIONS=32"},
 };
 
 const struct probe probe = {

@@ -62,5 +62,7 @@ void section_blocks_spinner(void);
 void section_copies(void);
 void section_copies_1(void);
 void section_copies_32(void);
+void section_channels(void);
+void section_channels_32(void);
 
 #endif

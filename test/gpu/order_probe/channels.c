@@ -1,0 +1,178 @@
+// channels.c - which streams share a hardware channel, and which copies need none of those that kernels go through? One stream of some
+// priority has a kernel that waits for the host, and a kernel behind it. Then another one gets a write: it is late if it comes behind.
+// And with as many such streams as there are channels, which copies come through all the same?
+#include <string.h>
+
+#include "order.h"
+
+enum { STREAMS = ORDER_WAITERS, BULK = 1 << 20, ROWS = 64, PITCH = 256, GUARD_MS = 300 };
+#define PATIENCE_US 20e3
+
+enum way { WRITE, TO_4, TO_4K, TO_32K, TO_64K, TO_96K, TO_1M, ROW, ROWS_OF_4, ROWS_OF_256, FROM_4, FROM_ROWS, WAYS };
+static const char *const way_name[] = {"write value", "to 4 B",          "to 4 KiB", "to 32 KiB",
+				       "to 64 KiB",   "to 96 KiB",       "to 1 MiB", "to row",
+				       "to 64 rows",  "to 64 long rows", "from 4 B", "from 64 rows"};
+enum behind { KERNEL, TO_BULK, TO_FEW, FROM_BULK, BEHINDS };
+static const char *const behind_name[] = {"kernel", "to 1 MiB", "to 64 B", "from 1 MiB"};
+
+static CUstream slow[STREAMS], urgent;
+static CUevent event;
+static CUdeviceptr bulk, target, seen;
+static char *pinned;
+
+static CUresult rows(bool to_device, size_t width, size_t height)
+{
+	struct gp_copy_2d copy = {
+		.from = {.memory_type = CU_MEMORYTYPE_HOST, .host = pinned, .pitch = PITCH},
+		.to = {.memory_type = CU_MEMORYTYPE_DEVICE, .device = target, .pitch = PITCH},
+		.width_bytes = width,
+		.height = height,
+	};
+	if (!to_device) {
+		struct gp_copy_side from = copy.from;
+		copy.from = copy.to;
+		copy.to = from;
+	}
+	return ASK(cuMemcpy2DAsync, &copy, urgent);
+}
+
+static CUresult act(enum way way)
+{
+	switch (way) {
+	case WRITE: return ASK(cuStreamWriteValue32, urgent, target, 1, 0);
+	case TO_4: return cu.cuMemcpyHtoDAsync(target, pinned, 4, urgent);
+	case TO_4K: return cu.cuMemcpyHtoDAsync(target, pinned, 4 << 10, urgent);
+	case TO_32K: return cu.cuMemcpyHtoDAsync(target, pinned, 32 << 10, urgent);
+	case TO_64K: return cu.cuMemcpyHtoDAsync(target, pinned, 64 << 10, urgent);
+	case TO_96K: return cu.cuMemcpyHtoDAsync(target, pinned, 96 << 10, urgent);
+	case TO_1M: return cu.cuMemcpyHtoDAsync(target, pinned, BULK, urgent);
+	case ROW: return rows(true, 4, 1);
+	case ROWS_OF_4: return rows(true, 4, ROWS);
+	case ROWS_OF_256: return rows(true, PITCH, ROWS);
+	case FROM_4: return cu.cuMemcpyDtoHAsync(pinned, target, 4, urgent);
+	case FROM_ROWS: return rows(false, 4, ROWS);
+	default: return NO_SUCH_FUNCTION;
+	}
+}
+
+static CUresult put_behind(enum behind behind, CUstream stream)
+{
+	switch (behind) {
+	case TO_BULK: return cu.cuMemcpyHtoDAsync(bulk, pinned, BULK, stream);
+	case TO_FEW: return cu.cuMemcpyHtoDAsync(bulk, pinned, 64, stream);
+	case FROM_BULK: return cu.cuMemcpyDtoHAsync(pinned, bulk, BULK, stream);
+	default: return cu.cuLaunchKernel(kernel[SHORT], 1, 1, 1, 32, 1, 1, 0, stream, (void *[]){&seen}, NULL);
+	}
+}
+
+static void need(CUresult result, const char *what)
+{
+	if (result != CUDA_SUCCESS)
+		give_up("%s: %s", what, error_name(result));
+}
+
+// Microseconds from the call until it was done; below 0: it was late.
+static double takes(unsigned first, unsigned count, enum behind behind, enum way way)
+{
+	guard_set(GUARD_MS);
+	hold_clear();
+	for (unsigned i = first; i < first + count; i++) {
+		waiter_launch(slow[i], i - first);
+		need(put_behind(behind, slow[i]), behind_name[behind]);
+	}
+	double began = now_us();
+	while (waiters_begun(count) < count && now_us() - began < 10e3)
+		;
+	pause_us(100);
+	began = now_us();
+	need(act(way), way_name[way]);
+	CHECK(cuEventRecord(event, urgent));
+	CUresult result;
+	double us;
+	do {
+		us = now_us() - began;
+		result = cu.cuEventQuery(event);
+	} while (result == CUDA_ERROR_NOT_READY && us < PATIENCE_US);
+	bool acted = guard_clear();
+	hold_release();
+	CHECK(cuCtxSynchronize());
+	return result == CUDA_SUCCESS && !acted ? us : -1;
+}
+
+static const struct {
+	const char *name;
+	int urgent, slow; // priorities above the least; 9: the greatest
+	bool early;       // the urgent stream is made before the others
+} order[] = {{"greatest, early", 9, 0, true},    {"greatest", 9, 0, false},
+	     {"above least, early", 1, 0, true}, {"least, early", 0, 0, true},
+	     {"both greatest", 9, 9, true},      {"greatest beside above least", 9, 1, true}};
+
+static CUstream above(int steps)
+{
+	int priority = gpu.least - steps;
+	return stream_of(priority < gpu.greatest ? gpu.greatest : priority);
+}
+
+// Which of the streams hold up the urgent one: x or 1 for each, in the order in which they were made. 1: it is held up once in two times.
+static void map(const char *name, size_t kind)
+{
+	char shared[STREAMS + 1] = "";
+	if (order[kind].early)
+		urgent = above(order[kind].urgent);
+	for (unsigned i = 0; i < STREAMS; i++)
+		slow[i] = above(order[kind].slow);
+	if (!order[kind].early)
+		urgent = above(order[kind].urgent);
+	for (unsigned i = 0; i < STREAMS; i++) {
+		int late = 0;
+		for (int repeat = 0; repeat < 2; repeat++)
+			late += takes(i, 1, KERNEL, WRITE) < 0;
+		shared[i] = ".1x"[late];
+	}
+	fact(shared, "%s: streams that hold up the urgent one, %s", name, order[kind].name);
+}
+
+static void forget_streams(void)
+{
+	for (unsigned i = 0; i < STREAMS; i++)
+		CHECK(cuStreamDestroy(slow[i]));
+	CHECK(cuStreamDestroy(urgent));
+}
+
+static void ways(const char *name)
+{
+	static const unsigned widths[] = {8, STREAMS};
+	for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+		for (int behind = 0; behind < BEHINDS; behind++)
+			for (int way = 0; way < WAYS; way++) {
+				int done = 0, repeats = plan.quick ? 1 : 3;
+				double most = 0;
+				for (int i = 0; i < repeats && time_for(1); i++) {
+					double us = takes(0, widths[w], (enum behind)behind, (enum way)way);
+					done += us >= 0;
+					most = us > most ? us : most;
+				}
+				row(name, "streams=%u\tbehind=%s\turgent=%s\tn=%d\tdone=%d\tmax_us=%.0f", widths[w],
+				    behind_name[behind], way_name[way], repeats, done, most);
+			}
+}
+
+static void channels(const char *name)
+{
+	CHECK(cuMemAlloc(&seen, ORDER_SMS * sizeof(unsigned)));
+	CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+	CHECK(cuMemAlloc(&bulk, BULK));
+	CHECK(cuMemAlloc(&target, BULK));
+	CHECK(cuMemHostAlloc((void **)&pinned, BULK, CU_MEMHOSTALLOC_PORTABLE));
+	memset(pinned, 0, BULK);
+	for (size_t i = 0; i < sizeof order / sizeof *order && time_for(1); i++) {
+		map(name, i);
+		if (i == 0)
+			ways(name);
+		forget_streams();
+	}
+}
+
+void section_channels(void) { channels("channels"); }
+
+void section_channels_32(void) { channels("channels-32"); }
