@@ -96,7 +96,8 @@ extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
  * not have room at once, graphs with any of these, work behind other calls that are not over, the legacy stream and other blocking streams.
  * GPREEMPT_LEVEL_BLOCK only. It may be called at any time, also while the stream is stopped. GPREEMPT_ERROR_UNSUPPORTED: the
  * driver has no green contexts (before CUDA 12.5), or the stream is not of the primary context, which that of the CUDA runtime is.
- * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. */
+ * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. The first call for it waits
+ * for all work of the context, as some calls that take memory do. */
 extern int gpreempt_stream_set_width(struct CUstream_st *stream, int sms) GPREEMPT_WEAK;
 
 struct gpreempt_stream_state {

@@ -417,6 +417,8 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 			blp_keep_memory(d, leaves);
 			blp_release(d);
 		} else {
+			if (!separate)
+				blp_make_widths(d, context);
 			d->leaves = leaves;
 			d->context = context;
 		}

@@ -598,6 +598,7 @@ bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
 // Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
 // must stay frozen. Asks the driver.
 bool blp_lingers(struct gp_domain *);
+void blp_make_widths(struct gp_domain *, CUcontext); // which is current
 void blp_release_narrow(struct gp_domain *);
 
 // blame.c, in the thread that stops and resumes a GPU's domains

@@ -21,12 +21,14 @@
 // of its stream goes on, nor what comes behind that; other streams do, and other graphs.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
+#include "preempt/gpu/width.h"
 
 enum {
 	IN_FLIGHT = 32, // launches: a stop waits for each to end
 	PIECE = 16,     // kernels of a graph
 	MARK_EVERY = 8, // entries
 	RECORDED_NS = 20 * 1000,
+	ALL_OVER_NS = 100 * 1000 * 1000,
 	SM_RESOURCE = 1, // CU_DEV_RESOURCE_TYPE_SM
 	GREEN_DEFAULT_STREAM = 1,
 };
@@ -71,8 +73,8 @@ static bool has_functions(void)
 	       gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor;
 }
 
-// A stream of so many SMs, in the context that is current.
-static CUresult make_queue(struct gp_domain *d, uint32_t sms, struct blp_narrow_queue *q)
+// A stream of so many SMs in a context, which is current. The driver makes a green context when all work of the context is over.
+static CUresult make_queue(const struct gp_domain *d, CUcontext context, uint32_t sms, struct blp_narrow_queue *q)
 {
 	struct gp_resource all[2] = {0}, group[2] = {0}; // a driver may write more than it did when this was written
 	unsigned groups = 1;
@@ -86,7 +88,7 @@ static CUresult make_queue(struct gp_domain *d, uint32_t sms, struct blp_narrow_
 	if ((result = gp_driver.cuCtxGetDevice(&device)) ||
 	    (result = gp_driver.cuCtxGetStreamPriorityRange(&lowest, &highest)))
 		return result;
-	if (!is_primary(d->context, device))
+	if (!is_primary(context, device))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if ((result = gp_driver.cuDeviceGetDevResource(device, all, SM_RESOURCE)))
 		return result;
@@ -107,32 +109,127 @@ static CUresult make_queue(struct gp_domain *d, uint32_t sms, struct blp_narrow_
 	return 0;
 }
 
-// The queue of a width, made when first needed. NULL: result says why.
-static struct blp_narrow_queue *queue(struct gp_domain *d, uint32_t sms, CUresult *result)
+static void refuse(struct gp_domain *d) { d->narrow.refused = true; }
+
+static CUresult make_events(struct gp_domain *d)
 {
-	struct blp_narrow_queue *q = d->narrow.queue, *end = q + BLP_WIDTHS;
-	while (q < end && q->sms && q->sms != sms)
-		q++;
-	*result = q == end ? CUDA_ERROR_OUT_OF_MEMORY : 0;
-	if (!*result && !d->narrow.idle)
-		*result = gp_driver.cuEventCreate(&d->narrow.idle, CU_EVENT_DISABLE_TIMING);
-	if (!*result && !d->narrow.end)
-		*result = gp_driver.cuEventCreate(&d->narrow.end, CU_EVENT_DISABLE_TIMING);
-	for (int i = 0; i < BLP_PIECES && !*result; i++)
+	CUresult result = 0;
+	if (!d->narrow.idle)
+		result = gp_driver.cuEventCreate(&d->narrow.idle, CU_EVENT_DISABLE_TIMING);
+	if (!result && !d->narrow.end)
+		result = gp_driver.cuEventCreate(&d->narrow.end, CU_EVENT_DISABLE_TIMING);
+	for (int i = 0; i < BLP_PIECES && !result; i++)
 		if (!d->narrow.piece[i])
-			*result = gp_driver.cuEventCreate(&d->narrow.piece[i], CU_EVENT_DISABLE_TIMING);
-	if (!*result && !q->sms)
-		*result = make_queue(d, sms, q);
-	return *result ? NULL : q;
+			result = gp_driver.cuEventCreate(&d->narrow.piece[i], CU_EVENT_DISABLE_TIMING);
+	return result;
+}
+
+// The widest queue of at most so many SMs; NULL: there is none.
+static struct blp_narrow_queue *widest(struct gp_domain *d, uint32_t sms)
+{
+	struct blp_narrow_queue *found = NULL;
+	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS && q->sms; q++)
+		if (q->sms <= sms && (!found || q->sms > found->sms))
+			found = q;
+	return found;
+}
+
+static bool has(struct gp_domain *d, uint32_t sms)
+{
+	const struct blp_narrow_queue *q = widest(d, sms);
+	return q && q->sms == sms;
+}
+
+static void destroy(struct blp_narrow_queue *q)
+{
+	gp_driver.cuStreamDestroy(q->stream);
+	gp_driver.cuGreenCtxDestroy(q->green);
+}
+
+// False: there are too many.
+static bool add(struct gp_domain *d, struct blp_narrow_queue made)
+{
+	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS; q++)
+		if (!q->sms) {
+			*q = made;
+			return true;
+		}
+	return false;
+}
+
+// Whether all work of a context, which is current, is over. While something is captured the driver refuses, and ends the captures. So none
+// begins until it has answered.
+static bool is_all_over(CUcontext context, CUevent event)
+{
+	if (gp_capturing() || !gp_captures_keep_off())
+		return false;
+	CUresult result = gp_driver.cuCtxRecordEvent(context, event);
+	gp_captures_let_on();
+	if (result)
+		return false;
+	for (uint64_t until = gp_now_ns() + ALL_OVER_NS; (result = blp_query(event)) == CUDA_ERROR_NOT_READY;) {
+		if (gp_now_ns() >= until)
+			break;
+		gp_nap(RECORDED_NS);
+	}
+	return !result;
+}
+
+// The queues that windows need are made as the domain is made, when the context has had no work. Later, what the driver waits for may wait
+// for the end of a stop, or for a thread that the driver keeps off meanwhile. Where a context has work by then, that goes on narrow in no window.
+void blp_make_widths(struct gp_domain *d, CUcontext context)
+{
+	if (!gp_settings.spatial)
+		return;
+	if (!has_functions() || make_events(d) || !is_all_over(context, d->narrow.idle)) {
+		refuse(d);
+		return;
+	}
+	for (uint32_t level = 1; level < GP_WIDTH_LEVELS; level++) {
+		struct blp_narrow_queue made = {0};
+		uint32_t sms = gp_width_sms(level, (uint32_t)d->gpu->sms);
+		if (!sms || has(d, sms))
+			continue;
+		if (make_queue(d, context, sms, &made)) {
+			refuse(d);
+			return;
+		}
+		add(d, made);
+	}
+}
+
+// A queue that the program asks for, in the calling thread, which waits as in any call of the program that makes a green context.
+static CUresult make_width(struct gp_domain *d, uint32_t sms)
+{
+	struct blp_narrow_queue made = {0};
+	pthread_mutex_lock(&d->control);
+	CUcontext context = d->context;
+	bool there = !context || d->given_up || has(d, sms);
+	pthread_mutex_unlock(&d->control);
+	if (there)
+		return 0;
+	gp_blp_drain(d); // what runs may wait for blocks that a stop holds back
+	gp_blp_loading(true);
+	CUresult result = make_queue(d, context, sms, &made);
+	gp_blp_loading(false);
+	if (result)
+		return result;
+	pthread_mutex_lock(&d->control);
+	if (d->context != context)
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	else if (!(result = make_events(d)) && !add(d, made))
+		result = CUDA_ERROR_OUT_OF_MEMORY;
+	pthread_mutex_unlock(&d->control);
+	if (result)
+		destroy(&made);
+	return result;
 }
 
 void blp_release_narrow(struct gp_domain *d)
 {
 	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS; q++) {
-		if (!q->sms)
-			continue;
-		gp_driver.cuStreamDestroy(q->stream);
-		gp_driver.cuGreenCtxDestroy(q->green);
+		if (q->sms)
+			destroy(q);
 	}
 	if (d->narrow.idle)
 		gp_driver.cuEventDestroy(d->narrow.idle);
@@ -142,8 +239,6 @@ void blp_release_narrow(struct gp_domain *d)
 		if (d->narrow.piece[i])
 			gp_driver.cuEventDestroy(d->narrow.piece[i]);
 }
-
-static void refuse(struct gp_domain *d) { d->narrow.refused = true; }
 
 // Whether the log has nothing that runs, or is to run, beside the streams, or that no stop reaches. d->lock is held.
 static bool is_plain(struct gp_domain *d)
@@ -183,15 +278,8 @@ static bool is_idle(struct gp_domain *d)
 }
 
 // The stop has drained, or found nothing to cut. Under gp_domain.control.
-static void begin(struct gp_domain *d, uint32_t sms)
+static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 {
-	CUresult result;
-	struct blp_narrow_queue *q = queue(d, sms, &result);
-
-	if (!q) {
-		refuse(d);
-		return;
-	}
 	if (!is_idle(d) || (d->flagged && !blp_unfreeze(d)))
 		return;
 	pthread_mutex_lock(&d->lock);
@@ -529,14 +617,15 @@ static void go_on(struct gp_domain *d)
 bool blp_narrow(struct gp_domain *d)
 {
 	uint32_t width = d->stopped && !d->given_up ? blp_width(d) : 0;
+	struct blp_narrow_queue *q = widest(d, width);
 
 	d->narrow.runs = false;
 	if (d->narrow.on && d->narrow.on->sms > width)
 		blp_widen(d);
-	if (!width || !blp_drained(d))
+	if (!q || !blp_drained(d))
 		return false;
 	if (!d->narrow.on)
-		begin(d, width);
+		begin(d, q);
 	if (d->narrow.on) {
 		pthread_mutex_lock(&d->lock);
 		blp_give_way(d);
@@ -597,18 +686,17 @@ bool blp_come_behind_narrow(struct gp_domain *d, const struct blp_stream *s)
 CUresult gp_blp_set_width(struct gp_domain *d, uint32_t sms)
 {
 	bool pushed;
-	CUresult result = CUDA_ERROR_INVALID_CONTEXT;
+	CUresult result = sms ? make_width(d, sms) : 0;
+	if (result)
+		return result;
 
+	result = CUDA_ERROR_INVALID_CONTEXT;
 	pthread_mutex_lock(&d->control);
 	if (d->context && !d->given_up && blp_enter(d->context, &pushed)) {
 		result = 0;
-		if (sms)
-			(void)queue(d, sms, &result);
-		if (!result) {
-			d->narrow.asked = sms;
-			if (d->narrow.on && d->narrow.on->sms > blp_width(d)) // sooner than the watcher would
-				blp_widen(d);
-		}
+		d->narrow.asked = sms;
+		if (d->narrow.on && d->narrow.on->sms > blp_width(d)) // sooner than the watcher would
+			blp_widen(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);

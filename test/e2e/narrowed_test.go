@@ -180,3 +180,21 @@ func TestUnstoppableLaunchWaits(t *testing.T) {
 	}
 	be.hears("right")
 }
+
+// The driver makes a green context when all work of the context is over. That may wait for what is only logged while the domain is stopped, or
+// for the program. So none is made for a window: the program of narrowed.c waits in the first one.
+func TestWhatWaitsForTheProgramGoesOnBehindAWindow(t *testing.T) {
+	t.Parallel()
+	m := narrowing(t, false, 10000, "[share]\nmin_be = 0\n")
+	be, lc := m.startOrdered(compile(t, "testdata/narrowed.c"))
+	done := make(chan struct{})
+	left := m.leave(lc, []uint32{64}, done)
+	be.say("waiting 1")
+	be.hears("until stopped")
+	lc.say("lc 1 2 500000 0 stream")
+	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
+	be.say("go on")
+	be.hears("right")
+	close(done)
+	<-left
+}

@@ -330,6 +330,22 @@ static void steady(unsigned functions)
 		CHECK(b.have[i] == b.want);
 }
 
+// A stream waits for the program. The program lets it go when another one is done, of which it learns when the stop has ended.
+static void waiting(unsigned rounds)
+{
+	handle one = stream_of(NON_BLOCKING), other = stream_of(NON_BLOCKING);
+	struct chained b = buffer();
+	for (unsigned r = 0; r < rounds; r++) {
+		released = false;
+		OK(cuLaunchHostFunc(one, host_wait, NULL));
+		until_stopped();
+		launch_few(&b, other, r, SHORT_US);
+		OK(cuStreamSynchronize(other));
+		released = true;
+		check(&b);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task tasks[] = {{"plain", plain},         {"late-graph", late_graph},
@@ -337,6 +353,6 @@ int main(int argc, char **argv)
 					    {"graphs", graphs},       {"inside", inside},
 					    {"hurting", hurting},     {"captured", captured},
 					    {"held", held},           {"unstoppable", unstoppable},
-					    {"steady", steady}};
+					    {"steady", steady},       {"waiting", waiting}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }

@@ -15,6 +15,7 @@ static const struct {
 	[CALL_LOAD] = {.waits = true, .locks = true},
 	[CALL_UNLOAD] = {.waits = true},
 	[CALL_FIRST_LAUNCH] = {.waits = true, .locks = true},
+	[CALL_GREEN] = {.waits = true, .locks = true}, // that it waits was seen; that it locks was not looked at
 };
 
 static _Atomic uint32_t behind_holds, beside_holds;

@@ -86,6 +86,8 @@ static CUresult make(CUgreenCtx *out, const struct resource *of, struct CUctx_st
 	CUgreenCtx g = calloc(1, sizeof *g);
 	CUcontext as = calloc(1, sizeof *as);
 	CUresult r = enter(NULL);
+	if (r == CUDA_SUCCESS)
+		call_wait(c, CALL_GREEN);
 	if (r == CUDA_SUCCESS && (!g || !as || !sms_make(c) || !memory_charge(c->device, machine.green_bytes)))
 		r = leave(CUDA_ERROR_OUT_OF_MEMORY);
 	if (r != CUDA_SUCCESS) {

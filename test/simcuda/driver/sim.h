@@ -506,7 +506,8 @@ enum call {
 	CALL_UNREGISTER,
 	CALL_LOAD,
 	CALL_UNLOAD,
-	CALL_FIRST_LAUNCH
+	CALL_FIRST_LAUNCH,
+	CALL_GREEN // a green context is made
 };
 void wait_done(void); // until work or a call may be over; sim_lock held. A thread that is cancelled meanwhile leaves no lock behind
 void call_wait(struct CUctx_st *, enum call);               // waits as this call does
