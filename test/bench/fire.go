@@ -30,7 +30,7 @@ import (
 const (
 	fireStops       = 1000
 	fireWidths      = 1000 // changes of the width, where windows leave one
-	fireSeconds     = 30   // the longest under fire
+	fireSeconds     = 45   // the longest under fire: a stop of blocks that wait for each other takes 20 ms
 	fireUndisturbed = 2 * time.Second
 	fireStart       = 100 * time.Second // many start at once
 	fireAttach      = 10 * time.Second  // a process that is ready attaches in the background
