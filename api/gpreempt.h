@@ -66,7 +66,8 @@ enum gpreempt_result {
 	GPREEMPT_ERROR_CAPTURING = 4,   /* the stream is being captured */
 	GPREEMPT_ERROR_LIMIT = 5,       /* too many streams are enabled, or memory ran out */
 	GPREEMPT_ERROR_DRIVER = 6,      /* the driver refused a call; the stream runs and cannot be stopped any more */
-	GPREEMPT_ERROR_UNSUPPORTED = 7  /* the driver lacks what is needed */
+	GPREEMPT_ERROR_UNSUPPORTED = 7, /* the driver lacks what is needed */
+	GPREEMPT_ERROR_BUSY = 8         /* the context had work all the time, for 2 s */
 };
 
 /* Makes a stream one that can be stopped. Enabling it again changes the level, unless it is stopped. Waits for the work that
@@ -96,8 +97,8 @@ extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
  * not have room at once, graphs with any of these, work behind other calls that are not over, the legacy stream and other blocking streams.
  * GPREEMPT_LEVEL_BLOCK only. It may be called at any time, also while the stream is stopped. GPREEMPT_ERROR_UNSUPPORTED: the
  * driver has no green contexts (before CUDA 12.5), or the stream is not of the primary context, which that of the CUDA runtime is.
- * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. The first call for it waits
- * for all work of the context, as some calls that take memory do. */
+ * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. It is made
+ * at a moment when the context has no work: as it begins, or while what keeps the GPU busy is stopped. GPREEMPT_ERROR_BUSY: there was none. */
 extern int gpreempt_stream_set_width(struct CUstream_st *stream, int sms) GPREEMPT_WEAK;
 
 struct gpreempt_stream_state {

@@ -297,6 +297,7 @@ PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 PUBLIC int gpreempt_stream_set_width(struct CUstream_st *stream, int sms)
 {
 	enum { PARTITION = 8 }; // SMs, of GPUs of compute capability 9.0 and above
+	static const uint64_t BUSY_NS = 2ull * 1000 * 1000 * 1000;
 	int result, total = 0;
 	CUdevice device;
 	struct enabled *e;
@@ -308,18 +309,23 @@ PUBLIC int gpreempt_stream_set_width(struct CUstream_st *stream, int sms)
 		return GPREEMPT_ERROR_INVALID;
 	if (sms == total)
 		sms--;
-	if (!(e = take(stream, &result)))
-		return result;
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture of the program must not be broken
-	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-	CUresult refused = gp_blp_set_width(e->domain, (uint32_t)(sms / PARTITION * PARTITION));
-	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-	result = !refused                            ? GPREEMPT_SUCCESS :
-		 refused == CUDA_ERROR_NOT_SUPPORTED ? GPREEMPT_ERROR_UNSUPPORTED :
-		 refused == CUDA_ERROR_OUT_OF_MEMORY ? GPREEMPT_ERROR_LIMIT :
-						       GPREEMPT_ERROR_DRIVER;
-	pthread_mutex_unlock(&e->lock);
-	return result;
+	CUresult refused = CUDA_ERROR_NOT_READY;
+	for (uint64_t until = gp_now_ns() + BUSY_NS; refused == CUDA_ERROR_NOT_READY && gp_now_ns() < until;) {
+		if (!(e = take(stream, &result)))
+			return result;
+		int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture of the program must not be broken
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		refused = gp_blp_set_width(e->domain, (uint32_t)(sms / PARTITION * PARTITION));
+		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
+		pthread_mutex_unlock(&e->lock); // what the context does may wait for a restore, which needs it
+		if (refused == CUDA_ERROR_NOT_READY)
+			gp_nap(100 * 1000);
+	}
+	return !refused                            ? GPREEMPT_SUCCESS :
+	       refused == CUDA_ERROR_NOT_SUPPORTED ? GPREEMPT_ERROR_UNSUPPORTED :
+	       refused == CUDA_ERROR_OUT_OF_MEMORY ? GPREEMPT_ERROR_LIMIT :
+	       refused == CUDA_ERROR_NOT_READY     ? GPREEMPT_ERROR_BUSY :
+						     GPREEMPT_ERROR_DRIVER;
 }
 
 PUBLIC int gpreempt_stream_query(struct CUstream_st *stream, struct gpreempt_stream_state *out)

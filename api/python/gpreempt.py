@@ -125,7 +125,7 @@ def run(arguments, priority=None, config=None, log=None, **keywords):
 class Error(RuntimeError):
     """A stream could not be stopped, or let go on. code is enum gpreempt_result of gpreempt.h."""
 
-    OFF, INVALID, NOT_ENABLED, CAPTURING, LIMIT, DRIVER, UNSUPPORTED = range(1, 8)
+    OFF, INVALID, NOT_ENABLED, CAPTURING, LIMIT, DRIVER, UNSUPPORTED, BUSY = range(1, 9)
     _texts = {
         OFF: "block-level preemption is not on in this process, or CUDA not initialised",
         INVALID: "no such stream in the current context",
@@ -134,6 +134,7 @@ class Error(RuntimeError):
         LIMIT: "too many streams are enabled, or memory ran out",
         DRIVER: "the driver refused a call",
         UNSUPPORTED: "the driver lacks what is needed",
+        BUSY: "the context had work all the time, for 2 s",
     }
 
     def __init__(self, function, code):
@@ -214,7 +215,9 @@ def set_priority(stream, priority):
 
 
 def set_width(stream, sms):
-    """Sets on how many of the GPU's SMs a stream goes on while it is stopped; 0: on none."""
+    """Sets on how many of the GPU's SMs a stream goes on while it is stopped; 0: on none.
+
+    A width that the stream did not have before is made at a moment when the context has no work. Error.BUSY: there was none in 2 s."""
     if not sms >= 0:
         raise ValueError(f"sms = {sms}: must not be negative")
     _call("set_width", stream, int(min(sms, 2 ** 31 - 1)))

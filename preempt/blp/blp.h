@@ -115,7 +115,8 @@ void gp_blp_quiesce(struct gp_domain *);
 // Clears a reason. If it was the last one, what was cut goes on, before anything that waits behind it.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
 // Sets how many SMs a domain goes on with while the program has it stopped; 0: none. A multiple of 8. What that takes is made now.
-// CUDA_ERROR_NOT_SUPPORTED: the driver or the context has none. CUDA_ERROR_OUT_OF_MEMORY: too many widths. Or what the driver returns.
+// CUDA_ERROR_NOT_SUPPORTED: the driver or the context has none. CUDA_ERROR_OUT_OF_MEMORY: too many widths. CUDA_ERROR_NOT_READY: that can only be
+// made while the context has no work. Or what the driver returns.
 CUresult gp_blp_set_width(struct gp_domain *, uint32_t sms);
 bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: the domain is never stopped again
 // Resumes all domains; none is stopped again in this process.

@@ -417,8 +417,11 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 			blp_keep_memory(d, leaves);
 			blp_release(d);
 		} else {
-			if (!separate)
+			if (!separate) { // may take a while, and the watcher asks for control
+				pthread_mutex_unlock(&d->control);
 				blp_make_widths(d, context);
+				pthread_mutex_lock(&d->control);
+			}
 			d->leaves = leaves;
 			d->context = context;
 		}

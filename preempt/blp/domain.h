@@ -242,6 +242,7 @@ struct gp_domain {
 	struct gpreempt_record *staged; // pinned, for each stream
 	struct { // narrow.c; under control, but for blind, which is under lock, and what is atomic
 		struct blp_narrow_queue queue[BLP_WIDTHS];
+		_Atomic uint32_t queues; // of these, those that are made
 		struct blp_narrow_queue *_Atomic on; // what the log has runs there while the domain is stopped; NULL: it does not run
 		struct blp_narrow_queue *was; // what ran there has not been seen to have ended
 		_Atomic uint32_t asked;       // SMs that the program leaves it while it is stopped
@@ -598,7 +599,7 @@ bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
 // Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
 // must stay frozen. Asks the driver.
 bool blp_lingers(struct gp_domain *);
-void blp_make_widths(struct gp_domain *, CUcontext); // which is current
+void blp_make_widths(struct gp_domain *, CUcontext); // which is current; without control
 void blp_release_narrow(struct gp_domain *);
 
 // blame.c, in the thread that stops and resumes a GPU's domains

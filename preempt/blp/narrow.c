@@ -29,6 +29,7 @@ enum {
 	MARK_EVERY = 8, // entries
 	RECORDED_NS = 20 * 1000,
 	ALL_OVER_NS = 100 * 1000 * 1000,
+	ASKED_NS = 1000 * 1000,
 	SM_RESOURCE = 1, // CU_DEV_RESOURCE_TYPE_SM
 	GREEN_DEFAULT_STREAM = 1,
 };
@@ -36,7 +37,7 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 bool blp_may_narrow(const struct gp_domain *d)
 {
-	return (gp_settings.spatial || d->narrow.asked) && !d->narrow.refused;
+	return d->narrow.queues && (gp_settings.spatial || d->narrow.asked) && !d->narrow.refused;
 }
 
 uint32_t blp_width(const struct gp_domain *d)
@@ -149,39 +150,40 @@ static void destroy(struct blp_narrow_queue *q)
 // False: there are too many.
 static bool add(struct gp_domain *d, struct blp_narrow_queue made)
 {
-	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS; q++)
-		if (!q->sms) {
-			*q = made;
-			return true;
-		}
-	return false;
+	if (d->narrow.queues == BLP_WIDTHS)
+		return false;
+	d->narrow.queue[d->narrow.queues] = made;
+	d->narrow.queues++;
+	return true;
 }
 
-// Whether all work of a context, which is current, is over. While something is captured the driver refuses, and ends the captures. So none
-// begins until it has answered.
-static bool is_all_over(CUcontext context, CUevent event)
+// Whether all work of a context, which is current, is over by then. While something is captured the driver refuses, and ends the captures. So
+// none begins until it has answered.
+static bool is_all_over(CUcontext context, CUevent event, uint64_t until_ns)
 {
-	if (gp_capturing() || !gp_captures_keep_off())
-		return false;
-	CUresult result = gp_driver.cuCtxRecordEvent(context, event);
-	gp_captures_let_on();
-	if (result)
-		return false;
-	for (uint64_t until = gp_now_ns() + ALL_OVER_NS; (result = blp_query(event)) == CUDA_ERROR_NOT_READY;) {
-		if (gp_now_ns() >= until)
-			break;
+	CUresult result = CUDA_ERROR_NOT_READY;
+	while (gp_capturing() || !gp_captures_keep_off()) {
+		if (gp_now_ns() >= until_ns)
+			return false;
 		gp_nap(RECORDED_NS);
 	}
-	return !result;
+	CUresult refused = gp_driver.cuCtxRecordEvent(context, event);
+	gp_captures_let_on();
+	while (!refused && (result = blp_query(event)) == CUDA_ERROR_NOT_READY && gp_now_ns() < until_ns)
+		gp_nap(RECORDED_NS);
+	return !refused && !result;
 }
 
 // The queues that windows need are made as the domain is made, when the context has had no work. Later, what the driver waits for may wait
 // for the end of a stop, or for a thread that the driver keeps off meanwhile. Where a context has work by then, that goes on narrow in no window.
+// Nobody else acts on the domain yet.
 void blp_make_widths(struct gp_domain *d, CUcontext context)
 {
-	if (!gp_settings.spatial)
+	CUdevice device;
+	if (!gp_settings.spatial || !d->gpu->mps)
 		return;
-	if (!has_functions() || make_events(d) || !is_all_over(context, d->narrow.idle)) {
+	if (!has_functions() || gp_driver.cuCtxGetDevice(&device) || !is_primary(context, device) || make_events(d) ||
+	    !is_all_over(context, d->narrow.idle, gp_now_ns() + ALL_OVER_NS)) {
 		refuse(d);
 		return;
 	}
@@ -198,20 +200,31 @@ void blp_make_widths(struct gp_domain *d, CUcontext context)
 	}
 }
 
-// A queue that the program asks for, in the calling thread, which waits as in any call of the program that makes a green context.
+// A queue that the program asks for, in the calling thread. CUDA_ERROR_NOT_READY: the context has work, for which the driver would wait, and that
+// may wait for what a stop holds back. It is asked twice: the call is counted only where it will not take long, since stops wait for its end.
 static CUresult make_width(struct gp_domain *d, uint32_t sms)
 {
 	struct blp_narrow_queue made = {0};
+	CUevent over;
 	pthread_mutex_lock(&d->control);
 	CUcontext context = d->context;
-	bool there = !context || d->given_up || has(d, sms);
+	bool there = !context || d->given_up || has(d, sms), full = d->narrow.queues == BLP_WIDTHS;
 	pthread_mutex_unlock(&d->control);
-	if (there)
-		return 0;
-	gp_blp_drain(d); // what runs may wait for blocks that a stop holds back
-	gp_blp_loading(true);
-	CUresult result = make_queue(d, context, sms, &made);
-	gp_blp_loading(false);
+	if (there || full)
+		return there ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
+	if (!has_functions())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	CUresult result = gp_driver.cuEventCreate(&over, CU_EVENT_DISABLE_TIMING);
+	if (result)
+		return result;
+	result = CUDA_ERROR_NOT_READY;
+	if (is_all_over(context, over, gp_now_ns() + ASKED_NS)) {
+		gp_blp_loading(true);
+		if (is_all_over(context, over, gp_now_ns() + RECORDED_NS))
+			result = make_queue(d, context, sms, &made);
+		gp_blp_loading(false);
+	}
+	gp_driver.cuEventDestroy(over);
 	if (result)
 		return result;
 	pthread_mutex_lock(&d->control);

@@ -180,6 +180,12 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.hears("taken 30 of 30, busy 1")
 		p.finish()
 	})
+	t.Run("narrow, while work waits for what is logged", func(t *testing.T) {
+		p := start(t)
+		p.say("waited")
+		p.hears("going on 0 narrow 0 busy 8 idle 0 right 1")
+		p.finish()
+	})
 	t.Run("narrow, of kernels that fit at once", func(t *testing.T) {
 		p := start(t)
 		p.say("at once")

@@ -365,6 +365,45 @@ static void widths(void)
 	OK(gpreempt_stream_disable(background));
 }
 
+static void until_done(void *none)
+{
+	(void)none;
+	const volatile uint32_t *at = (const volatile uint32_t *)(uintptr_t)memory; // the simulated driver's device memory
+	for (int i = 0; i < BLOCKS; i++)
+		while (at[i] != *(const volatile uint32_t *)&want)
+			usleep(50);
+}
+
+// Widths are asked for while a stream waits for what is only logged: until the end of a stop that another thread sees to, which has another stream
+// to see to first, or until it has gone on in the width that there is. And while one waits for the program, which is not waited for.
+static void waited(void)
+{
+	uint32_t value = want;
+	OK(gpreempt_stream_enable(background, GPREEMPT_LEVEL_BLOCK));
+	OK(gpreempt_stream_preempt(background, 1));
+	launch_for(1, 100);
+	OK(cuLaunchHostFunc(urgent, until_done, NULL));
+	OK(gpreempt_stream_restore(background, 0));
+	SAY("going on", gpreempt_stream_set_width(background, 16));
+	OK(gpreempt_stream_preempt(background, 1));
+	uint32_t before = want;
+	launch_for(40, 100);
+	while (*(const volatile uint32_t *)(uintptr_t)memory == before) // it goes on only while nothing else is on its way
+		usleep(50);
+	OK(cuLaunchHostFunc(urgent, until_done, NULL));
+	SAY("narrow", gpreempt_stream_set_width(background, 32));
+	OK(gpreempt_stream_restore(background, 1));
+	OK(cuStreamSynchronize(urgent));
+	value = want++;
+	OK(cuLaunchHostFunc(urgent, until_done, NULL));
+	SAY("busy", gpreempt_stream_set_width(background, 64));
+	want = value;
+	OK(cuStreamSynchronize(urgent));
+	SAY("idle", gpreempt_stream_set_width(background, 64));
+	printf("right %d\n", right());
+	OK(gpreempt_stream_disable(background));
+}
+
 static void *feed(void *unused)
 {
 	OK(cuCtxSetCurrent(context));
@@ -678,6 +717,8 @@ int main(int argc, char **argv)
 			kept_from((void (*)(unsigned))dlsym(library, "simcuda_gpu_away"));
 		else if (strcmp(line, "thread away\n") == 0)
 			kept_from((void (*)(unsigned))dlsym(library, "simcuda_answer_late"));
+		else if (strcmp(line, "waited\n") == 0)
+			waited();
 		else if (strcmp(line, "unwatched\n") == 0)
 			unwatched();
 		else if (strcmp(line, "held\n") == 0)
