@@ -74,7 +74,7 @@ bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 		BLP_TRY(cuStreamDestroy, b->stream);
 		b->stream = NULL;
 	}
-	if (!b->stream) { // of a high priority: its channel has nothing of the program ahead, and holds up nothing of d->stream
+	if (!b->stream) { // of a high priority, and not that of d->stream
 		BLP_TRY(cuCtxGetStreamPriorityRange, &least, &greatest);
 		BLP_TRY(cuStreamCreateWithPriority, &b->stream, CU_STREAM_NON_BLOCKING,
 			least - greatest > 2 ? greatest + 1 : greatest);

@@ -290,11 +290,11 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 {
 	int least = 0, greatest = 0;
 
-	// Of the highest priority: a channel that no stream of the program uses.
+	// Of the highest priority: what is submitted there comes first. Which channels streams use is the driver's affair (docs/limits.md).
 	GP_TRY(call, cuCtxGetStreamPriorityRange, &least, &greatest);
 	GP_TRY(call, cuStreamCreateWithPriority, &d->stream, CU_STREAM_NON_BLOCKING, greatest);
 	GP_TRY(call, cuStreamCreateWithPriority, &d->zeros, CU_STREAM_NON_BLOCKING,
-	       least - greatest > 2 ? greatest + 1 : greatest); // not d->stream's channel
+	       least - greatest > 2 ? greatest + 1 : greatest); // behind d->stream
 	reuse(d, context);
 	if (!d->memory)
 		GP_TRY(call, cuMemAlloc, &d->memory, 2 * GPREEMPT_ARENA_BYTES + BLP_SPARES * sizeof *d->image);
