@@ -572,8 +572,8 @@ static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_
 	return d->beside[i].leads ? d->beside[i].stream : s->handle;
 }
 
-// The priority that a stream's launch on a queue is to have of its own; NULL: the queue's. A stream of ours has a higher priority, for a
-// channel that the program's do not share. A kernel of a higher priority that has no room keeps the last blocks of another grid from
+// The priority that a stream's launch on a queue is to have of its own; NULL: the queue's. A stream of ours has a higher priority, so that
+// what is not a kernel comes first there. A kernel of a higher priority that has no room keeps the last blocks of another grid from
 // theirs, that of another client of an MPS server too: if those blocks wait for each other, nobody gets anywhere any more.
 static inline const int *blp_priority_on(const struct gp_domain *d, uint32_t stream, CUstream queue)
 {

@@ -206,13 +206,14 @@ static CUresult make_width(struct gp_domain *d, uint32_t sms)
 {
 	struct blp_narrow_queue made = {0};
 	CUevent over;
+	CUdevice device;
 	pthread_mutex_lock(&d->control);
 	CUcontext context = d->context;
 	bool there = !context || d->given_up || has(d, sms), full = d->narrow.queues == BLP_WIDTHS;
 	pthread_mutex_unlock(&d->control);
 	if (there || full)
 		return there ? 0 : CUDA_ERROR_OUT_OF_MEMORY;
-	if (!has_functions())
+	if (!has_functions() || gp_driver.cuCtxGetDevice(&device) || !is_primary(context, device))
 		return CUDA_ERROR_NOT_SUPPORTED;
 	CUresult result = gp_driver.cuEventCreate(&over, CU_EVENT_DISABLE_TIMING);
 	if (result)
