@@ -129,7 +129,7 @@ static CUresult make_events(struct gp_domain *d)
 static struct blp_narrow_queue *widest(struct gp_domain *d, uint32_t sms)
 {
 	struct blp_narrow_queue *found = NULL;
-	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS && q->sms; q++)
+	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + d->narrow.queues; q++)
 		if (q->sms <= sms && (!found || q->sms > found->sms))
 			found = q;
 	return found;
@@ -157,21 +157,29 @@ static bool add(struct gp_domain *d, struct blp_narrow_queue made)
 	return true;
 }
 
-// Whether all work of a context, which is current, is over by then. While something is captured the driver refuses, and ends the captures. So
-// none begins until it has answered.
+// Records an event behind all that a context has, which is current. While something is captured the driver refuses, and ends the captures. So
+// none begins until it has answered. False: not now.
+static bool record_whole(CUcontext context, CUevent event)
+{
+	if (gp_capturing() || !gp_captures_keep_off())
+		return false;
+	CUresult result = gp_driver.cuCtxRecordEvent(context, event);
+	gp_captures_let_on();
+	return !result;
+}
+
+// Whether all work of a context, which is current, is over by then.
 static bool is_all_over(CUcontext context, CUevent event, uint64_t until_ns)
 {
-	CUresult result = CUDA_ERROR_NOT_READY;
-	while (gp_capturing() || !gp_captures_keep_off()) {
+	CUresult result;
+	while (!record_whole(context, event)) {
 		if (gp_now_ns() >= until_ns)
 			return false;
 		gp_nap(RECORDED_NS);
 	}
-	CUresult refused = gp_driver.cuCtxRecordEvent(context, event);
-	gp_captures_let_on();
-	while (!refused && (result = blp_query(event)) == CUDA_ERROR_NOT_READY && gp_now_ns() < until_ns)
+	while ((result = blp_query(event)) == CUDA_ERROR_NOT_READY && gp_now_ns() < until_ns)
 		gp_nap(RECORDED_NS);
-	return !refused && !result;
+	return !result;
 }
 
 // The queues that windows need are made as the domain is made, when the context has had no work. Later, what the driver waits for may wait
@@ -241,10 +249,8 @@ static CUresult make_width(struct gp_domain *d, uint32_t sms)
 
 void blp_release_narrow(struct gp_domain *d)
 {
-	for (struct blp_narrow_queue *q = d->narrow.queue; q < d->narrow.queue + BLP_WIDTHS; q++) {
-		if (q->sms)
-			destroy(q);
-	}
+	for (uint32_t i = 0; i < d->narrow.queues; i++)
+		destroy(&d->narrow.queue[i]);
 	if (d->narrow.idle)
 		gp_driver.cuEventDestroy(d->narrow.idle);
 	if (d->narrow.end)
@@ -276,11 +282,7 @@ static bool is_idle(struct gp_domain *d)
 		d->narrow.blind = false;
 		bool plain = is_plain(d);
 		pthread_mutex_unlock(&d->lock);
-		// While something is captured the driver refuses, and ends the captures. So none begins until it has answered.
-		if (!plain || gp_capturing() || !gp_captures_keep_off())
-			return false;
-		d->narrow.asking = !gp_driver.cuCtxRecordEvent(d->context, d->narrow.idle);
-		gp_captures_let_on();
+		d->narrow.asking = plain && record_whole(d->context, d->narrow.idle);
 		if (!d->narrow.asking)
 			return false;
 	}
