@@ -157,32 +157,29 @@ var starter = sync.OnceValue(func() chan<- func() {
 })
 
 // startChild starts a process from the thread that never ends.
-func startChild(cmd *exec.Cmd) error {
+func startChild(cmd *exec.Cmd) error { return startOn(cmd, nil) }
+
+// startOn starts a process that runs on some processors from its first instruction on; nil: on ours.
+func startOn(cmd *exec.Cmd, cores *unix.CPUSet) error {
 	started := make(chan error, 1)
-	starter() <- func() { started <- cmd.Start() }
+	starter() <- func() { started <- startHere(cmd, cores) }
 	return <-started
 }
 
-// startOn starts a process that runs on some processors from its first instruction on.
-func startOn(cmd *exec.Cmd, cores *unix.CPUSet) error {
+// startHere starts a process from the calling thread, whose processors it inherits.
+func startHere(cmd *exec.Cmd, cores *unix.CPUSet) error {
 	if cores == nil {
-		return startChild(cmd)
+		return cmd.Start()
 	}
-	started := make(chan error, 1)
-	starter() <- func() { // whose processors it inherits
-		var before unix.CPUSet
-		if err := unix.SchedGetaffinity(0, &before); err != nil {
-			started <- fmt.Errorf("read the processors: %w", err)
-			return
-		}
-		if err := unix.SchedSetaffinity(0, cores); err != nil {
-			started <- fmt.Errorf("choose processors: %w", err)
-			return
-		}
-		err := cmd.Start()
-		started <- errors.Join(err, unix.SchedSetaffinity(0, &before))
+	var before unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return fmt.Errorf("read the processors: %w", err)
 	}
-	return <-started
+	if err := unix.SchedSetaffinity(0, cores); err != nil {
+		return fmt.Errorf("choose processors: %w", err)
+	}
+	err := cmd.Start()
+	return errors.Join(err, unix.SchedSetaffinity(0, &before))
 }
 
 // lastCores are the last of the processors that we may use, so many.

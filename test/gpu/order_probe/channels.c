@@ -65,12 +65,6 @@ static CUresult put_behind(enum behind behind, CUstream stream)
 	}
 }
 
-static void need(CUresult result, const char *what)
-{
-	if (result != CUDA_SUCCESS)
-		give_up("%s: %s", what, error_name(result));
-}
-
 // Microseconds from the call until it was done; below 0: it was late.
 static double takes(unsigned first, unsigned count, enum behind behind, enum way way)
 {

@@ -82,12 +82,6 @@ static CUresult act(enum action action)
 	}
 }
 
-static void need(CUresult result, const char *what)
-{
-	if (result != CUDA_SUCCESS)
-		give_up("%s: %s", what, error_name(result));
-}
-
 static void make(void)
 {
 	for (int i = 0; i < STREAMS; i++)

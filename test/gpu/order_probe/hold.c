@@ -131,3 +131,9 @@ bool guard_clear(void)
 	pthread_mutex_unlock(&lock);
 	return did;
 }
+
+void need(CUresult result, const char *what)
+{
+	if (result != CUDA_SUCCESS)
+		give_up("%s: %s", what, error_name(result));
+}

@@ -23,8 +23,9 @@ unsigned waiters_begun(unsigned of);
 unsigned waiter_sm(unsigned number);                // of one that has begun
 void spinner_launch(CUstream, const int *priority); // priority: of the launch, NULL: the stream's
 unsigned spinner_arrived(void);                     // blocks that have begun
-void guard_set(double ms); // everything ends after so long, also while a call of ours does not return
-bool guard_clear(void);    // whether that came to pass
+void guard_set(double ms);             // everything ends after so long, also while a call of ours does not return
+bool guard_clear(void);                // whether that came to pass
+void need(CUresult, const char *what); // gives up where that was refused
 
 // late.c: a launch that comes when there is no room, in this process or, under MPS, in a second one
 enum priority { LEAST, ABOVE_LEAST, GREATEST, OWN, PRIORITIES }; // OWN: the default stream of a green context
