@@ -5,8 +5,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -131,6 +133,16 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 // driverPath is where programs find the driver, and NVML, which no sanitizer watches.
 func driverPath() string {
 	return filepath.Dir(built("sim/libcuda.so.1")) + ":" + filepath.Join(root, "build", "sim")
+}
+
+// traced is what the simulated driver has written to SIMCUDA_TRACE so far, in whole lines: who reads while others write may see a part of the last one.
+func traced(t *testing.T, trace string) string {
+	t.Helper()
+	text, err := os.ReadFile(trace)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(text[:bytes.LastIndexByte(text, '\n')+1])
 }
 
 // written is what a running process has written.

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -13,13 +12,9 @@ import (
 )
 
 // waited lists when processes had waited for a kernel, in the order in which that was over, from a byte of the driver's trace on.
-func waited(t *testing.T, trace string, from int64) (pids []int) {
+func waited(t *testing.T, trace string, from int) (pids []int) {
 	t.Helper()
-	text, err := os.ReadFile(trace)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(text[from:])) {
+	for line := range strings.Lines(traced(t, trace)[from:]) {
 		var ns uint64
 		var pid, thread int
 		var what, name string
@@ -109,16 +104,13 @@ func TestEqualsAreServedOneAfterTheOther(t *testing.T) {
 			m.joined(second)
 			m.equals(c.equalsUs, first, second)
 			m.until("requests are cut, or not", func() bool { // where the machine is not slow
-				info, err := os.Stat(trace)
-				if err != nil {
-					t.Fatal(err)
-				}
+				from := len(traced(t, trace))
 				for _, p := range []*process{first, second} {
 					p.say("lc %d %d %d %d stream", requests, kernels, kernelUs, gapUs)
 				}
 				first.hear()
 				second.hear()
-				pids := waited(t, trace, info.Size())
+				pids := waited(t, trace, from)
 				of, us := cut(pids, first.pid(), kernels), cut(pids, second.pid(), kernels)
 				t.Logf("of %d requests each, %d and %d were cut", requests, of, us)
 				return min(of, us) >= c.least && max(of, us) <= c.most

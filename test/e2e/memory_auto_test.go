@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -98,11 +97,7 @@ func TestNoQuestionsWhileTheProgramExits(t *testing.T) {
 	p.filled("memory", 10<<20, 1)
 	m.joined(p)
 	questions := func() int {
-		lines, err := os.ReadFile(trace)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Count(string(lines), " begin cuMemGetInfo")
+		return strings.Count(traced(t, trace), " begin cuMemGetInfo")
 	}
 	before := questions()
 	m.until("the agent asks now and then", func() bool { return questions() >= before+3 })
@@ -137,11 +132,8 @@ func TestThreadsThatBeginBeforeTheDriver(t *testing.T) {
 			p := m.startMemory(role)
 			p.filled("memory", 10<<20, 1)
 			p.finish()
-			lines, err := os.ReadFile(trace)
-			if err != nil {
-				t.Fatal(err)
-			}
-			before, after, begun := strings.Cut(string(lines), " end cuInit ")
+			lines := traced(t, trace)
+			before, after, begun := strings.Cut(lines, " end cuInit ")
 			if !begun || !strings.Contains(after, call) {
 				t.Fatalf("no thread tells the driver anything: %s", lines)
 			}

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -150,8 +149,7 @@ func TestOrderOfWhatTheLogForgets(t *testing.T) {
 			var function string
 			p.ask(what+" 1", "%d in %s", &thread, &function)
 			m.until("a thread waits", func() bool {
-				lines, err := os.ReadFile(trace)
-				return err == nil && strings.Contains(string(lines), fmt.Sprintf(" %d begin %s", thread, function))
+				return strings.Contains(traced(t, trace), fmt.Sprintf(" %d begin %s", thread, function))
 			})
 			p.say("it waits")
 			p.hears("right")
@@ -267,8 +265,7 @@ func TestOrderOfALaunchThatWaitedForRoom(t *testing.T) {
 		var function string
 		be.ask(say, "%d in %s", &thread, &function)
 		m.until("a thread waits", func() bool {
-			lines, err := os.ReadFile(trace)
-			return err == nil && strings.Contains(string(lines), fmt.Sprintf(" %d begin %s", thread, function))
+			return strings.Contains(traced(t, trace), fmt.Sprintf(" %d begin %s", thread, function))
 		})
 	}
 	be.say("it waits")
@@ -290,11 +287,7 @@ func TestOrderOfAWaitForAnEventThatIsRecordedAnew(t *testing.T) {
 			// A call into a stopped process waits for twice 10 ms and 200. Then it is noted down.
 			m := newStoppable(t, "[hold]\nmax_ms = 10\n[share]\nmin_be = 0", "SIMCUDA_TRACE="+trace)
 			flags := func() int { // how often a domain's flag was written
-				lines, err := os.ReadFile(trace)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return strings.Count(string(lines), " begin cuStreamWriteValue32")
+				return strings.Count(traced(t, trace), " begin cuStreamWriteValue32")
 			}
 			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
 			be.hears("ready")
