@@ -105,6 +105,7 @@ func TestWindowClosesWhileAFrameIsWaitedFor(t *testing.T) {
 		p.carriesOut("step 0 1")
 		return m.peer(p).Counters.Windows > 0
 	})
+	m.until("that is closed", func() bool { return !m.peer(p).WindowOpen })
 	before := m.peer(p).Counters
 	var began int
 	if p.ask("acquire", "acquiring %d", &began); began != 0 {
