@@ -55,6 +55,17 @@ func mpsPair(name string, l load, blockUs int, target criterion) Case {
 	}}
 }
 
+// manyStreams are more than the driver has hardware channels: with two kernels each, all are taken.
+const manyStreams = 12
+
+// mpsStreamsPair has best-effort kernels of 5 ms on many streams.
+func mpsStreamsPair(name string, l load, blockUs int) Case {
+	rival := work{us: blockUs, blocksPerSM: 2, waves: 5000 / blockUs, streams: manyStreams}
+	return Case{name, "", []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
+		return s.measureMPS(ctx, name, l, rival, criterion{}, sharedContext)
+	}}
+}
+
 // withSpatial lets best-effort work go on beside requests, on the SMs that these leave.
 const (
 	withSpatialNamed = `["gate", "mps", "blp", "spatial"]`

@@ -31,6 +31,7 @@ var allCases = slices.Concat([]Case{
 	mpsPair("mps-1x40us-beside-100us-blocks", single, 100, criterion{}),
 	mpsPair("mps-50x10us-synced-beside-10us-blocks", synced(10, 0), 10, both(p99Times(1.15), shareAtLeast(0.85))),
 	mpsPair("mps-50x10us-synced-beside-100us-blocks", synced(10, 0), 100, shareAtLeast(0.85)),
+	mpsStreamsPair("mps-1x40us-beside-10us-blocks-on-12-streams", single, 10),
 	spatialPair("spatial-16-blocks", 16, 10, p99Times(1.1)),
 	spatialPair("spatial-66-blocks", 66, 10, p99Times(1.1)),
 	spatialPair("spatial-132-blocks", 132, 10, criterion{}),

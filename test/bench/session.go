@@ -91,6 +91,7 @@ type work struct {
 	blocksPerSM int // at a time
 	waves       int // one after another; 0: 1
 	blocks      int // in all, with a part of the SMs; 0: as the two above say
+	streams     int // of best-effort work: two kernels at a time on each; 0: 1, with four
 	sharedBytes int
 	cooperative bool
 }
@@ -298,7 +299,8 @@ func (w *worker) begin(ctx context.Context) error {
 func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	waves := max(w.waves, 1)
 	blocks := w.blocks
-	w.waves, w.blocks = 0, 0 // a block takes as long in the second wave, and beside fewer
+	streams := w.streams
+	w.waves, w.blocks, w.streams = 0, 0, 0 // a block takes as long in the second wave, and beside fewer
 	options := []string{
 		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
 		"--shared", strconv.Itoa(w.sharedBytes),
@@ -322,6 +324,9 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	}
 	if blocks > 0 {
 		options = append(options, "--blocks", strconv.Itoa(blocks))
+	}
+	if streams > 0 {
+		options = append(options, "--streams", strconv.Itoa(streams), "--depth", strconv.Itoa(2*streams))
 	}
 	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
 }

@@ -474,12 +474,17 @@ static void command_be(void)
 	static uint64_t sample_ns[SAMPLES], sample_count[SAMPLES];
 	set_up(CU_CTX_SCHED_AUTO);
 	struct work work = work_from_options();
-	uint64_t depth = number("depth", 4), seconds = number("seconds", 60);
+	uint64_t depth = number("depth", 4), seconds = number("seconds", 60), streams = number("streams", 1);
 	if (depth < 1 || depth > MAX_DEPTH)
 		fail("--depth %llu: 1 to %d", (unsigned long long)depth, MAX_DEPTH);
+	if (streams < 1 || streams > depth)
+		fail("--streams %llu: 1 to the depth of %llu", (unsigned long long)streams, (unsigned long long)depth);
 	CUevent event[MAX_DEPTH];
+	CUstream each[MAX_DEPTH] = {stream};
 	for (uint64_t i = 0; i < depth; i++)
 		CHECK(cuEventCreate(&event[i], CU_EVENT_DISABLE_TIMING));
+	for (uint64_t i = 1; i < streams; i++)
+		CHECK(cuStreamCreate(&each[i], CU_STREAM_NON_BLOCKING));
 
 	await_begin();
 
@@ -487,6 +492,7 @@ static void command_be(void)
 	size_t samples = 0;
 	bool said = false;
 	while (!stopped && monotonic_ns() - start < seconds * 1000000000) {
+		stream = each[launched % streams];
 		launch(&work);
 		CHECK(cuEventRecord(event[launched++ % depth], stream));
 		if (launched < depth)
@@ -502,7 +508,8 @@ static void command_be(void)
 			said = true;
 		}
 	}
-	CHECK(cuStreamSynchronize(stream));
+	for (uint64_t i = 0; i < streams; i++)
+		CHECK(cuStreamSynchronize(each[i]));
 	await_stop();
 
 	printf("{\"times_ns\":[");
