@@ -46,6 +46,7 @@ _Atomic bool blp_loads_lazily;
 void gp_blp_start(void)
 {
 	gp_code_loading = gp_blp_loading;
+	blp_count_channels();
 	gp_blp_started = true;
 }
 
@@ -272,19 +273,6 @@ void blp_release(struct gp_domain *d)
 	free_memory(d->memory, d->image, d->graph_image);
 }
 
-CUresult blp_zero(struct gp_domain *d, CUdeviceptr at, size_t bytes)
-{
-	bool inside = blp_inside;
-	CUresult result = 0;
-
-	blp_inside = true;
-	for (size_t done = 0; done < bytes && !result; done += BLP_ZEROS)
-		result = gp_driver.cuMemcpyAsync(at + done, (CUdeviceptr)(uintptr_t)d->zero,
-						 bytes - done < BLP_ZEROS ? bytes - done : BLP_ZEROS, d->zeros);
-	blp_inside = inside;
-	return result;
-}
-
 // What the driver has to give, in the context, which is current.
 static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 {
@@ -301,23 +289,22 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	if (!d->image) {
 		void *pinned = NULL;
 		GP_TRY(call, cuMemHostAlloc, &pinned,
-		       (BLP_LOG + 2 + BLP_STREAMS) * sizeof *d->image + (1 + BLP_LOG) * sizeof *d->word + BLP_ZEROS,
+		       (BLP_IMAGE + BLP_STREAMS) * sizeof *d->image + BLP_LOG * sizeof *d->ones + BLP_ZEROS,
 		       CU_MEMHOSTALLOC_PORTABLE);
 		d->image = pinned;
 	}
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
-	d->staged = d->image + BLP_LOG + 2;
-	d->word = (uint32_t *)(d->staged + BLP_STREAMS);
-	d->zero = (char *)(d->word + 1 + BLP_LOG);
+	d->staged = d->image + BLP_IMAGE;
+	d->ones = (uint32_t *)(d->staged + BLP_STREAMS);
+	d->zero = (char *)(d->ones + BLP_LOG);
 	memset(d->zero, 0, BLP_ZEROS);
 	*call = "cuMemcpyAsync";
 	CUresult zeroed = blp_zero(d, d->arena, GPREEMPT_ARENA_BYTES + sizeof *d->image);
 	if (zeroed)
 		return zeroed;
-	d->word[0] = 0;
-	for (int i = 1; i <= BLP_LOG; i++)
-		d->word[i] = 1;
+	for (int i = 0; i < BLP_LOG; i++)
+		d->ones[i] = 1;
 	GP_TRY(call, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
 		GP_TRY(call, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);
@@ -383,7 +370,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->before = NULL;
 	d->made = ++number;
 	d->reasons = 0;
-	d->stopped = d->flagged = d->quiet = d->drained = false;
+	d->stopped = d->flagged = d->to_freeze = d->quiet = d->drained = false;
 	d->epoch += d->epoch % 2;
 	d->given_up = 0;
 	d->drains = 0;
@@ -392,8 +379,8 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->error = 0;
 	d->head = d->tail = 0;
 	d->bytes_head = 0;
-	d->oldest_record = d->next_record = 1;
-	d->streams = d->tainted = d->firm = d->recorded = 0;
+	d->oldest_record = d->next_record = BLP_APART;
+	d->streams = d->busy = d->tainted = d->firm = d->recorded = 0;
 	d->passed = false;
 	d->driver_waits = 0;
 	d->postponed = false;

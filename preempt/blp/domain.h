@@ -29,6 +29,9 @@ enum {
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
 	BLP_REGIONS = 8,                                                             // of records, zeroed one at a time
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
+	// The first records of each region are nobody's: the record 0 is the flag, and the others may be frozen with those behind them (blp_put_frozen).
+	BLP_APART = 16,
+	BLP_IMAGE = BLP_LOG + BLP_APART + 2,
 	BLP_GRANULE = 16, // a graph takes a multiple of so many records
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // records that no flag stops: beside.c
@@ -180,6 +183,7 @@ struct gp_domain {
 	pthread_mutex_t control;          // held by who stops or resumes; what follows changes under it
 	_Atomic uint32_t reasons;         // set of enum gp_blp_reason
 	bool stopped, flagged;            // flagged: the flag is set
+	bool to_freeze;                   // records of graphs, once they are zeroed
 	bool quiet, drained;              // quiet: no block runs, late streams apart; drained: what was cut is known
 	uint32_t drains;                  // streams that there were when the stop began
 	struct {
@@ -208,6 +212,7 @@ struct gp_domain {
 	uint64_t bytes_head;
 	_Atomic uint32_t oldest_record, next_record; // launches with records between the two may be in flight
 	_Atomic uint32_t streams;                    // places ever used; stop_blocks reads it without the lock
+	_Atomic uint32_t busy;                       // number of streams with entries
 	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
 	_Atomic uint32_t firm;                       // number of firm streams
 	_Atomic uint32_t recorded; // number of entries with records, and of others while the driver gets them
@@ -224,7 +229,7 @@ struct gp_domain {
 	CUstream zeros;                // of its own for blp_zero: a stop's flag does not wait behind the copies there
 	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
-	uint32_t *word;                      // pinned source of copies: 0, then BLP_LOG times 1
+	uint32_t *ones;                      // pinned: BLP_LOG times 1
 	char *zero;                          // pinned: BLP_ZEROS bytes of 0
 	CUevent done;
 	CUevent order[BLP_LOG]; // of event records that were launched again; made when first needed
@@ -298,9 +303,6 @@ extern _Atomic bool blp_loads_lazily; // the driver loads a kernel's code with i
 extern _Atomic uint32_t blp_specials; // places ever used of streams that have domains of their own
 static inline bool blp_separated(void) { return blp_specials; }
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
-// Zeroes records, on the stream for that. By copies, which wait for no room on an SM: a memset is a kernel with its stream's priority, and
-// would do what blp_priority_on says.
-CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
 void blp_leave(bool pushed);
 struct gp_domain *blp_domain_of(CUcontext, CUstream);
 struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
@@ -548,12 +550,27 @@ bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes 
 void blp_drop_twins(struct gp_domain *);
 void blp_graphs_leave(CUstream); // it is about to be destroyed
 
+// records.c. What is written comes through though all channels of the context are taken. False: the driver refused.
+void blp_count_channels(void);
+bool blp_may_lack_channels(const struct gp_domain *); // half of them may be taken; without a lock
+// Zeroes records, on the stream for that. By copies, which wait for no room on an SM: a memset is a kernel with its stream's priority, and
+// would do what blp_priority_on says.
+CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
+bool blp_set_flag(struct gp_domain *, bool set);
+// Freezes records: their launches begin no further block. The flag was set before, or a queued launch could begin meanwhile. No other record
+// that may be in use is frozen.
+bool blp_freeze(struct gp_domain *, uint32_t first, uint32_t count);
+bool blp_freeze_launches(struct gp_domain *, uint32_t from, uint32_t to); // from one on, up to another
+// Pinned memory has as many records. The image is that of the records that a stop found in flight (gp_domain.first_record).
+bool blp_copy_records(struct gp_domain *, uint32_t first, uint32_t count, struct gpreempt_record *, bool to_device);
+bool blp_copy_image(struct gp_domain *, bool to_device);
+struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
+
 // stop.c, under gp_domain.control
 bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
 void blp_widen(struct gp_domain *);       // stops what runs narrow
 bool blp_unfreeze(struct gp_domain *);    // what was cut may go on where it was. False: the driver refused
 uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave; without a lock
-struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
 
 // relaunch.c, under gp_domain.lock
 bool blp_wanted_stopped(struct gp_domain *);
@@ -577,9 +594,7 @@ static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_
 // theirs, that of another client of an MPS server too: if those blocks wait for each other, nobody gets anywhere any more.
 static inline const int *blp_priority_on(const struct gp_domain *d, uint32_t stream, CUstream queue)
 {
-	bool ours = queue && queue == d->beside[stream].stream;
-	const struct blp_stream *s = &d->stream_of[stream];
-	return ours || (s->thread && queue == s->handle) ? &d->beside[stream].priority : NULL;
+	return queue && queue == d->beside[stream].stream ? &d->beside[stream].priority : NULL;
 }
 
 // narrow.c

@@ -1,4 +1,4 @@
-// ends_test.c - with preempt/blp/ends.c preempt/blp/domain.c
+// ends_test.c - with preempt/blp/ends.c preempt/blp/domain.c preempt/blp/records.c
 //
 // One thread destroys a stream that has a domain of its own, another one the stream's context, on a driver that is made up: what the domain
 // had is given back once, and not when the context is gone. Ends well or says what is wrong.
@@ -19,7 +19,7 @@ _Atomic uint32_t gp_captures;
 void (*gp_code_loading)(bool begins);
 static _Atomic uint32_t stub;
 
-// What neither file has, of domains that launch nothing.
+// What none of these files has, of domains that launch nothing.
 bool gp_may_be_captured(CUstream s) { return false; }
 struct gp_context *gp_find_context(CUcontext handle) { return handle == CONTEXT ? gp_context : NULL; }
 CUcontext gp_whole_context(CUcontext handle) { return handle; }

@@ -148,6 +148,8 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		s->finished = blp_entry_at(d, upto - 1)->ordinal;
 		s->threads_finished = blp_entry_at(d, upto - 1)->threads;
 	}
+	if (s->last > s->done && s->last <= upto)
+		d->busy--;
 	s->done = upto;
 	if (s->done >= s->last) {
 		s->finished = s->entries;
@@ -179,7 +181,11 @@ static bool has_record(const struct blp_entry *e)
 	return e->kind == BLP_GRAPH || (e->kind == BLP_LAUNCH && e->record);
 }
 
-static uint32_t following(uint32_t record) { return record + 1 == BLP_RECORDS ? 1 : record + 1; }
+static uint32_t following(uint32_t record)
+{
+	record = (record + 1) % BLP_RECORDS;
+	return record % BLP_REGION ? record : record + BLP_APART;
+}
 
 void blp_advance(struct gp_domain *d)
 {
@@ -442,7 +448,7 @@ static bool bounded(const struct blp_stream *s, uint64_t entries)
 bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
 	uint64_t entries = s->entries - s->finished;
-	uint32_t records = (d->next_record + (BLP_RECORDS - 1) - d->oldest_record) % (BLP_RECORDS - 1);
+	uint32_t records = (d->next_record + BLP_RECORDS - d->oldest_record) % BLP_RECORDS;
 	return d->head - d->tail < BLP_LOG && records < BLP_LOG && bounded(s, entries) &&
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
@@ -488,7 +494,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 static uint32_t take_record(struct gp_domain *d)
 {
 	uint32_t record = d->next_record;
-	if (record % BLP_REGION == 0 || record == 1) {
+	if (record % BLP_REGION == BLP_APART) {
 		uint32_t region = record / BLP_REGION, retired = (region + BLP_REGIONS - 2) % BLP_REGIONS;
 		uint64_t skip = retired == 0; // the flag
 		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
@@ -559,6 +565,8 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	}
 	if (kind == BLP_LAUNCH && !(e->record = take_record(d)))
 		d->recorded--; // given up
+	if (s->last <= s->done)
+		d->busy++;
 	s->last = ++d->head;
 	return e;
 }
@@ -578,6 +586,8 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 			s->last = at;
 			break;
 		}
+	if (s->last <= s->done)
+		d->busy--;
 }
 
 void blp_appended(struct gp_domain *d, struct blp_stream *s)

@@ -20,52 +20,22 @@ static const uint64_t AWAKE_NS = 2 * 1000 * 1000;    // a sleeping thread notice
 static const uint64_t NARROW_NS = 30 * 1000;         // between two looks at what goes on in a part of the SMs
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
 
-static bool set_flag(struct gp_domain *d, uint32_t value)
-{
-	// A write does not queue behind the program's copies; a copy does.
-	if (gp_driver.cuStreamWriteValue32 && !gp_driver.cuStreamWriteValue32(d->stream, d->arena, value, 0))
-		return true;
-	BLP_TRY(cuMemcpyHtoDAsync, d->arena, &d->word[value], sizeof *d->word, d->stream);
-	return true;
-}
-
-// Freezes records: their launches begin no further block. The flag was set before, or a queued launch could begin meanwhile.
-static bool freeze(struct gp_domain *d, uint32_t first, uint32_t count)
-{
-	_Static_assert(GPREEMPT_FROZEN == 1, "what d->word holds");
-	struct gp_copy_2d copy = {
-		.from = {.memory_type = CU_MEMORYTYPE_HOST, .host = &d->word[1], .pitch = sizeof *d->word},
-		.to = {.memory_type = CU_MEMORYTYPE_DEVICE, .pitch = sizeof(struct gpreempt_record)},
-		.width_bytes = sizeof *d->word,
-	};
-
-	for (uint32_t rows; count; first += rows, count -= rows) {
-		rows = count < BLP_LOG ? count : BLP_LOG;
-		copy.to.device =
-			d->arena + first * sizeof(struct gpreempt_record) + offsetof(struct gpreempt_record, state);
-		copy.height = rows;
-		BLP_TRY(cuMemcpy2DAsync, &copy, d->stream);
-	}
-	return true;
-}
-
-// Freezes the records from one on, up to another.
-static bool freeze_launches(struct gp_domain *d, uint32_t from, uint32_t to)
-{
-	if (to < from)
-		return freeze(d, from, BLP_RECORDS - from) && freeze(d, 1, to - 1);
-	return freeze(d, from, to - from);
-}
-
-// d->lock is held.
+// d->lock is held. A graph whose records are still being zeroed has not begun. Where a wait for that might lack a channel, it is frozen later.
 static bool freeze_graphs(struct gp_domain *d)
 {
+	d->to_freeze = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		if (e->kind != BLP_GRAPH || !e->driven || e->complete || at < d->stream_of[e->stream].done)
 			continue;
-		BLP_TRY(cuStreamWaitEvent, d->stream, e->twin->zeroed, 0); // a copy, which waits for no kernel of ours
-		if (!freeze(d, e->twin->first, e->twin->count))
+		CUresult zeroed = blp_query(e->twin->zeroed); // a copy, which waits for no kernel of ours
+		if (zeroed == CUDA_ERROR_NOT_READY && blp_may_lack_channels(d)) {
+			d->to_freeze = true;
+			continue;
+		}
+		if (zeroed)
+			BLP_TRY(cuStreamWaitEvent, d->stream, e->twin->zeroed, 0);
+		if (!blp_freeze(d, e->twin->first, e->twin->count))
 			return false;
 	}
 	return true;
@@ -163,8 +133,8 @@ static void stop_the_rest(struct gp_domain *d, uint32_t from)
 	if (!may_cut(d))
 		return;
 	if (d->recorded && !d->flagged)
-		d->flagged = set_flag(d, 1);
-	if (!d->flagged || !freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
+		d->flagged = blp_set_flag(d, true);
+	if (!d->flagged || !blp_freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
 		return;
 	d->flagged_ns = d->counted_ns = gp_now_ns();
 	gp_count(&d->gpu->stops.stops, 1);
@@ -182,8 +152,8 @@ static void stop_blocks(struct gp_domain *d)
 	// Without the lock, since a launch may hold it: an entry is in the log before the driver has its launch.
 	if (d->recorded && !d->firm && !blp_is_held_up(d)) { // a stream became firm before the epoch was odd, or not at all
 		uint32_t next = d->next_record;
-		d->flagged = set_flag(d, 1);
-		if (d->flagged && freeze_launches(d, first, next))
+		d->flagged = blp_set_flag(d, true);
+		if (d->flagged && blp_freeze_launches(d, first, next))
 			frozen = next;
 	}
 	pthread_mutex_lock(&d->lock);
@@ -192,33 +162,6 @@ static void stop_blocks(struct gp_domain *d)
 		stop_the_rest(d, frozen);
 	pthread_mutex_unlock(&d->lock);
 	blp_leave(pushed);
-}
-
-// d->image holds the records from the first on. Record 0 is the flag and is left out.
-static uint32_t place_in_image(uint32_t record, uint32_t first)
-{
-	return record >= first ? record - first : record - 1 + BLP_RECORDS - first;
-}
-
-static bool copy_piece(struct gp_domain *d, uint32_t from, uint32_t count, struct gpreempt_record *at, bool to_device)
-{
-	CUdeviceptr device = d->arena + from * sizeof *at;
-	if (to_device)
-		BLP_TRY(cuMemcpyHtoDAsync, device, at, count * sizeof *at, d->stream);
-	else
-		BLP_TRY(cuMemcpyDtoHAsync, at, device, count * sizeof *at, d->stream);
-	return true;
-}
-
-static bool copy_records(struct gp_domain *d, bool to_device)
-{
-	uint32_t first = d->first_record, last = d->last_record;
-	if (!first)
-		return true;
-	if (last >= first)
-		return copy_piece(d, first, last - first + 1, d->image, to_device);
-	return copy_piece(d, first, BLP_RECORDS - first, d->image, to_device) &&
-	       (!last || copy_piece(d, 1, last, d->image + (BLP_RECORDS - first), to_device));
 }
 
 // Copies the records of graphs that were in flight; to the device only those of graphs that were cut.
@@ -230,11 +173,8 @@ static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 		    at < d->stream_of[e->stream].done)
 			continue;
 		const struct blp_twin *t = e->twin;
-		CUdeviceptr records = d->arena + t->first * sizeof *t->image;
-		if (to_device)
-			BLP_TRY(cuMemcpyHtoDAsync, records, t->image, t->count * sizeof *t->image, d->stream);
-		else
-			BLP_TRY(cuMemcpyDtoHAsync, t->image, records, t->count * sizeof *t->image, d->stream);
+		if (!blp_copy_records(d, t->first, t->count, t->image, to_device))
+			return false;
 		*any = true;
 	}
 	return true;
@@ -245,11 +185,6 @@ static bool settle(struct gp_domain *d)
 	BLP_TRY(cuEventRecord, d->done, d->stream);
 	BLP_TRY(cuEventSynchronize, d->done);
 	return true;
-}
-
-struct gpreempt_record *blp_record_of(struct gp_domain *d, const struct blp_entry *e)
-{
-	return &d->image[place_in_image(e->record, d->first_record)];
 }
 
 // Whether an event's record or a wait comes behind an entry that is driven again; again has the streams of those so far.
@@ -403,6 +338,20 @@ static uint64_t drained(struct gp_domain *d, const struct blp_stream *s, uint64_
 	return most;
 }
 
+// The graphs whose records were being zeroed.
+static bool freeze_the_rest(struct gp_domain *d)
+{
+	bool frozen = true;
+	for (uint64_t since = gp_now_ns(); d->to_freeze && frozen && !d->given_up;) {
+		nap(gp_now_ns() - since);
+		pthread_mutex_lock(&d->lock);
+		blp_give_way(d);
+		frozen = freeze_graphs(d);
+		pthread_mutex_unlock(&d->lock);
+	}
+	return frozen && !d->given_up;
+}
+
 // Waits until everything queued has ended, or is late. Launches that have not begun end without running. False: the driver
 // refused.
 static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
@@ -410,7 +359,7 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 	uint64_t asked = gp_now_ns();
 	struct patience patience = {.looked_ns = asked};
 
-	if (!d->flagged || d->quiet || d->given_up)
+	if (!d->flagged || d->quiet || d->given_up || !freeze_the_rest(d))
 		return !d->given_up;
 	for (uint32_t i = 0; i < d->drains; i++) {
 		d->late[i] = false;
@@ -443,7 +392,7 @@ static bool read_records(struct gp_domain *d)
 	d->ranged = d->head;
 	pthread_mutex_unlock(&d->lock);
 	bool any = d->first_record != 0;
-	return copy_records(d, false) && copy_graphs(d, false, &any) && (!any || settle(d));
+	return blp_copy_image(d, false) && copy_graphs(d, false, &any) && (!any || settle(d));
 }
 
 // Sees to late streams. False: the driver refused.
@@ -476,7 +425,7 @@ bool blp_drained(struct gp_domain *d)
 bool blp_unfreeze(struct gp_domain *d)
 {
 	bool any = false;
-	return copy_records(d, true) && copy_graphs(d, true, &any) && set_flag(d, 0) && settle(d);
+	return blp_copy_image(d, true) && copy_graphs(d, true, &any) && blp_set_flag(d, false) && settle(d);
 }
 
 void blp_widen(struct gp_domain *d)
@@ -532,7 +481,7 @@ static void finish(struct gp_domain *d)
 			continue;
 		}
 		if (d->given_up) {
-			set_flag(d, 0);
+			blp_set_flag(d, false);
 			if (blp_keep_narrow(d)) // what is left there is ahead of what the streams get
 				for (uint32_t i = 0; i < d->streams; i++)
 					if (blp_pending(&d->stream_of[i]))

@@ -58,16 +58,6 @@ static struct blp_stream *left_over(struct gp_domain *d)
 	return NULL;
 }
 
-// The priority is one above the least: these streams then share hardware channels among themselves only. In a channel of the
-// program's streams, work that waits for the CPU would hold them back.
-static CUresult create(CUstream *handle)
-{
-	int least = 0, greatest = 0;
-	if (gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest))
-		least = greatest = 0;
-	return gp_driver.cuStreamCreateWithPriority(handle, 0, least > greatest ? least - 1 : least);
-}
-
 struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 {
 	CUstream handle;
@@ -85,7 +75,8 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 		return NULL;
 	int mode = gp_relax_captures();
 	struct blp_stream *s = left_over(d);
-	if (!s && !create(&handle) && !(s = blp_find_stream(d, handle, true)))
+	if (!s && !gp_driver.cuStreamCreateWithPriority(&handle, 0, BLP_DEFAULT_PRIORITY) &&
+	    !(s = blp_find_stream(d, handle, true)))
 		gp_driver.cuStreamDestroy(handle);
 	if (s) {
 		s->thread = BLP_THREAD_LIVES;

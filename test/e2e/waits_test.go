@@ -110,17 +110,21 @@ func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 	}
 }
 
-// A launch of a graph that has not begun, since what is ahead of it in its hardware channel waits for the program, and the
-// program waits for the stop to end: it is launched again in another way, once.
-func TestGraphsBehindWhatWaitsForTheProgramGoOn(t *testing.T) {
+// A launch that has not begun, since all hardware channels are taken by what waits for the program, and the program waits for the stop to end. The
+// stop reaches the GPU all the same. Such a launch of a graph is launched again in another way, once.
+func TestStopsComeThroughWhereAllChannelsAreTaken(t *testing.T) {
 	t.Parallel()
-	m, be, end := startWaits(t, "CUDA_DEVICE_MAX_CONNECTIONS=1")
-	m.runStopped(be, 60, "behind sim_lamport 132 256 10")
-	if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {
-		t.Errorf("%+v", *blp)
+	for _, connections := range []int{1, 8} {
+		t.Run(fmt.Sprint(connections), func(t *testing.T) {
+			m, be, end := startWaits(t, fmt.Sprintf("CUDA_DEVICE_MAX_CONNECTIONS=%d", connections))
+			m.runStopped(be, 60, "behind sim_lamport 132 256 10")
+			if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {
+				t.Errorf("%+v", *blp)
+			}
+			end()
+			be.finish()
+		})
 	}
-	end()
-	be.finish()
 }
 
 // A graph of which a stop waits in vain for a kernel that takes long, and that waits for nobody: the kernels behind are launched

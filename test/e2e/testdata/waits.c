@@ -80,16 +80,19 @@ static void in_graph(handle kernel, unsigned blocks, unsigned threads, int us, i
 	OK(cuGraphDestroy(graph));
 }
 
-// Launches of a graph, every second one behind another stream in the same hardware channel (CUDA_DEVICE_MAX_CONNECTIONS=1) that
-// waits for the program, which meanwhile waits for a stop to end. Returns how many were made.
+// Launches of a kernel, alone and as a graph, every second one while all hardware channels are taken by streams that wait for the program, which
+// meanwhile waits for a stop to end. Returns how many were made.
 static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream, handle other)
 {
 	static _Atomic uint32_t *said;
-	static handle waits;
+	static handle waits[32];
+	const char *connections = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	int channels = connections ? atoi(connections) : 8;
 	handle graph, instance;
 	if (!said) {
 		OK(cuMemHostAlloc((void **)&said, 8, 0));
-		OK(cuStreamCreate(&waits, NON_BLOCKING));
+		for (int c = 0; c < channels; c++)
+			OK(cuStreamCreate(&waits[c], NON_BLOCKING));
 	}
 	OK(cuStreamBeginCapture_v2(stream, 2)); // relaxed
 	launch(kernel, blocks, threads, stream);
@@ -100,8 +103,12 @@ static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, 
 		OK(cuStreamSynchronize(stream));
 		other_work(other, 300);
 		*said = 0;
-		OK(cuStreamWaitValue32_v2(waits, (ptr)(uintptr_t)said, 1, 0)); // at least
-		OK(cuGraphLaunch(instance, stream));
+		for (int c = 0; c < channels; c++)
+			OK(cuStreamWaitValue32_v2(waits[c], (ptr)(uintptr_t)said, 1, 0)); // at least
+		if (i % 4)
+			launch(kernel, blocks, threads, stream);
+		else
+			OK(cuGraphLaunch(instance, stream));
 		OK(cuMemcpyDtoHAsync_v2((void *)(said + 1), elsewhere, 4,
 					other)); // returns when what is ahead of it on that stream is over, and no stop
 		*said = 1;

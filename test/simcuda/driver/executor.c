@@ -23,6 +23,7 @@ static void leave_channel(struct pass *p, struct CUstream_st *s)
 	h->head = h->head->channel_next;
 	if (!h->head)
 		h->tail = NULL;
+	s->in_channel--;
 	p->fetched = true;
 }
 
@@ -340,7 +341,7 @@ static struct publication outlook(const struct pass *p)
 	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
 	for (struct CUstream_st *s = p->c->streams; s; s = s->next)
 		unblock(s);
-	for (int i = 0; i < PRIORITIES * MOST_CONNECTIONS; i++) {
+	for (int i = 0; i < MOST_CONNECTIONS; i++) {
 		const struct op *o = p->c->channel[i].head;
 		while (o && !o->blocked)
 			o = o->channel_next;

@@ -27,6 +27,6 @@ DUAL(cuStreamSetAttribute, _ptsz, (CUstream s, int attribute, const void *value)
 		return r;
 	r = stream_resolve(c, s, &st);
 	if (r == CUDA_SUCCESS)
-		st->priority = *(const int *)value; // it stays on its channel
+		st->priority = *(const int *)value;
 	return leave(r);
 }

@@ -37,14 +37,24 @@ static void add_dependency(struct op *o, struct op *on)
 
 // ---- channels: the streams of a context share them
 
-// The channel that a new stream is put on.
-static int pick_channel(struct CUctx_st *c, int priority)
+// The channel for a stream that has nothing in one: an empty one, or else the next. Its priority does not matter: so it is on an H100 (order-probe).
+static int pick_channel(struct CUctx_st *c)
 {
-	int class = priority < 0 ? -priority % PRIORITIES : 0;
-	return class * MOST_CONNECTIONS + (int)(c->streams_of[class]++ % (unsigned)sim_connections());
+	int connections = sim_connections();
+	for (int i = 0; i < connections; i++) {
+		int at = (c->next_channel + i) % connections;
+		if (!c->channel[at].head) {
+			c->next_channel = at;
+			break;
+		}
+	}
+	int picked = c->next_channel % connections;
+	c->next_channel = picked + 1;
+	return picked;
 }
 
-// Operations that go through the stream's channel. Copies have engines of their own; host functions and records need none.
+// Operations that go through a channel of the compute engine. Copies have engines of their own, but for small ones to the device; host
+// functions and records need none.
 static bool through_channel(const struct op *o)
 {
 	switch (o->work.kind) {
@@ -53,12 +63,15 @@ static bool through_channel(const struct op *o)
 	case OP_MEMSET:
 	case OP_WAIT_VALUE:
 	case OP_WRITE_VALUE: return true;
+	case OP_COPY: return o->work.inlined;
 	default: return false;
 	}
 }
 
 static void enter_channel(struct CUstream_st *s, struct op *o)
 {
+	if (!s->in_channel++)
+		s->channel = pick_channel(s->ctx);
 	struct channel *h = channel_of(s);
 	if (h->tail)
 		h->tail->channel_next = o;
@@ -194,7 +207,6 @@ struct CUstream_st *stream_new(struct CUctx_st *c, unsigned flags, int priority)
 	s->ctx = c;
 	s->flags = flags;
 	s->priority = priority;
-	s->channel = pick_channel(c, priority);
 	s->id = next_id++;
 	s->next = c->streams;
 	c->streams = s;

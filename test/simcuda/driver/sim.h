@@ -125,7 +125,7 @@ struct machine {
 	uint32_t gpfifo_class, compute_class;
 	uint32_t compute_engine;
 	uint32_t copy_engine[3];
-	int connections; // channels of a compute TSG, which the streams of one priority share
+	int connections; // channels of a compute TSG, which its streams share
 };
 extern const struct machine machine;
 int machine_attribute(int device, int attribute, int *value); // 0, or -1 if unknown
@@ -391,6 +391,7 @@ struct work { // what an operation does; also a graph node
 	uint32_t value, flags;     // memset pattern, wait or write value
 	int width;                 // memset
 	bool host;                 // copy: it goes over the bus
+	bool inlined;              // copy: through a channel of the compute engine
 	bool from_device;          // copy: its direction, if it goes over the bus
 	bool known_dst, known_src; // copy: the driver knew these as its memory when the copy was submitted
 	void (*callback)(void *);
@@ -429,7 +430,8 @@ struct CUstream_st {
 	struct CUstream_st *next; // in its context
 	uint64_t id;
 	unsigned flags; // 1 = non-blocking
-	int priority, channel;
+	int priority;
+	int channel, in_channel;     // how many of its operations are in one, and in which
 	struct CUgreenCtx_st *green; // NULL: the stream has all SMs
 	struct sm_set sms;
 	bool detached; // its green context was destroyed
@@ -470,8 +472,8 @@ struct CUctx_st {
 	struct CUstream_st *streams, *legacy;
 	struct CUstream_st *recorder; // of context_mark; NULL: none was asked for
 	struct CUstream_st *gate;     // of context_await; NULL: none was asked for
-	struct channel channel[PRIORITIES * MOST_CONNECTIONS];
-	unsigned streams_of[PRIORITIES]; // how many streams have been put on channels, by priority
+	struct channel channel[MOST_CONNECTIONS];
+	int next_channel; // where an empty one is looked for
 	uint64_t next_number;
 	bool locked; // a call keeps all submissions of the context waiting (calls.c)
 	struct rm_context *rm;

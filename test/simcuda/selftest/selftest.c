@@ -49,6 +49,19 @@ int cuMemFree_v2(ptr);
 int cuMemHostAlloc(void **, size_t, unsigned);
 int cuMemcpyHtoDAsync_v2(ptr, const void *, size_t, handle);
 int cuMemcpyDtoH_v2(void *, ptr, size_t);
+int cuMemcpyDtoHAsync_v2(void *, ptr, size_t, handle);
+struct copy_2d { // CUDA_MEMCPY2D
+	struct {
+		size_t x, y;
+		int type;
+		void *host;
+		ptr device;
+		void *array;
+		size_t pitch;
+	} from, to;
+	size_t width, rows;
+};
+int cuMemcpy2DAsync_v2(const struct copy_2d *, handle);
 int cuMemsetD32_v2(ptr, unsigned, size_t);
 int cuModuleLoadData(handle *, const void *);
 int cuModuleGetFunction(handle *, handle, const char *);
@@ -843,22 +856,56 @@ static bool passes(handle s) { return ends(s, 30000000); }
 
 static bool blocked(handle s) { return !ends(s, 50000); }
 
+// Whether what the stream has so far ends.
+static bool comes(handle s)
+{
+	for (uint64_t give_up = now_us() + 50000; now_us() < give_up;)
+		if (cuStreamQuery(s) == 0)
+			return true;
+	return false;
+}
+
+static handle new_stream(void)
+{
+	handle s;
+	OK(cuStreamCreate(&s, 1));
+	return s;
+}
+
+// So many rows of four bytes from the host, with nothing between them there.
+static void copy_rows(ptr to, uint32_t *from, size_t rows, handle s)
+{
+	struct copy_2d copy = {.from = {.type = 1, .host = from, .pitch = 4},
+			       .to = {.type = 2, .device = to, .pitch = 8},
+			       .width = 4,
+			       .rows = rows};
+	OK(cuMemcpy2DAsync_v2(&copy, s));
+}
+
 static void connections(int n)
 {
-	uint32_t *word = host_words();
+	enum { BULK = 32 << 10 };
+	uint32_t *word = host_words(), *bulk;
 	handle s[33], high, graph, exec;
+	ptr memory;
 	for (int i = 0; i < 33; i++)
-		OK(cuStreamCreate(&s[i], 1));
+		s[i] = new_stream();
 	OK(cuStreamCreateWithPriority(&high, 1, -5));
-	// a stream that waits for a value keeps those that share its channel from being fetched, and no other
+	OK(cuMemAlloc_v2(&memory, BULK));
+	OK(cuMemHostAlloc((void **)&bulk, BULK, 0));
+	// a stream that waits for a value keeps others from being fetched where there is one channel, and else none
 	waits_for(word, s[0]);
 	for (int i = 1; i < 33; i++)
-		CHECK(i % n != 0 ? passes(s[i]) : blocked(s[i]));
-	CHECK(passes(high));
+		CHECK(n > 1 ? passes(s[i]) : blocked(s[i]));
+	CHECK(n > 1 ? passes(high) : blocked(high));
 	atomic_store((_Atomic uint32_t *)word, 1);
 	OK(cuCtxSynchronize());
-	// so does a kernel that waits for the one before it in its stream; a kernel that runs does not
-	spin(s[0], 100000);
+	// a kernel that runs has no channel; kernels that wait for those before them on their streams have one each
+	for (int i = 0; i < n; i++)
+		spin(s[i], 400000);
+	CHECK(passes(s[n]));
+	for (int i = 1; i < n; i++)
+		spin(s[i], 10);
 	CHECK(passes(s[n]));
 	spin(s[0], 10);
 	TIMED(blocked(s[n]));
@@ -872,11 +919,22 @@ static void connections(int n)
 	OK(cuGraphLaunch(exec, s[0]));
 	CHECK(passes(s[n]));
 	OK(cuCtxSynchronize());
-	// as many as there are channels stop every stream of their priority
+	// as many as there are channels stop every stream, whatever its priority, but for what copy engines do
 	*word = 0;
 	for (int i = 0; i < n; i++)
 		waits_for(word, s[i]);
-	CHECK(blocked(s[n]) && blocked(NULL) && passes(high));
+	CHECK(blocked(s[n]) && blocked(NULL) && blocked(high));
+	handle one = new_stream(), few = new_stream(), large = new_stream(), rows = new_stream(), back = new_stream();
+	OK(cuMemcpyHtoDAsync_v2(memory, bulk, 4, one));
+	CHECK(!comes(one));
+	copy_rows(memory, bulk, 63, few);
+	CHECK(!comes(few));
+	OK(cuMemcpyHtoDAsync_v2(memory, bulk, BULK, large));
+	OK(cuStreamSynchronize(large));
+	copy_rows(memory, bulk, 64, rows);
+	OK(cuStreamSynchronize(rows));
+	OK(cuMemcpyDtoHAsync_v2(bulk, memory, 4, back));
+	OK(cuStreamSynchronize(back));
 	atomic_store((_Atomic uint32_t *)word, 1);
 	OK(cuCtxSynchronize());
 }
