@@ -51,7 +51,8 @@ gp_hint_fn gp_hint;
 void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies);
 // Carries hints out. Returns when a source was switched off: which, and for how many nanoseconds.
 uint64_t gp_hint_run(uint32_t *source);
-void gp_hint_work(struct gp_context *, const struct gp_operation *); // before the first work after idle, or awaited work
+// Before the first work after idle, or awaited work. Returns since when a hint has awaited it; 0: none has.
+uint64_t gp_hint_work(struct gp_context *, const struct gp_operation *);
 void gp_hint_pinned(void);
 void gp_hint_closed(struct gp_context *, uint64_t now);
 

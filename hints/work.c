@@ -5,11 +5,11 @@
 struct gp_arrivals gp_arrivals;
 _Atomic uint64_t gp_last_arrival_ns;
 
-void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
+uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 {
 	const bool hints = gp_settings.hints, spatial = c->gpu->going_on;
 	if (!hints && !spatial)
-		return;
+		return 0;
 	uint64_t now = gp_now_ns();
 	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH, copies = !c->open && s->work == GP_COPY;
 	uint64_t awaited =
@@ -25,7 +25,7 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 	if (copied && spatial)
 		gp_window_follow(c, s);
 	if (!hints)
-		return;
+		return 0;
 	if (awaited) {
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
@@ -40,7 +40,7 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		a->at_ns = now;
 	}
 	if (!slot)
-		return;
+		return awaited;
 	struct gp_hint_counters *counters = &slot->hint[GP_HINT_COPY];
 	if (hint) {
 		gp_count(&counters->given, 1);
@@ -52,6 +52,7 @@ void gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		uint64_t most = gp_switch_ns(c->gpu);
 		gp_count(&counters->saved_ns, waited < most ? waited : most);
 	}
+	return awaited;
 }
 
 // A program that pins memory after idle is about to copy.

@@ -86,11 +86,12 @@ static void prepare(struct gp_operation *o)
 	o->sequence = o->place->settled + 1;
 	o->place->submitted++;
 	c->activity++;
+	uint64_t awaited = 0;
 	if (!c->open || c->hint.awaited_ns || c->copied_ns)
-		gp_hint_work(c, o);
+		awaited = gp_hint_work(c, o);
 	uint64_t idle_since = c->idle_since_ns;
 	if (idle_since)
-		gp_end_gap(c, idle_since);
+		gp_end_gap(c, idle_since, awaited);
 	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window only when
 	// the work is on its way, since that takes longer than the launch. A call that blocks comes back too late for that.
 	if (!c->open && (o->wakes = gp_window_open(c, o)) && o->blocking) {

@@ -10,7 +10,8 @@ uint32_t gp_window_open(struct gp_context *, const struct gp_operation *first);
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
 void gp_window_drop(struct gp_context *);
 void gp_window_follow(struct gp_context *, const struct gp_operation *); // it follows a copy that opened the window
-void gp_end_gap(struct gp_context *, uint64_t idle_since_ns); // work is submitted to a context that was seen idle
+// Work is submitted to a context that was seen idle. awaited_since_ns: since when a hint awaited it; 0: none did.
+void gp_end_gap(struct gp_context *, uint64_t idle_since_ns, uint64_t awaited_since_ns);
 // One look of the watcher at an open window, under query_lock: nanoseconds to the next, 0: it is closed.
 uint64_t gp_window_watch(struct gp_context *, uint64_t now);
 // While it is on, this process's window on the GPU is not published: lower levels run. May be on several times.

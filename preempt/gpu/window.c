@@ -406,14 +406,17 @@ static void note_gap(struct gp_context *c, uint64_t gap_ns)
 
 // It is counted before the mark goes, so that who finds the context busy finds no gap that is still to be counted. Of threads that come at
 // once, the one counts it that takes the mark away.
-void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns)
+void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns, uint64_t awaited_since_ns)
 {
-	uint64_t gap = gp_now_ns() - idle_since_ns;
+	uint64_t gap = gp_now_ns() - idle_since_ns, unawaited = gap;
+	// Since then a hint has kept the GPU for this work. A window that had closed before cost it nothing.
+	if (awaited_since_ns)
+		unawaited = awaited_since_ns > idle_since_ns ? awaited_since_ns - idle_since_ns : 0;
 
 	c->gaps_ns += gap;
 	if (__atomic_compare_exchange_n((uint64_t *)&c->idle_since_ns, &idle_since_ns, 0, false, __ATOMIC_SEQ_CST,
 					__ATOMIC_SEQ_CST)) {
-		note_gap(c, gap);
+		note_gap(c, unawaited);
 	} else {
 		c->gaps_ns -= gap;
 		c->idle_since_ns = 0; // another mark was set since: it too is before this work

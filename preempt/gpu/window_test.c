@@ -197,7 +197,7 @@ static void submit(struct gp_context *c, uint64_t idle_ns)
 {
 	c->activity++;
 	c->idle_since_ns = gp_now_ns() - idle_ns;
-	gp_end_gap(c, c->idle_since_ns);
+	gp_end_gap(c, c->idle_since_ns, 0);
 	CHECK(!c->idle_since_ns);
 }
 
@@ -227,13 +227,13 @@ static void work(struct gp_context *c, struct gp_context *second, const struct g
 	gp_window_open(c, first);
 	before = c->gaps_ns;
 	uint64_t mark = c->idle_since_ns = gp_now_ns() - 3 * MS;
-	gp_end_gap(c, mark);
+	gp_end_gap(c, mark, 0);
 	gaps = c->gaps_ns - before;
 	CHECK(gaps >= 3 * MS);
-	gp_end_gap(c, mark);
+	gp_end_gap(c, mark, 0);
 	CHECK(c->gaps_ns - before == gaps && !c->idle_since_ns);
 	c->idle_since_ns = mark + 1;
-	gp_end_gap(c, mark);
+	gp_end_gap(c, mark, 0);
 	CHECK(c->gaps_ns - before == gaps && !c->idle_since_ns);
 	finishes(c, line->window_opened_ns, lasted);
 	CHECK(busy_closed == lasted - gaps && judged_closed);
@@ -608,6 +608,48 @@ static void mend(void)
 	munmap(view, sizeof *view);
 }
 
+// A window waits for work that hints announce until these take the GPU, and no longer: so long after idle, of gaps of so many us.
+static uint64_t waits_for_hinted(uint64_t gap_us, uint64_t taken_us)
+{
+	struct gp_gpu *g = &gp_gpu[1];
+	struct gp_context *c = &gp_context[3];
+	struct gp_view *view = map(0);
+	enum { US = 1000, GAPS = 40 };
+
+	g->segment = &view->segment;
+	g->lower_peers = 1;
+	gp_settings.grace_min_ns = 20 * US;
+	gp_settings.grace_max_ns = gp_settings.grace_equals_ns = 500 * US;
+	c->gpu = g;
+	c->handle = (CUcontext)c;
+	memset((void *)c->gaps, 0, sizeof c->gaps);
+	for (int i = 0; i < 32; i++)
+		gp_switch_seen(g, 190 * US, 190 * US);
+	for (int i = 0; i < GAPS; i++) {
+		uint64_t idle_since = gp_now_ns() - gap_us * US, before = c->gaps_ns;
+		c->idle_since_ns = idle_since;
+		gp_end_gap(c, idle_since, taken_us ? idle_since + taken_us * US : 0);
+		CHECK(c->gaps_ns - before >= gap_us * US); // it had no work for as long
+	}
+	c->gaps[14] += GAPS; // 12 ms
+	gp_window_open(c, NULL);
+	c->idle_since_ns = 77;
+	uint64_t ns = gp_window_watch(c, 77);
+	c->seen_activity = c->activity;
+	CHECK(gp_window_watch(c, 77 + 500 * US) == 0 && !c->open);
+	c->handle = NULL;
+	munmap(view, sizeof *view);
+	return ns / US;
+}
+
+static void wait_for_hinted(void)
+{
+	CHECK(waits_for_hinted(300, 0) == 500);
+	CHECK(waits_for_hinted(300, 100) == 128);
+	CHECK(waits_for_hinted(10000, 100) == 128);
+	CHECK(waits_for_hinted(10000, 9000) == 20); // the window had closed long before
+}
+
 // How long a window stays open after its last work depends on what a switch takes: of gaps of which a few are short, the short ones are
 // waited for where they would cost a dear switch each.
 static void wait_for_more(void)
@@ -736,6 +778,7 @@ int main(void)
 	learn();
 	mend();
 	wait_for_more();
+	wait_for_hinted();
 	struct gp_gpu *g = &gp_gpu[0];
 	struct gp_view *view = map(1);
 
