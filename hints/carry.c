@@ -42,7 +42,8 @@ static bool takes_hints(struct gp_context *c)
 
 // A hint for work that is due about as soon as a switch takes is carried out by the thread that gives it, if that thread works
 // on the GPU. Another thread would wake tens of microseconds later, sometimes hundreds.
-static void take_at_once(struct mail *m)
+// Returns who is to be woken (gp_window_wake), once the hint is in the mailbox.
+static uint32_t take_at_once(struct mail *m)
 {
 	uint64_t now = gp_now_ns();
 	uint32_t free = 0;
@@ -51,11 +52,11 @@ static void take_at_once(struct mail *m)
 	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
 	    m->start_ns > now + published_lead_ns + gp_hint_longest_margin_ns ||
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
-		return;
+		return 0;
 	struct gp_context *c = gp_current_context();
 	if (!c || c->open || !takes_hints(c) || gp_windows_open(c->gpu->segment, c->gpu->higher | c->gpu->same) ||
 	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
-		return;
+		return 0;
 	m->taken = c;
 	m->taken_ns = now;
 	c->hint.met_ns = 0;
@@ -63,7 +64,17 @@ static void take_at_once(struct mail *m)
 	c->hint.awaited_ns = now;
 	uint32_t wakes = gp_window_open(c, NULL);
 	gp_hold_arm(c);
-	gp_window_wake(c->gpu, wakes);
+	return wakes;
+}
+
+// A caller that carried a hint out wakes the watcher, which wakes the thread of gp_hint_run: to wake a thread takes microseconds, and the caller's work
+// waits for them.
+static _Atomic uint32_t owed;
+
+void gp_hint_pass_on(void)
+{
+	if (owed && __atomic_exchange_n((uint32_t *)&owed, 0, __ATOMIC_ACQ_REL))
+		gp_hint_ring();
 }
 
 void gp_hint_ring(void)
@@ -82,7 +93,7 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
 	if (valid_ns > gp_hint_most_at_once_ns()) // whoever carries it out
 		hint.valid_ns = gp_hint_most_at_once_ns();
-	take_at_once(&hint);
+	uint32_t wakes = take_at_once(&hint);
 	uint32_t place = mail_end;
 	for (;;) {
 		int32_t ahead = (int32_t)(mail[place % MAILS].turn - place);
@@ -91,6 +102,7 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 			if (hint.taken) {
 				hint.taken->hint.awaited_ns = hint.taken->hint.until_ns = 0;
 				in_force = 0;
+				gp_window_wake(hint.taken->gpu, wakes);
 			}
 			return;
 		}
@@ -108,7 +120,12 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	m->taken = hint.taken;
 	m->taken_ns = hint.taken_ns;
 	m->turn = place + 1;
-	gp_hint_ring();
+	if (wakes) { // the watcher at least
+		owed = 1;
+		gp_window_wake(hint.taken->gpu, wakes);
+	} else {
+		gp_hint_ring();
+	}
 }
 
 static bool take_mail(struct mail *out)

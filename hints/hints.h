@@ -54,6 +54,7 @@ uint64_t gp_hint_run(uint32_t *source);
 // Before the first work after idle, or awaited work. Returns since when a hint has awaited it; 0: none has.
 uint64_t gp_hint_work(struct gp_context *, const struct gp_operation *);
 void gp_hint_pinned(void);
+void gp_hint_pass_on(void); // the watcher has been woken
 void gp_hint_closed(struct gp_context *, uint64_t now);
 
 #endif

@@ -26,6 +26,7 @@ static uint64_t watch(void)
 {
 	uint64_t now = gp_now_ns(), next = 0;
 
+	gp_hint_pass_on();
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle || !c->open)
