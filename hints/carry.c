@@ -67,8 +67,8 @@ static uint32_t take_at_once(struct mail *m)
 	return wakes;
 }
 
-// A caller that carried a hint out wakes the watcher, which wakes the thread of gp_hint_run: to wake a thread takes microseconds, and the caller's work
-// waits for them.
+// A caller that opened the window wakes the watcher, which wakes the thread of gp_hint_run: each wake-up takes microseconds, for which the caller's
+// work waits.
 static _Atomic uint32_t owed;
 
 void gp_hint_pass_on(void)
@@ -169,6 +169,15 @@ static void drop(uint32_t source, enum gp_hint_dropped why)
 	gp_hint_dropped = why;
 }
 
+// Whether the work came for which a hint is in force.
+static bool met(void)
+{
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		if (gp_context[i].hint.met_ns)
+			return true;
+	return false;
+}
+
 // Inserts a hint by its time, or drops it.
 static void receive(const struct mail *m, uint64_t now)
 {
@@ -189,7 +198,7 @@ static void receive(const struct mail *m, uint64_t now)
 		return drop(m->source, GP_DROPPED_OFF);
 	if (!anybody_to_preempt())
 		return drop(m->source, GP_DROPPED_NOBODY);
-	if ((active.on && start < active.end_ns) || pending_count == PENDING)
+	if ((active.on && !met() && start < active.end_ns) || pending_count == PENDING)
 		return drop(m->source, GP_DROPPED_OVERLAPS);
 	for (int i = 0; i < pending_count; i++)
 		if (start < pending[i].end_ns && pending[i].start_ns < end)
@@ -308,14 +317,6 @@ static uint64_t end_wait(void)
 	return met;
 }
 
-static bool met(void)
-{
-	for (int i = 0; i < GP_CONTEXTS; i++)
-		if (gp_context[i].hint.met_ns)
-			return true;
-	return false;
-}
-
 // Looks after the hint in force. Returns for how long its source is now off, nanoseconds, or 0.
 static uint64_t attend(uint64_t now)
 {
@@ -339,8 +340,9 @@ static uint64_t attend(uint64_t now)
 	} else {
 		GP_HINT_COUNT(active.source, wrong, 1);
 		gp_hint_dropped = GP_DROPPED_WRONG;
-		GP_HINT_COUNT(active.source, waited_ns, now - active.began_ns);
-		off = gp_hint_settle(active.source, false, now - active.began_ns + gp_switch_longest_ns(), now);
+		uint64_t waited = (now < active.end_ns ? now : active.end_ns) - active.began_ns; // this thread may be late
+		GP_HINT_COUNT(active.source, waited_ns, waited);
+		off = gp_hint_settle(active.source, false, waited + gp_switch_longest_ns(), now);
 		gp_wake++; // the watcher closes the window
 		gp_futex_wake(&gp_wake, 1, false);
 	}

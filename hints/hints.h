@@ -13,8 +13,9 @@
 struct gp_context;
 struct gp_operation;
 
-// Gives a hint, from any thread: lock-free, at most one futex system call. The work is expected from start_ns
-// (CLOCK_MONOTONIC) to start_ns + valid_ns. Senseless arguments are dropped.
+// Gives a hint, from any thread: lock-free, with one futex system call. Where the work is due about as soon as a switch takes, the caller takes the
+// GPU for it, with its lock and two launches. The work is expected from start_ns (CLOCK_MONOTONIC) to start_ns + valid_ns. Senseless arguments
+// are dropped.
 typedef void gp_hint_fn(enum gp_hint_source, uint64_t start_ns, uint64_t valid_ns, double confidence);
 
 // When requests came. The launch path writes an entry at the first work after idle; the learner reads it and sets it to zero.
@@ -54,7 +55,7 @@ uint64_t gp_hint_run(uint32_t *source);
 // Before the first work after idle, or awaited work. Returns since when a hint has awaited it; 0: none has.
 uint64_t gp_hint_work(struct gp_context *, const struct gp_operation *);
 void gp_hint_pinned(void);
-void gp_hint_pass_on(void); // the watcher has been woken
+void gp_hint_pass_on(void); // by the watcher, which callers wake instead of the thread of gp_hint_run
 void gp_hint_closed(struct gp_context *, uint64_t now);
 
 #endif

@@ -24,9 +24,9 @@ static uint64_t look(struct gp_context *c, uint64_t now)
 // Nanoseconds to the next look; 0: no window is open.
 static uint64_t watch(void)
 {
+	gp_hint_pass_on(); // before the time is looked at: who is woken may take the processor
 	uint64_t now = gp_now_ns(), next = 0;
 
-	gp_hint_pass_on();
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle || !c->open)

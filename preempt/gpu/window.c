@@ -409,7 +409,7 @@ static void note_gap(struct gp_context *c, uint64_t gap_ns)
 void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns, uint64_t awaited_since_ns)
 {
 	uint64_t gap = gp_now_ns() - idle_since_ns, unawaited = gap;
-	// Since then a hint has kept the GPU for this work. A window that had closed before cost it nothing.
+	// Since then a hint has kept the window open, whatever the grace is.
 	if (awaited_since_ns)
 		unawaited = awaited_since_ns > idle_since_ns ? awaited_since_ns - idle_since_ns : 0;
 
