@@ -608,23 +608,32 @@ static void mend(void)
 	munmap(view, sizeof *view);
 }
 
-// A window waits for work that hints announce until these take the GPU, and no longer: so long after idle, of gaps of so many us.
-static uint64_t waits_for_hinted(uint64_t gap_us, uint64_t taken_us)
+enum { US = 1000 };
+
+// A context beside lower levels, whose windows wait for more work for 20 to 500 us.
+static struct gp_context *waits(struct gp_view *view)
 {
 	struct gp_gpu *g = &gp_gpu[1];
 	struct gp_context *c = &gp_context[3];
-	struct gp_view *view = map(0);
-	enum { US = 1000, GAPS = 40 };
-
 	g->segment = &view->segment;
 	g->lower_peers = 1;
 	gp_settings.grace_min_ns = 20 * US;
 	gp_settings.grace_max_ns = gp_settings.grace_equals_ns = 500 * US;
 	c->gpu = g;
 	c->handle = (CUcontext)c;
+	return c;
+}
+
+// A window waits for work that hints announce until these take the GPU, and no longer: so long after idle, of gaps of so many us.
+static uint64_t waits_for_hinted(uint64_t gap_us, uint64_t taken_us)
+{
+	enum { GAPS = 40 };
+	struct gp_view *view = map(0);
+	struct gp_context *c = waits(view);
+
 	memset((void *)c->gaps, 0, sizeof c->gaps);
 	for (int i = 0; i < 32; i++)
-		gp_switch_seen(g, 190 * US, 190 * US);
+		gp_switch_seen(c->gpu, 190 * US, 190 * US);
 	for (int i = 0; i < GAPS; i++) {
 		uint64_t idle_since = gp_now_ns() - gap_us * US, before = c->gaps_ns;
 		c->idle_since_ns = idle_since;
@@ -654,17 +663,11 @@ static void wait_for_hinted(void)
 // waited for where they would cost a dear switch each.
 static void wait_for_more(void)
 {
-	struct gp_gpu *g = &gp_gpu[1];
-	struct gp_context *c = &gp_context[3];
+	enum { SHORT = 9, LONG = 14 }; // buckets: 384 us, 12 ms
 	struct gp_view *view = map(0);
-	enum { US = 1000, SHORT = 9, LONG = 14 }; // buckets: 384 us, 12 ms
+	struct gp_context *c = waits(view);
+	struct gp_gpu *g = c->gpu;
 
-	g->segment = &view->segment;
-	g->lower_peers = 1;
-	gp_settings.grace_min_ns = 20 * US;
-	gp_settings.grace_max_ns = gp_settings.grace_equals_ns = 500 * US;
-	c->gpu = g;
-	c->handle = (CUcontext)c;
 	c->gaps[SHORT] = 10;
 	c->gaps[LONG] = 40;
 	gp_window_open(c, NULL);
