@@ -24,6 +24,7 @@ static struct mail {
 	double confidence;
 	struct gp_context *taken; // the caller carried the hint out, at
 	uint64_t taken_ns;
+	bool left; // but for the hold, which the watcher arms
 } mail[MAILS];
 _Atomic uint32_t gp_hint_bell, gp_hint_dropped;
 _Atomic uint64_t gp_hint_due_ns;
@@ -32,7 +33,7 @@ static uint32_t mail_begin;
 
 // For callers: the set of sources whose hints callers may carry out themselves, how far ahead, and whether one is in force.
 static _Atomic uint32_t trusted, in_force;
-static _Atomic uint64_t published_lead_ns;
+static _Atomic uint64_t published_lead_ns, watched_lead_ns; // the watcher is there in time for what comes so much later
 
 static bool takes_hints(struct gp_context *c)
 {
@@ -41,7 +42,8 @@ static bool takes_hints(struct gp_context *c)
 }
 
 // A hint for work that is due about as soon as a switch takes is carried out by the thread that gives it, if that thread works
-// on the GPU. Another thread would wake tens of microseconds later, sometimes hundreds.
+// on the GPU. Another thread would wake tens of microseconds later, sometimes hundreds. Where there is time for that, the watcher arms the
+// hold (gp_hold_look): on an H100 that takes 25 us, for which the caller's request would wait.
 // Returns who is to be woken (gp_window_wake), once the hint is in the mailbox.
 static uint32_t take_at_once(struct mail *m)
 {
@@ -63,7 +65,9 @@ static uint32_t take_at_once(struct mail *m)
 	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	c->hint.awaited_ns = now;
 	uint32_t wakes = gp_window_open(c, NULL);
-	gp_hold_arm(c);
+	m->left = m->start_ns >= now + watched_lead_ns;
+	if (!m->left)
+		gp_hold_arm(c);
 	return wakes;
 }
 
@@ -119,6 +123,7 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	m->confidence = confidence;
 	m->taken = hint.taken;
 	m->taken_ns = hint.taken_ns;
+	m->left = hint.left;
 	m->turn = place + 1;
 	if (wakes) { // the watcher at least
 		owed = 1;
@@ -133,7 +138,7 @@ static bool take_mail(struct mail *out)
 	struct mail *m = &mail[mail_begin % MAILS];
 	if (m->turn != mail_begin + 1)
 		return false;
-	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence, m->taken, m->taken_ns};
+	*out = (struct mail){0, m->source, m->start_ns, m->valid_ns, m->confidence, m->taken, m->taken_ns, m->left};
 	m->turn = mail_begin + MAILS;
 	mail_begin++;
 	return true;
@@ -183,6 +188,11 @@ static void receive(const struct mail *m, uint64_t now)
 {
 	GP_HINT_COUNT(m->source, given, 1);
 	if (m->taken) {
+		uint64_t armed_ns = m->taken->hold.started_ns; // by now, or there was a reason not to
+		if (!m->left)
+			gp_hint_try_watcher();
+		else if (armed_ns > m->taken_ns)
+			gp_hint_learn_watcher(armed_ns - m->taken_ns);
 		memset(&active, 0, sizeof active);
 		active.on = active.taken = true;
 		active.source = m->source;
@@ -254,6 +264,8 @@ static void carry_out(const struct pending *p, uint64_t now)
 	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
 	int count = 0;
 
+	if (p->end_ns <= now) // another's wait lasted for longer than its own, or this thread is so late
+		return drop(p->source, GP_DROPPED_OVERLAPS);
 	// The work waits for its memory. Holding the GPU until then would only keep others from making room.
 	if (gp_away)
 		return drop(p->source, GP_DROPPED_AWAY);
@@ -340,7 +352,8 @@ static uint64_t attend(uint64_t now)
 	} else {
 		GP_HINT_COUNT(active.source, wrong, 1);
 		gp_hint_dropped = GP_DROPPED_WRONG;
-		uint64_t waited = (now < active.end_ns ? now : active.end_ns) - active.began_ns; // this thread may be late
+		uint64_t end = now < active.end_ns ? now : active.end_ns; // this thread may be late
+		uint64_t waited = end > active.began_ns ? end - active.began_ns : 0;
 		GP_HINT_COUNT(active.source, waited_ns, waited);
 		off = gp_hint_settle(active.source, false, waited + gp_switch_longest_ns(), now);
 		gp_wake++; // the watcher closes the window
@@ -423,6 +436,7 @@ uint64_t gp_hint_run(uint32_t *source)
 				first = pending[i].start_ns - gp_hint_lead_ns(pending[i].source);
 		gp_hint_due_ns = pending_count ? first : 0;
 		published_lead_ns = gp_hint_lead_ns(GP_HINT_EXPLICIT);
+		watched_lead_ns = gp_hint_watched_lead_ns();
 		now = gp_now_ns();
 		if (next <= now)
 			continue;

@@ -26,6 +26,25 @@ void gp_hint_learn_margin(uint64_t late_ns)
 		margin_ns = late_ns < gp_hint_longest_margin_ns ? late_ns : gp_hint_longest_margin_ns;
 }
 
+// The watcher, woken by a caller, is usually there so soon: three times in four. Where that is too late for callers, they arm holds themselves, and
+// try the watcher again some time later.
+static const uint64_t LONGEST_WATCHER_NS = 300 * 1000, WATCHER_STEP_NS = 1000;
+static uint64_t watcher_ns = MARGIN_NS;
+
+uint64_t gp_hint_watched_lead_ns(void) { return gp_switch_longest_ns() + watcher_ns; }
+
+static void sooner(uint64_t ns) { watcher_ns -= watcher_ns - MARGIN_NS < ns ? watcher_ns - MARGIN_NS : ns; }
+
+void gp_hint_learn_watcher(uint64_t late_ns)
+{
+	if (late_ns <= watcher_ns)
+		sooner(WATCHER_STEP_NS);
+	else if (watcher_ns < LONGEST_WATCHER_NS)
+		watcher_ns += 3 * WATCHER_STEP_NS;
+}
+
+void gp_hint_try_watcher(void) { sooner(WATCHER_STEP_NS / 16); }
+
 // A guess is carried out exactly in time. The thread plans to wake early by its usual delay, learnt as that of three in four
 // wakes, and spins for the rest.
 static uint64_t early_ns = 50 * 1000;

@@ -24,7 +24,6 @@ static uint64_t look(struct gp_context *c, uint64_t now)
 // Nanoseconds to the next look; 0: no window is open.
 static uint64_t watch(void)
 {
-	gp_hint_pass_on(); // before the time is looked at: who is woken may take the processor
 	uint64_t now = gp_now_ns(), next = 0;
 
 	for (int i = 0; i < GP_CONTEXTS; i++) {
@@ -35,6 +34,7 @@ static uint64_t watch(void)
 		if (wait && (!next || wait < next))
 			next = wait;
 	}
+	gp_hint_pass_on(); // behind the looks, which arm the hold that a hint asks for: who is woken may take the processor
 	return next;
 }
 

@@ -58,23 +58,29 @@ func (m *machine) runs(be *process) {
 // With "max_cost = 0.4, wait_us = 20000" a loaded machine that is late by milliseconds does not make hints wrong.
 var none = configs.HintsFrom()
 
-// A hint is carried out later by the core's thread, or at once by the caller where there is less time than a
-// switch takes.
+// A hint is carried out by the threads of the core, or by the caller where these may come too late.
 func TestExplicitHints(t *testing.T) {
 	t.Parallel()
-	const later, atOnceUs = 4000, 100 // no switch takes 2 ms, as far as the library is concerned
-	for _, aheadUs := range []int{later, atOnceUs} {
-		t.Run(fmt.Sprintf("%d us ahead", aheadUs), func(t *testing.T) {
+	const mostMarginUs = 100 // gp_hint_longest_margin_ns
+	for name, c := range map[string]struct {
+		switches, aheadUs uint32
+		atOnce            bool
+	}{
+		"much later":           {0, 4000, false}, // no switch takes 2 ms, as far as the library is concerned
+		"a little later":       {1, mostMarginUs + 20, false},
+		"sooner than a switch": {0, 100, true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
 			lc, be := m.pair()
 			m.until("half of the hints are hit", func() bool { // where the machine is not slow
-				before := m.hintsOf(lc, "explicit")
-				var listened, atOnce int
-				lc.ask(fmt.Sprintf("hinted 30 %d 20000", aheadUs), "listened %d at once %d", &listened, &atOnce)
-				h, us := m.settled(lc, "explicit", before.Given+30), m.peer(lc).SwitchUs
-				t.Logf("%d were listened to, %d carried out at once, %+v, before %+v; a switch takes %d us", listened, atOnce, h, before, us)
+				before, us := m.hintsOf(lc, "explicit"), m.peer(lc).SwitchUs
+				var listened, atOnce, late int
+				lc.ask(fmt.Sprintf("hinted 30 %d 20000", c.switches*us+c.aheadUs), "listened %d at once %d late %d", &listened, &atOnce, &late)
+				h := m.settled(lc, "explicit", before.Given+30)
+				t.Logf("%d were listened to, %d carried out at once, %d late, %+v, before %+v; a switch takes %d us", listened, atOnce, late, h, before, us)
 				return listened == 30 && h.Given == before.Given+30 && h.Hit >= before.Hit+15 && h.SavedNs > 0 && h.WaitedNs > 0 && !h.Off &&
-					(us > 0 && atOnce < 15 || aheadUs != later) && (atOnce >= 15 || aheadUs != atOnceUs)
+					us > 0 && late < 15 && (atOnce >= 15) == c.atOnce
 			})
 			m.runs(be)
 		})

@@ -522,22 +522,24 @@ static void both(unsigned n)
 	printf("both %u\n", n);
 }
 
-// Requests of one kernel, each announced ahead_us before; answers how many hints were listened to, and how many this thread
-// carried out at once.
+// Requests of one kernel, each announced ahead_us before; answers how many hints were listened to, for how many this thread
+// armed the hold at once, and for how many only as the work came.
 static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us)
 {
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
-	unsigned listened = 0, at_once = 0;
+	unsigned listened = 0, at_once = 0, late = 0;
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(gap_us);
 		uint32_t before = simcuda_holds_launched();
 		listened += hint && hint(ahead_us, 1) == 0;
-		at_once += simcuda_holds_launched() > before;
+		uint32_t by_then = simcuda_holds_launched();
+		at_once += by_then > before;
 		usleep(ahead_us);
 		spin(stream, 40);
+		late += simcuda_holds_launched() > by_then;
 		wait_by("stream");
 	}
-	printf("listened %u at once %u\n", listened, at_once);
+	printf("listened %u at once %u late %u\n", listened, at_once, late);
 }
 
 // Hints that nothing follows, and hints without sense; answers how many were listened to.
