@@ -44,9 +44,9 @@ var (
 	torchFire = []string{"resnet50-training", "transformer-training", "transformer-generation", "cublas", "triton-stream-k"}
 )
 
-// Programs whose blocks wait for each other, and so for room on the GPU for all of them. Under MPS two such programs may each have a
-// part of the room and wait for ever, also without the library.
-var waitingFire = []string{"cooperative", "marlin", "lamport", "exceeding"}
+// Programs whose blocks wait for each other, and so for room on the GPU for all of them (of resnet50-training, cuDNN's persistent batch
+// normalisation). Under MPS two such programs may each have a part of the room and wait for ever, also without the library.
+var waitingFire = []string{"resnet50-training", "cooperative", "marlin", "lamport", "exceeding"}
 
 var (
 	fireTarget   = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireStops)
@@ -249,9 +249,13 @@ func (f *fire) note(format string, arguments ...any) {
 	f.notes = append(f.notes, fmt.Sprintf(format, arguments...))
 }
 
-// begin starts the program; a role needs the configuration.
+// begin starts the program; a role needs the configuration. Without one it is no client of our MPS server, since it would be more urgent there
+// than those that fire is at, and such a client can have them stand still (docs/limits.md).
 func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
-	environment := slices.Concat([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.environment, f.addMPS)
+	environment := slices.Concat([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.environment)
+	if role != "" {
+		environment = append(environment, f.addMPS...)
+	}
 	if !slices.Contains(nativeFire, f.program) {
 		source := "fire/torch_programs.py"
 		if slices.Contains(memoryPrograms, f.program) {
