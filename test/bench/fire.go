@@ -56,6 +56,11 @@ var (
 func fireCases() (cases []Case) {
 	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
 		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps", "blp-fire-narrow"}, 55, func(ctx context.Context, s *session, name string) error {
+			f := &fire{session: s, program: program}
+			first, err := f.alone(ctx)
+			if err != nil {
+				return err
+			}
 			if s.apart != nil && slices.Contains(waitingFire, program) {
 				select {
 				case s.apart <- struct{}{}:
@@ -63,11 +68,6 @@ func fireCases() (cases []Case) {
 				case <-ctx.Done():
 					return ctx.Err()
 				}
-			}
-			f := &fire{session: s, program: program}
-			first, err := f.alone(ctx)
-			if err != nil {
-				return err
 			}
 			row := f.row(ctx, name, first)
 			if ctx.Err() != nil {
@@ -347,27 +347,16 @@ func (f *fire) alone(ctx context.Context) (first []string, err error) {
 	var workers []*worker
 	defer func() { f.finishAll(workers) }()
 	var steps [2][]string
-	ready := func(i int) (err error) {
-		steps[i], err = f.ready(ctx, workers[i], what)
-		return err
-	}
-	for i := range steps {
+	for range steps {
 		w, err := f.begin(ctx, "")
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
 		workers = append(workers, w)
-		if f.apart != nil && slices.Contains(waitingFire, f.program) { // the first steps of both would be two such programs
-			if err := ready(i); err != nil {
-				return nil, err
-			}
-		}
 	}
 	for i := range steps {
-		if steps[i] == nil {
-			if err := ready(i); err != nil {
-				return nil, err
-			}
+		if steps[i], err = f.ready(ctx, workers[i], what); err != nil {
+			return nil, err
 		}
 	}
 	if _, err := f.rounds(ctx, workers[0], what, func() error { return pause(ctx, 200*time.Millisecond) }); err != nil {
