@@ -179,7 +179,10 @@ static CUresult load(struct gp_context *c, const char **call)
 		return CUDA_ERROR_UNKNOWN;
 	*call = "cuModuleLoadData";
 	result = gp_driver.cuModuleLoadData(&module, image);
-	gp_module_loaded(&loading, result ? NULL : module);
+	if (result == CUDA_ERROR_CONTEXT_IS_DESTROYED) // not initialised yet, as a CUDA runtime makes it current: no refusal
+		gp_module_put_off(&loading);
+	else
+		gp_module_loaded(&loading, result ? NULL : module);
 	const struct {
 		const char *name;
 		CUfunction *function;

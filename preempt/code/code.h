@@ -53,6 +53,7 @@ extern _Atomic uint32_t gp_images_rewritten; // rewritten images in use, ever
 // Hooks (preempt/driver/hooks.h), and what they are made of.
 const void *gp_module_loading(struct gp_load *);
 void gp_module_loaded(struct gp_load *, CUmodule);
+void gp_module_put_off(struct gp_load *); // instead: nothing was loaded, and who asked will ask again
 void gp_module_function(CUmodule);
 void gp_module_unloading(CUmodule);
 // A module that the program loaded into the context. gp_module_take forgets it before it is unloaded; false: it is not known, or another
