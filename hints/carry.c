@@ -35,10 +35,16 @@ static uint32_t mail_begin;
 static _Atomic uint32_t trusted, in_force;
 static _Atomic uint64_t published_lead_ns, watched_lead_ns; // the watcher is there in time for what comes so much later
 
+// Under an MPS server the window alone is enough: no other TSG can take the GPU, and lower levels stop as it opens.
 static bool takes_hints(struct gp_context *c)
 {
-	return c->handle && c->gpu->segment && !c->gpu->mps && c->gpu->lower_peers && gp_settings.hold &&
-	       gp_hold_usable(c);
+	return c->handle && c->gpu->segment && (c->gpu->mps ? c->gpu->lower_peers : gp_holds(c));
+}
+
+// Whether the GPU is another process's. Under an MPS server equals run beside each other, and the window is needed once theirs is closed.
+static bool is_taken(const struct gp_gpu *g)
+{
+	return gp_windows_open(g->segment, g->mps ? g->higher : g->higher | g->same);
 }
 
 // A hint for work that is due about as soon as a switch takes is carried out by the thread that gives it, if that thread works
@@ -56,7 +62,7 @@ static uint32_t take_at_once(struct mail *m)
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return 0;
 	struct gp_context *c = gp_current_context();
-	if (!c || c->open || !takes_hints(c) || gp_windows_open(c->gpu->segment, c->gpu->higher | c->gpu->same) ||
+	if (!c || c->open || !takes_hints(c) || is_taken(c->gpu) ||
 	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return 0;
 	m->taken = c;
@@ -66,7 +72,7 @@ static uint32_t take_at_once(struct mail *m)
 	c->hint.awaited_ns = now;
 	uint32_t wakes = gp_window_open(c, NULL);
 	m->left = m->start_ns >= now + watched_lead_ns;
-	if (!m->left)
+	if (!m->left && gp_holds(c))
 		gp_hold_arm(c);
 	return wakes;
 }
@@ -247,7 +253,7 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 		wakes = gp_window_open(c, NULL);
 		active.taken = true;
 	}
-	if (c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
+	if (gp_holds(c) && c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {
 		gp_hold_arm(c);
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
@@ -279,8 +285,7 @@ static void carry_out(const struct pending *p, uint64_t now)
 		struct gp_context *best = NULL;
 		for (int i = 0; i < GP_CONTEXTS; i++) {
 			struct gp_context *c = &gp_context[i];
-			if (c->gpu == &gp_gpu[g] && takes_hints(c) &&
-			    !gp_windows_open(c->gpu->segment, c->gpu->higher | c->gpu->same) &&
+			if (c->gpu == &gp_gpu[g] && takes_hints(c) && !is_taken(c->gpu) &&
 			    last_work_ns(c, now) + RECENT_NS >= latest &&
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
 				best = c;

@@ -14,7 +14,7 @@ import (
 // HintsWanted says whether a process of this level does anything with hints.
 func HintsWanted(config configs.Config, level int) bool {
 	returns := config.Mechanisms.Use(configs.Swap) && config.Memory.LC // of memory
-	return level < lowestLevel && (holdWanted(config) || returns) && config.Hints.Sources != 0
+	return level < lowestLevel && (holdWanted(config) || returns || besideMPSServer()) && config.Hints.Sources != 0
 }
 
 // carryOutHints sees to hints when they are due, for as long as the process lives, and logs which sources are switched off.

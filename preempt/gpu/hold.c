@@ -373,7 +373,7 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 	bool announced = c->hint.awaited_ns, armed = h->state == GP_HOLD_ARMED;
 	CUcontext popped;
 
-	if (!armed && !(announced && h->state == GP_HOLD_IDLE))
+	if (!armed && !(announced && h->state == GP_HOLD_IDLE && !c->gpu->mps))
 		return UINT64_MAX;
 	// The GPU is not kept for work that is only announced from work of this level that is there.
 	if (announced && gp_equals_open(c->gpu)) {

@@ -91,6 +91,50 @@ func TestExplicitHints(t *testing.T) {
 }
 
 // hints.log gets a line for each request.
+// Under an MPS server a hint opens the window, and best effort stops. There is no hold, and equals run beside each other.
+func TestHintsUnderMPS(t *testing.T) {
+	t.Parallel()
+	m := newStoppableBy(t, `["hold", "gate", "blp", "mps"]`, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
+	be, lc, equal := m.startChains("be"), m.start("lc"), m.start("lc")
+	m.joined(be, lc)
+	m.joined(be, equal)
+	lc.request(2, 1, "stream")
+	done := make(chan struct{})
+	ended := repeat(done, func() bool { return be.answers("single 40") })
+	hint := func() segment.Hints {
+		before, listened := m.hintsOf(lc, "explicit"), 0
+		lc.ask("hints 1 0 wrong", "listened %d", &listened)
+		return m.settled(lc, "explicit", before.Given+1)
+	}
+	m.until("a hint stops best effort before work comes", func() bool {
+		before := m.stops(be)
+		hint()
+		return m.stops(be) > before
+	})
+	m.until("half of the hints are hit", func() bool {
+		var listened, atOnce, late int
+		before := m.hintsOf(lc, "explicit")
+		lc.ask("hinted 30 300 20000", "listened %d at once %d late %d", &listened, &atOnce, &late)
+		h := m.settled(lc, "explicit", before.Given+30)
+		return listened == 30 && atOnce == 0 && late == 0 && h.Hit >= before.Hit+15
+	})
+	m.until("a hint is carried out beside an equal's window", func() bool {
+		before := m.hintsOf(lc, "explicit")
+		request := make(chan struct{})
+		go func() { defer close(request); equal.answers("lc 1 100 4000 1 stream") }()
+		m.until("the equal's window is open", func() bool { return m.peer(equal).WindowOpen })
+		h := hint()
+		beside := m.peer(equal).WindowOpen
+		<-request
+		return beside && h.Wrong == before.Wrong+1
+	})
+	if holds := m.peer(lc).Counters.Holds; holds != 0 {
+		t.Errorf("%d holds", holds)
+	}
+	close(done)
+	<-ended
+}
+
 func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "requests")
