@@ -35,10 +35,13 @@ static uint32_t mail_begin;
 static _Atomic uint32_t trusted, in_force;
 static _Atomic uint64_t published_lead_ns, watched_lead_ns; // the watcher is there in time for what comes so much later
 
-// Under an MPS server the window alone is enough: no other TSG can take the GPU, and lower levels stop as it opens.
-static bool takes_hints(struct gp_context *c)
+// Under an MPS server a window is enough: no other TSG can take the GPU, and lower levels stop as it opens. But it saves tens of microseconds there,
+// not a switch, which guesses are not worth.
+static bool takes_hints(struct gp_context *c, uint32_t source)
 {
-	return c->handle && c->gpu->segment && (c->gpu->mps ? c->gpu->lower_peers : gp_holds(c));
+	if (!c->handle || !c->gpu->segment)
+		return false;
+	return c->gpu->mps ? c->gpu->lower_peers && gp_hint_announced(source) : gp_holds(c);
 }
 
 // Whether the GPU is another process's. Under an MPS server equals run beside each other, and the window is needed once theirs is closed.
@@ -62,7 +65,7 @@ static uint32_t take_at_once(struct mail *m)
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return 0;
 	struct gp_context *c = gp_current_context();
-	if (!c || c->open || !takes_hints(c) || is_taken(c->gpu) ||
+	if (!c || c->open || !takes_hints(c, m->source) || is_taken(c->gpu) ||
 	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return 0;
 	m->taken = c;
@@ -166,10 +169,10 @@ static struct {
 	bool taken; // the hint took the GPU; else the process had it already
 } active;
 
-static bool anybody_to_preempt(void)
+static bool anybody_to_preempt(uint32_t source)
 {
 	for (int i = 0; i < GP_CONTEXTS; i++)
-		if (takes_hints(&gp_context[i]))
+		if (takes_hints(&gp_context[i], source))
 			return true;
 	return false;
 }
@@ -212,7 +215,7 @@ static void receive(const struct mail *m, uint64_t now)
 		return drop(m->source, GP_DROPPED_DOUBTFUL);
 	if (gp_hint_off(m->source))
 		return drop(m->source, GP_DROPPED_OFF);
-	if (!anybody_to_preempt())
+	if (!anybody_to_preempt(m->source))
 		return drop(m->source, GP_DROPPED_NOBODY);
 	if ((active.on && !met() && start < active.end_ns) || pending_count == PENDING)
 		return drop(m->source, GP_DROPPED_OVERLAPS);
@@ -279,13 +282,13 @@ static void carry_out(const struct pending *p, uint64_t now)
 		return drop(p->source, gp_hint_off(p->source) ? GP_DROPPED_OFF : GP_DROPPED_UNPAID);
 	// On each GPU, the context that had work last. A GPU without recent work is left alone.
 	for (int i = 0; i < GP_CONTEXTS; i++)
-		if (takes_hints(&gp_context[i]) && last_work_ns(&gp_context[i], now) > latest)
+		if (takes_hints(&gp_context[i], p->source) && last_work_ns(&gp_context[i], now) > latest)
 			latest = last_work_ns(&gp_context[i], now);
 	for (int g = 0; g < GP_GPUS && gp_gpu[g].known; g++) {
 		struct gp_context *best = NULL;
 		for (int i = 0; i < GP_CONTEXTS; i++) {
 			struct gp_context *c = &gp_context[i];
-			if (c->gpu == &gp_gpu[g] && takes_hints(c) && !is_taken(c->gpu) &&
+			if (c->gpu == &gp_gpu[g] && takes_hints(c, p->source) && !is_taken(c->gpu) &&
 			    last_work_ns(c, now) + RECENT_NS >= latest &&
 			    (!best || last_work_ns(c, now) > last_work_ns(best, now)))
 				best = c;
