@@ -22,7 +22,17 @@ extern "C" __global__ void __launch_bounds__(1024) bench_work(float *out, unsign
 		out[blockIdx.x] = value;
 }
 
-// The same with the block's dynamic shared memory in use.
+// The same with blocks that take from half of that to one and a half, without order, and as long all in all.
+extern "C" __global__ void __launch_bounds__(1024) bench_work_uneven(float *out, unsigned long long iterations)
+{
+	unsigned long long part =
+		512 + (blockIdx.x * 2654435761u >> 22); // of 1024; the upper 10 bits of a multiplicative hash
+	float value = chain(threadIdx.x, iterations * part >> 10);
+	if (threadIdx.x == 0)
+		out[blockIdx.x] = value;
+}
+
+// The same as bench_work with the block's dynamic shared memory in use.
 extern "C" __global__ void __launch_bounds__(1024) bench_work_shared(float *out, unsigned long long iterations)
 {
 	extern __shared__ float shared[];

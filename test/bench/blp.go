@@ -48,10 +48,22 @@ func inForce(c *result.Counted) string {
 	return text
 }
 
-func mpsPair(name string, l load, blockUs int, target criterion) Case {
-	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
+// besideBlocks is best-effort work: kernels of about 1 ms.
+func besideBlocks(blockUs int) work {
+	return work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
+}
+
+func mpsPair(name string, l load, rival work, target criterion) Case {
 	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
 		return s.measureMPS(ctx, name, l, rival, target, sharedContext)
+	}}
+}
+
+// mpsHintedPair has requests that are announced, beside MPS's own priorities.
+func mpsHintedPair(name string, l load, rival work, target criterion) Case {
+	systems := []contextShare{sharedContext[1], {name: "gpreempt", lcRole: "lc", beRole: "be", hints: explicitOnly}}
+	return Case{name, target.text, []string{"blp-mps"}, 20, func(ctx context.Context, s *session, name string) error {
+		return s.measureMPS(ctx, name, l, rival, target, systems)
 	}}
 }
 
@@ -75,7 +87,7 @@ const (
 // spatialPair has requests of 50 kernels with so many blocks each.
 func spatialPair(name string, blocks, blockUs int, target criterion) Case {
 	l := load{work: work{us: 40, blocksPerSM: 1, blocks: blocks}, kernels: 50, gapUs: 2000, requests: 1000}
-	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
+	rival := besideBlocks(blockUs)
 	return Case{name, target.text, []string{"spatial"}, 35, func(ctx context.Context, s *session, name string) error {
 		return s.measureMPS(ctx, name, l, rival, target, sharedContext[:2],
 			contextShare{name: stopAllSystem, lcRole: "lc", beRole: "be", config: "mechanisms = " + wholeStopsNamed + "\n"},
@@ -83,8 +95,8 @@ func spatialPair(name string, blocks, blockUs int, target criterion) Case {
 	}}
 }
 
-// contextShare is a way to share one context.
-type contextShare struct{ name, lcRole, beRole, priority, config string }
+// contextShare is a way to share one context. hints is a section of the configuration; "": only copies.
+type contextShare struct{ name, lcRole, beRole, priority, config, hints string }
 
 var sharedContext = []contextShare{
 	{name: "mps"},
@@ -108,7 +120,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 		if system.priority != "" {
 			s.added["be"] = append([]string{system.priority}, s.addMPS...)
 		}
-		undo, err := s.configure(system.config + noHints)
+		undo, err := s.configure(system.config + cmp.Or(system.hints, noHints))
 		if err != nil {
 			return err
 		}

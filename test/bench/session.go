@@ -94,6 +94,13 @@ type work struct {
 	streams     int // of best-effort work: two kernels at a time on each; 0: 1, with four
 	sharedBytes int
 	cooperative bool
+	uneven      bool // blocks take from half of us to one and a half
+}
+
+// uneven has blocks that do not end at the same time, as those of most programs.
+func uneven(w work) work {
+	w.uneven = true
+	return w
 }
 
 // contestant is a build with a configuration of its own: other builds may have another form of segment.
@@ -299,8 +306,8 @@ func (w *worker) begin(ctx context.Context) error {
 func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	waves := max(w.waves, 1)
 	blocks := w.blocks
-	streams := w.streams
-	w.waves, w.blocks, w.streams = 0, 0, 0 // a block takes as long in the second wave, and beside fewer
+	streams, uneven := w.streams, w.uneven
+	w.waves, w.blocks, w.streams, w.uneven = 0, 0, 0, false // a block takes as long in the second wave, beside fewer, and on average
 	options := []string{
 		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
 		"--shared", strconv.Itoa(w.sharedBytes),
@@ -318,6 +325,9 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 		}
 		iterations = calibrated.Iterations
 		s.iterations[w] = iterations
+	}
+	if uneven {
+		options = append(options, "--uneven", "1")
 	}
 	if waves > 1 {
 		options = append(options, "--blocks", strconv.Itoa(waves*w.blocksPerSM*s.info.Multiprocessors))

@@ -17,7 +17,7 @@ const unhintedUs = 120 // more than alone
 // unhinted has BE of blocks that take so long.
 func unhinted(blockUs int) Case {
 	target := fmt.Sprintf("lc p99 <= alone p99 + %d us", unhintedUs)
-	rival := work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
+	rival := besideBlocks(blockUs)
 	return Case{fmt.Sprintf("1x40us-beside-%dus-blocks", blockUs), target, []string{"unhinted"}, 45, func(ctx context.Context, s *session, name string) error {
 		return s.measureUnhinted(ctx, name, rival, p99Within(unhintedUs))
 	}}

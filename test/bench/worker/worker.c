@@ -267,7 +267,9 @@ static struct work work_from_options(void)
 	};
 	if (work.blocks == 0 || work.blocks > (1 << 20) / sizeof(float))
 		fail("--blocks %u: out of range", work.blocks);
-	work.function = function(work.shared_bytes ? "bench_work_shared" : "bench_work");
+	work.function = function(work.shared_bytes   ? "bench_work_shared" :
+				 number("uneven", 0) ? "bench_work_uneven" :
+						       "bench_work");
 	if (work.shared_bytes)
 		CHECK(cuFuncSetAttribute(work.function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, work.shared_bytes));
 	return work;
