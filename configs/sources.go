@@ -25,6 +25,14 @@ type HintSources uint32
 // Has says whether a source is in the set.
 func (s HintSources) Has(source HintSource) bool { return s>>source&1 != 0 }
 
+// Told are those of the set by which the program itself says what comes.
+func (s HintSources) Told() (told HintSources) {
+	for _, row := range HintRows {
+		told.set(row.Source, row.Told && s.Has(row.Source))
+	}
+	return told
+}
+
 // set puts a source in or takes it out.
 func (s *HintSources) set(source HintSource, in bool) {
 	*s &^= 1 << source

@@ -35,13 +35,13 @@ static uint32_t mail_begin;
 static _Atomic uint32_t trusted, in_force;
 static _Atomic uint64_t published_lead_ns, watched_lead_ns; // the watcher is there in time for what comes so much later
 
-// Under an MPS server a window is enough: no other TSG can take the GPU, and lower levels stop as it opens. But it saves tens of microseconds there,
-// not a switch, which guesses are not worth.
+// Under an MPS server a window is enough: its clients share one TSG, and lower levels stop as it opens. But it saves tens of microseconds there,
+// not a switch, which guesses are not worth. Nor is a window that leaves SMs: what opens it says how many, and a hint does not know that.
 static bool takes_hints(struct gp_context *c, uint32_t source)
 {
 	if (!c->handle || !c->gpu->segment)
 		return false;
-	return c->gpu->mps ? c->gpu->lower_peers && gp_hint_announced(source) : gp_holds(c);
+	return c->gpu->mps ? c->gpu->lower_peers && !c->gpu->going_on && gp_hint_announced(source) : gp_holds(c);
 }
 
 // Whether the GPU is another process's. Under an MPS server equals run beside each other, and the window is needed once theirs is closed.

@@ -18,7 +18,7 @@ uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		kernels && c->copied_ns ? __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 	// A copy that opens the window announces kernels. Without a hint it asks what follows.
-	bool hint = copies && hints && !awaited && slot && c->gpu->lower_peers && gp_settings.hint_copy;
+	bool hint = copies && hints && !awaited && slot && gp_settings.hint_copy && gp_holds(c);
 
 	if (hint || (copies && spatial))
 		c->copied_ns = hint ? now | 1 : now & ~1ull;
@@ -35,7 +35,7 @@ uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		struct gp_arrival *a = &gp_arrivals.arrival[gp_arrivals.count++ % 256];
 		a->held_ns = awaited;
 		a->due_ns = gp_hint_due_ns;
-		a->ready = awaited && (c->gpu->mps ? now - awaited >= gp_switch_ns(c->gpu) : gp_hold_begun(&c->hold));
+		a->ready = awaited && gp_hold_begun(&c->hold); // under an MPS server nobody sees that
 		a->dropped = __atomic_exchange_n((uint32_t *)&gp_hint_dropped, GP_DROPPED_NONE, __ATOMIC_RELAXED);
 		a->at_ns = now;
 	}

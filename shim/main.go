@@ -62,13 +62,13 @@ func gpreemptStart() {
 		return
 	}
 	rewriter.Start(config, level, driver.Armed, build(), log)
-	if agent.HintsWanted(config, level) {
+	if sources := agent.HintSources(config, level); sources != 0 {
 		learner.Start(learner.Options{
-			Sources: config.Hints.Sources,
+			Sources: sources,
 			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
 			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: requestLog(config, log),
 		})
-		if config.Hints.Sources.Has(configs.HintSocket) {
+		if sources.Has(configs.HintSocket) {
 			C.gp_install_socket_hooks((*C.struct_gp_socket_hooks)(learner.SocketHooks()))
 		}
 	}

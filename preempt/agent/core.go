@@ -41,8 +41,8 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
 	}
-	if HintsWanted(config, level) {
-		c.startHints()
+	if sources := HintSources(config, level); sources != 0 {
+		c.startHints(sources)
 	}
 	go watch()
 	if level > 0 {

@@ -11,10 +11,19 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-// HintsWanted says whether a process of this level does anything with hints.
-func HintsWanted(config configs.Config, level int) bool {
+// HintSources are those that a process of this level listens to. Without holds, and without memory that hints bring back, that is under an MPS
+// server only (carry.c).
+func HintSources(config configs.Config, level int) configs.HintSources {
 	returns := config.Mechanisms.Use(configs.Swap) && config.Memory.LC // of memory
-	return level < lowestLevel && (holdWanted(config) || returns || besideMPSServer()) && config.Hints.Sources != 0
+	switch {
+	case level >= lowestLevel:
+		return 0
+	case holdWanted(config) || returns:
+		return config.Hints.Sources
+	case besideMPSServer():
+		return config.Hints.Sources.Told()
+	}
+	return 0
 }
 
 // carryOutHints sees to hints when they are due, for as long as the process lives, and logs which sources are switched off.
@@ -35,8 +44,8 @@ func (c *Core) carryOutHints() {
 	}
 }
 
-func (c *Core) startHints() {
+func (c *Core) startHints(sources configs.HintSources) {
 	h := c.config.Hints
-	C.gp_hint_start(C.double(h.MaxCost), C.double(h.MinConfidence), C.uint64_t(h.WaitUs*1000), C.bool(h.Sources.Has(configs.HintCopy)))
+	C.gp_hint_start(C.double(h.MaxCost), C.double(h.MinConfidence), C.uint64_t(h.WaitUs*1000), C.bool(sources.Has(configs.HintCopy)))
 	go c.carryOutHints()
 }

@@ -114,7 +114,11 @@ void gp_module_loaded(struct gp_load *load, CUmodule module)
 	}
 }
 
-void gp_module_put_off(struct gp_load *load) { gp_rewritten_unmap(load->token); }
+void gp_module_put_off(struct gp_load *load)
+{
+	gp_rewritten_uncount(load->token);
+	gp_rewritten_unmap(load->token);
+}
 
 // gp_module_function counts a kernel whose module nobody was seen to load.
 void gp_module_function(CUmodule module)

@@ -181,12 +181,19 @@ static void compile(struct gp_request *r, const struct gp_jit *jit)
 	gp_driver.cuLinkDestroy(state);
 }
 
-static void count(const struct gp_rewritten *r)
+// by: 1, or what takes that back.
+static void count(const struct gp_rewritten *r, uint64_t by)
 {
 	for (uint32_t i = 0; i < r->kernels; i++)
 		gp_count(r->kernel[i].reason ? &gp_kernels.refused[r->kernel[i].refusal % GP_REFUSALS] : &gp_kernels.guarded,
-			 1);
-	gp_count(&gp_kernels.seen, r->kernels);
+			 by);
+	gp_count(&gp_kernels.seen, by * r->kernels);
+}
+
+void gp_rewritten_uncount(const struct gp_rewritten *r)
+{
+	gp_count(&gp_kernels.images, UINT64_MAX);
+	count(r, UINT64_MAX);
 }
 
 const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit *jit)
@@ -204,7 +211,7 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit 
 	gp_count(&gp_kernels.load_ns, gp_now_ns() - begun);
 	if (r->answer == GP_DONE) {
 		gp_count(&gp_kernels.cached, r->cached);
-		count(r->rewritten);
+		count(r->rewritten, 1);
 	} else {
 		gp_load_failed(r->reason);
 	}

@@ -30,6 +30,7 @@ const void *gp_rewritten_image(const struct gp_rewritten *);
 void gp_rewritten_in_use(void);                      // before the first handle of rewritten code is known to anybody
 void gp_rewritten_read(const struct gp_rewritten *); // the driver has a copy of the image
 void gp_rewritten_unmap(const struct gp_rewritten *);
+void gp_rewritten_uncount(const struct gp_rewritten *); // it is rewritten again, and counts then
 
 enum { GP_BUCKETS = 1024 };
 static inline size_t gp_bucket(const void *handle)

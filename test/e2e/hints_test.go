@@ -90,51 +90,73 @@ func TestExplicitHints(t *testing.T) {
 	}
 }
 
-// hints.log gets a line for each request.
-// Under an MPS server a hint opens the window, and best effort stops. There is no hold, and equals run beside each other.
+// Under an MPS server a hint opens the window, and best effort stops. There is no hold, equals run beside each other, and only what the program
+// itself announces counts.
 func TestHintsUnderMPS(t *testing.T) {
 	t.Parallel()
-	m := newStoppableBy(t, `["hold", "gate", "blp", "mps"]`, configs.HintsFrom(configs.HintExplicit)+"max_cost = 0.4\nwait_us = 20000\n")
-	be, lc, equal := m.startChains("be"), m.start("lc"), m.start("lc")
-	m.joined(be, lc)
-	m.joined(be, equal)
-	lc.request(2, 1, "stream")
-	done := make(chan struct{})
-	ended := repeat(done, func() bool { return be.answers("single 40") })
-	hint := func() segment.Hints {
-		before, listened := m.hintsOf(lc, "explicit"), 0
-		lc.ask("hints 1 0 wrong", "listened %d", &listened)
-		return m.settled(lc, "explicit", before.Given+1)
+	settings := configs.HintsFrom(configs.HintExplicit, configs.HintCopy) + "max_cost = 0.4\nwait_us = 20000\n"
+	for name, c := range map[string]struct {
+		mechanisms  string
+		environment []string
+	}{
+		"as in auto":     {`["timeslice", "hold", "gate", "blp", "mps"]`, nil},
+		"without a hold": {`["gate", "blp", "mps"]`, []string{mpsPipe(t)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newStoppableBy(t, c.mechanisms, settings, c.environment...)
+			be, lc, equal := m.startChains("be"), m.start("lc"), m.start("lc")
+			m.joined(be, lc)
+			m.joined(be, equal)
+			lc.request(2, 1, "stream")
+			equal.request(2, 1, "stream")
+			done := make(chan struct{})
+			ended := repeat(done, func() bool { return be.answers("single 40") })
+			hint := func() segment.Hints { // nothing comes
+				before, listened := m.hintsOf(lc, "explicit"), 0
+				lc.ask("hints 1 0 wrong", "listened %d", &listened)
+				return m.settled(lc, "explicit", before.Given+1)
+			}
+			m.until("hints stop best effort", func() bool {
+				var listened, atOnce, late int
+				before := m.hintsOf(lc, "explicit")
+				lc.ask("hinted 30 300 20000", "listened %d at once %d late %d", &listened, &atOnce, &late)
+				h := m.settled(lc, "explicit", before.Given+30)
+				return listened == 30 && atOnce == 0 && late == 0 && h.Hit >= before.Hit+15
+			})
+			stops := m.stops(be)
+			m.until("a hint stops best effort before work comes", func() bool { hint(); return m.stops(be) > stops })
+			m.until("a hint is carried out beside an equal's window", func() bool {
+				before := m.hintsOf(lc, "explicit")
+				over, beside := make(chan struct{}), false
+				go func() { defer close(over); equal.answers("lc 1 100 4000 1 stream") }()
+				m.until("the equal's window is open, or its request over", func() bool {
+					select {
+					case <-over:
+						return true
+					default:
+						return m.peer(equal).WindowOpen
+					}
+				})
+				h := hint()
+				beside = m.peer(equal).WindowOpen
+				<-over
+				return beside && h.Wrong == before.Wrong+1
+			})
+			var copied int
+			lc.ask("copy 3 0 1", "copied %d", &copied)
+			if copies := m.hintsOf(lc, "copy"); copies.Given != 0 || copied != 3 {
+				t.Errorf("%d copies are hints: %+v", copied, copies)
+			}
+			if holds := m.peer(lc).Counters.Holds; holds != 0 {
+				t.Errorf("%d holds", holds)
+			}
+			close(done)
+			<-ended
+		})
 	}
-	m.until("a hint stops best effort before work comes", func() bool {
-		before := m.stops(be)
-		hint()
-		return m.stops(be) > before
-	})
-	m.until("half of the hints are hit", func() bool {
-		var listened, atOnce, late int
-		before := m.hintsOf(lc, "explicit")
-		lc.ask("hinted 30 300 20000", "listened %d at once %d late %d", &listened, &atOnce, &late)
-		h := m.settled(lc, "explicit", before.Given+30)
-		return listened == 30 && atOnce == 0 && late == 0 && h.Hit >= before.Hit+15
-	})
-	m.until("a hint is carried out beside an equal's window", func() bool {
-		before := m.hintsOf(lc, "explicit")
-		request := make(chan struct{})
-		go func() { defer close(request); equal.answers("lc 1 100 4000 1 stream") }()
-		m.until("the equal's window is open", func() bool { return m.peer(equal).WindowOpen })
-		h := hint()
-		beside := m.peer(equal).WindowOpen
-		<-request
-		return beside && h.Wrong == before.Wrong+1
-	})
-	if holds := m.peer(lc).Counters.Holds; holds != 0 {
-		t.Errorf("%d holds", holds)
-	}
-	close(done)
-	<-ended
 }
 
+// hints.log gets a line for each request.
 func TestRequestsAreLogged(t *testing.T) {
 	t.Parallel()
 	log := filepath.Join(t.TempDir(), "requests")
