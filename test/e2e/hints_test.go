@@ -125,10 +125,10 @@ func TestHintsUnderMPS(t *testing.T) {
 			})
 			stops := m.stops(be)
 			m.until("a hint stops best effort before work comes", func() bool { hint(); return m.stops(be) > stops })
-			m.until("a hint is carried out beside an equal's window", func() bool {
-				before := m.hintsOf(lc, "explicit")
-				over, beside := make(chan struct{}), false
-				go func() { defer close(over); equal.answers("lc 1 100 4000 1 stream") }()
+			m.until("hints are carried out beside an equal's window", func() bool {
+				var listened, atOnce, late int
+				over, before := make(chan struct{}), m.hintsOf(lc, "explicit")
+				go func() { defer close(over); equal.answers("lc 1 150 4000 1 stream") }()
 				m.until("the equal's window is open, or its request over", func() bool {
 					select {
 					case <-over:
@@ -137,10 +137,11 @@ func TestHintsUnderMPS(t *testing.T) {
 						return m.peer(equal).WindowOpen
 					}
 				})
-				h := hint()
-				beside = m.peer(equal).WindowOpen
+				lc.ask("hinted 10 300 10000", "listened %d at once %d late %d", &listened, &atOnce, &late)
+				beside := m.peer(equal).WindowOpen
+				h := m.settled(lc, "explicit", before.Given+10)
 				<-over
-				return beside && h.Wrong == before.Wrong+1
+				return beside && h.Hit >= before.Hit+8
 			})
 			var copied int
 			lc.ask("copy 3 0 1", "copied %d", &copied)
