@@ -97,7 +97,7 @@ type work struct {
 	uneven      bool // blocks take from half of us to one and a half
 }
 
-// uneven has blocks that do not end at the same time, as those of most programs.
+// uneven has blocks that do not end at the same time.
 func uneven(w work) work {
 	w.uneven = true
 	return w

@@ -94,7 +94,7 @@ func TestExplicitHints(t *testing.T) {
 // itself announces counts.
 func TestHintsUnderMPS(t *testing.T) {
 	t.Parallel()
-	settings := configs.HintsFrom(configs.HintExplicit, configs.HintCopy) + "max_cost = 0.4\nwait_us = 20000\n"
+	settings := configs.HintsFrom(configs.HintExplicit, configs.HintCopy) + "nvtx = [\"request\"]\nmax_cost = 0.4\nwait_us = 20000\n"
 	for name, c := range map[string]struct {
 		mechanisms  string
 		environment []string
@@ -111,11 +111,6 @@ func TestHintsUnderMPS(t *testing.T) {
 			equal.request(2, 1, "stream")
 			done := make(chan struct{})
 			ended := repeat(done, func() bool { return be.answers("single 40") })
-			hint := func() segment.Hints { // nothing comes
-				before, listened := m.hintsOf(lc, "explicit"), 0
-				lc.ask("hints 1 0 wrong", "listened %d", &listened)
-				return m.settled(lc, "explicit", before.Given+1)
-			}
 			m.until("hints stop best effort", func() bool {
 				var listened, atOnce, late int
 				before := m.hintsOf(lc, "explicit")
@@ -124,7 +119,13 @@ func TestHintsUnderMPS(t *testing.T) {
 				return listened == 30 && atOnce == 0 && late == 0 && h.Hit >= before.Hit+15
 			})
 			stops := m.stops(be)
-			m.until("a hint stops best effort before work comes", func() bool { hint(); return m.stops(be) > stops })
+			m.until("a hint stops best effort before work comes", func() bool {
+				var listened int
+				before := m.hintsOf(lc, "explicit")
+				lc.ask("hints 1 0 wrong", "listened %d", &listened)
+				m.settled(lc, "explicit", before.Given+1)
+				return m.stops(be) > stops
+			})
 			m.until("hints are carried out beside an equal's window", func() bool {
 				var listened, atOnce, late int
 				over, before := make(chan struct{}), m.hintsOf(lc, "explicit")
@@ -142,6 +143,11 @@ func TestHintsUnderMPS(t *testing.T) {
 				h := m.settled(lc, "explicit", before.Given+10)
 				<-over
 				return beside && h.Hit >= before.Hit+8
+			})
+			m.until("ranges are met by hints", func() bool {
+				var loaded int
+				lc.ask("ranges 10 request 0", "loaded %d", &loaded)
+				return m.hintsOf(lc, "nvtx").Hit >= 5
 			})
 			var copied int
 			lc.ask("copy 3 0 1", "copied %d", &copied)
