@@ -41,7 +41,7 @@ struct gp_arrival_taken gp_arrivals_take(uint32_t i)
 	return (struct gp_arrival_taken){at, a->held_ns, a->due_ns, a->ready, a->dropped};
 }
 
-uint64_t gp_hint_saves_ns(void) { return gp_switch_longest_ns(); }
+uint64_t gp_hint_saves_ns(void) { return gp_taking_longest_ns(); }
 
 uint32_t gp_announcements_count(void) { return gp_announcements; }
 

@@ -25,7 +25,7 @@ struct gp_announcement_taken {
 	uint32_t estimate, fd, generation;
 } gp_announcements_take(uint32_t i);
 
-uint64_t gp_hint_saves_ns(void); // what a hint saves at most: a switch
+uint64_t gp_hint_saves_ns(void); // what a hint saves at most: a switch, or a stop
 
 // Store what was learnt of a place, unless another key has it by now, and of a connection.
 void gp_estimate_set(uint32_t place, uint64_t key, uint64_t delay_ns, uint64_t valid_ns, uint32_t likely_ppm);

@@ -355,7 +355,7 @@ static uint64_t attend(uint64_t now)
 		GP_HINT_COUNT(active.source, waited_ns, waited);
 		if (active.taken)
 			GP_HINT_COUNT(active.source, saved_ns,
-				      waited < gp_switch_longest_ns() ? waited : gp_switch_longest_ns());
+				      waited < gp_taking_longest_ns() ? waited : gp_taking_longest_ns());
 		off = gp_hint_settle(active.source, true, waited > lead ? waited - lead : 0, now);
 	} else {
 		GP_HINT_COUNT(active.source, wrong, 1);
@@ -363,7 +363,7 @@ static uint64_t attend(uint64_t now)
 		uint64_t end = now < active.end_ns ? now : active.end_ns; // this thread may be late
 		uint64_t waited = end > active.began_ns ? end - active.began_ns : 0;
 		GP_HINT_COUNT(active.source, waited_ns, waited);
-		off = gp_hint_settle(active.source, false, waited + gp_switch_longest_ns(), now);
+		off = gp_hint_settle(active.source, false, waited + gp_taking_longest_ns(), now);
 		gp_wake++; // the watcher closes the window
 		gp_futex_wake(&gp_wake, 1, false);
 	}

@@ -15,7 +15,7 @@ static uint64_t margin_ns = MARGIN_NS;
 // A source that guesses names a time that allows for early work. A margin would count that twice.
 uint64_t gp_hint_lead_ns(uint32_t source)
 {
-	return gp_switch_longest_ns() + (gp_hint_announced(source) ? margin_ns : 0);
+	return gp_taking_longest_ns() + (gp_hint_announced(source) ? margin_ns : 0);
 }
 
 // The margin follows the latest wake-ups of this thread.
@@ -31,7 +31,7 @@ void gp_hint_learn_margin(uint64_t late_ns)
 static const uint64_t LONGEST_WATCHER_NS = 300 * 1000, WATCHER_STEP_NS = 1000;
 static uint64_t watcher_ns = MARGIN_NS;
 
-uint64_t gp_hint_watched_lead_ns(void) { return gp_switch_longest_ns() + watcher_ns; }
+uint64_t gp_hint_watched_lead_ns(void) { return gp_taking_longest_ns() + watcher_ns; }
 
 static void sooner(uint64_t ns) { watcher_ns -= watcher_ns - MARGIN_NS < ns ? watcher_ns - MARGIN_NS : ns; }
 

@@ -24,7 +24,7 @@ void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work
 
 // switch.c
 uint64_t gp_switch_ns(struct gp_gpu *); // what a switch away from a lower level takes: as learnt, as others say, or usually
-uint64_t gp_switch_longest_ns(void);               // of the GPUs where there are lower levels
+uint64_t gp_taking_longest_ns(void); // of the GPUs where there are lower levels: a switch, or that they stop (MPS)
 uint64_t gp_switch_learnt(struct gp_gpu *);        // 0: not yet
 void gp_switch_told(struct gp_gpu *, uint64_t ns); // by others on this GPU, of whom nobody is trusted; 0: by none
 // For the watcher. The next switch is to be measured; and one was: it took longer than not_after_ns, and no longer than after_ns.

@@ -75,11 +75,17 @@ uint64_t gp_switch_ns(struct gp_gpu *g)
 	return ns ? ns : DEFAULT_NS;
 }
 
-uint64_t gp_switch_longest_ns(void)
+// Under an MPS server nothing is switched: lower levels stop. Blocks of 10 us are gone 52 us after the window opens in 99 of 100 stops on an
+// H100, blocks of 100 us after 117.
+static const uint64_t STOP_NS = 100 * 1000;
+
+uint64_t gp_taking_longest_ns(void)
 {
 	uint64_t longest = 0;
-	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
-		if (gp_gpu[i].lower_peers && gp_switch_ns(&gp_gpu[i]) > longest)
-			longest = gp_switch_ns(&gp_gpu[i]);
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+		uint64_t ns = gp_gpu[i].mps ? STOP_NS : gp_switch_ns(&gp_gpu[i]);
+		if (gp_gpu[i].lower_peers && ns > longest)
+			longest = ns;
+	}
 	return longest ? longest : DEFAULT_NS;
 }

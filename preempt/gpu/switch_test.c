@@ -81,15 +81,20 @@ static void told(void)
 // The longest of the GPUs that are taken from lower levels.
 static void longest(void)
 {
-	CHECK(gp_switch_longest_ns() == DEFAULT); // there are none
+	CHECK(gp_taking_longest_ns() == DEFAULT); // there are none
 	struct gp_gpu *a = fresh(), *b = fresh(), *c = fresh();
 	see(a, 8, 60 * US, 10 * US);
 	see(b, 8, 120 * US, 10 * US);
 	see(c, 8, 900 * US, 10 * US);
 	a->lower_peers = 1;
-	CHECK(near(gp_switch_longest_ns(), 60 * US));
+	CHECK(near(gp_taking_longest_ns(), 60 * US));
 	b->lower_peers = 2;
-	CHECK(near(gp_switch_longest_ns(), 120 * US));
+	CHECK(near(gp_taking_longest_ns(), 120 * US));
+	b->mps = 1; // lower levels are stopped there, not switched away from
+	CHECK(gp_taking_longest_ns() == 100 * US);
+	a->mps = 1;
+	b->lower_peers = 0;
+	CHECK(gp_taking_longest_ns() == 100 * US);
 }
 
 // The first switches are measured, and some of the later ones.
