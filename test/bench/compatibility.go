@@ -26,7 +26,8 @@ const (
 	programLimit    = 170 * time.Second // several start at once, and compile
 	programsTarget  = "prints the same in every way"
 	watchInterval   = 100 * time.Millisecond
-	mostBetweenOuts = 200 * time.Millisecond // of evictions
+	mostBetweenOuts = 200 * time.Millisecond // of evictions, at first
+	outsUntilRarer  = 50                     // so many, and the time between them is as much longer again
 )
 
 func programCases() (cases []Case) {
@@ -187,12 +188,18 @@ func (s *session) watch(ctx context.Context, group int, evicts bool, what *seen)
 			lookAt(settings.Segment.Directory, group, evicts, what)
 			wait := watchInterval
 			if evicts {
-				wait = rand.N(mostBetweenOuts)
+				wait = rand.N(betweenOuts(total(what.evictions)))
 			}
 			_ = pause(ctx, wait) // the loop ends
 		}
 	}()
 	return func() { cancel(); <-done }
+}
+
+// betweenOuts is the longest time to the next eviction. It grows, so that a program ends however slowly its memory comes back: one of several
+// processes which wait for each other goes on only while the memory of all is there.
+func betweenOuts(evictions uint64) time.Duration {
+	return mostBetweenOuts * time.Duration(1+min(evictions, 1000)/outsUntilRarer)
 }
 
 // lookAt looks once at the processes of a group.

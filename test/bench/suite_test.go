@@ -317,6 +317,17 @@ func TestProgramsAreWatched(t *testing.T) {
 	}
 }
 
+// Evictions become rarer, without end but for a program's.
+func TestEvictionsBecomeRarer(t *testing.T) {
+	t.Parallel()
+	if betweenOuts(0) != mostBetweenOuts || betweenOuts(outsUntilRarer) <= betweenOuts(outsUntilRarer-1) {
+		t.Errorf("%v, then %v", betweenOuts(0), betweenOuts(outsUntilRarer))
+	}
+	if longest := betweenOuts(math.MaxUint64); longest < betweenOuts(outsUntilRarer) || longest > programLimit {
+		t.Errorf("at last %v", longest)
+	}
+}
+
 // Each program has a row, and each row a program.
 func TestProgramsAreThere(t *testing.T) {
 	files, err := torchPrograms.ReadDir("torch/programs")
