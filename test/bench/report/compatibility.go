@@ -1,7 +1,11 @@
 package report
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -13,22 +17,54 @@ const (
 	untested      = "untested"
 )
 
+// compatibilityTables shows what became of programs by the result files of a marker, in one table. Files that are not there are left out.
+func compatibilityTables(paths []string) (string, error) {
+	var reports []result.Report
+	origins := ""
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return "", fmt.Errorf("read results: %w", err)
+		}
+		var report result.Report
+		if err := json.Unmarshal(data, &report); err != nil {
+			return "", fmt.Errorf("read results %s: %w", path, err)
+		}
+		reports = append(reports, report)
+		origins += origin(report.Head, path)
+	}
+	if len(reports) == 0 {
+		return "All of them: " + untested + ".\n", nil
+	}
+	return compatibilityTable(reports) + origins, nil
+}
+
+// ofProgram is what the first of the reports that has a program says of it, and the commit that was measured.
+func ofProgram(reports []result.Report, program string) (result.Row, string) {
+	for _, report := range reports {
+		for _, row := range report.Cases {
+			if row.Case == "program-"+program {
+				return row, report.Commit
+			}
+		}
+	}
+	return result.Row{}, ""
+}
+
 // compatibilityTable says what became of each program in each way to run it. What nobody ran is there too.
-func compatibilityTable(rows []result.Row) string {
+func compatibilityTable(reports []result.Report) string {
 	var text strings.Builder
 	text.WriteString("| program |")
 	for _, way := range workload.Ways {
 		text.WriteString(" " + way.Title + " |")
 	}
-	text.WriteString("\n|---|" + strings.Repeat("---|", len(workload.Ways)) + "\n")
+	text.WriteString(" commit |\n|---|" + strings.Repeat("---|", len(workload.Ways)+1) + "\n")
 	var notes strings.Builder
 	for _, program := range workload.Programs {
-		var row result.Row
-		for _, one := range rows {
-			if one.Case == "program-"+program.Name {
-				row = one
-			}
-		}
+		row, commit := ofProgram(reports, program.Name)
 		gpus := ""
 		if program.GPUs > 1 {
 			gpus = fmt.Sprintf(", %d GPUs", program.GPUs)
@@ -37,7 +73,7 @@ func compatibilityTable(rows []result.Row) string {
 		for _, way := range workload.Ways {
 			text.WriteString(" " + cell(row.Ways[way.Name]) + " |")
 		}
-		text.WriteString("\n")
+		text.WriteString(" " + commit + " |\n")
 		if row.Note != "" && (row.Pass == nil || !*row.Pass) {
 			fmt.Fprintf(&notes, "- %s: %s\n", program.About, plain(row.Note))
 		}

@@ -16,7 +16,7 @@ import (
 
 // Tables in a document stand between these lines. The first one names the result file, or with a * the files of all GPUs, each of
 // which gets a table; and, where it is not gpreempt, the system to show beside alone and default, summary for the evaluation's systems in a line each, or compatibility for what became
-// of programs in each way to run them.
+// of programs in each way to run them. That may name several files, with commas, for one table: of a program that several have, the first counts.
 const (
 	tableBegin = "<!-- results "
 	tableEnd   = "<!-- end of results -->"
@@ -56,13 +56,24 @@ func FillTables(document []byte, results, links string) ([]byte, error) {
 		if !named {
 			system = "gpreempt"
 		}
-		tables, err := markdownTables(filepath.Join(results, file), system, links)
+		tables, err := tablesOf(results, file, system, links)
 		if err != nil {
 			return nil, err
 		}
 		fmt.Fprintf(&out, "%s%s -->\n%s%s", tableBegin, name, tables, tableEnd)
 		rest = after
 	}
+}
+
+func tablesOf(results, file, system, links string) (string, error) {
+	if system != compatibility {
+		return markdownTables(filepath.Join(results, file), system, links)
+	}
+	var paths []string
+	for name := range strings.SplitSeq(file, ",") {
+		paths = append(paths, filepath.Join(results, name))
+	}
+	return compatibilityTables(paths)
 }
 
 // markdownTables shows the result files that a pattern stands for. What is longer than a summary is below the name of its GPU where
@@ -109,9 +120,11 @@ func gpuOf(path string) (string, error) {
 func shows(document []byte, file string) bool {
 	for _, marked := range bytes.Split(document, []byte(tableBegin))[1:] {
 		name, _, _ := bytes.Cut(marked, []byte(" -->\n"))
-		pattern, _, _ := strings.Cut(string(name), " ")
-		if matches, err := filepath.Match(pattern, file); matches && err == nil {
-			return true
+		patterns, _, _ := strings.Cut(string(name), " ")
+		for pattern := range strings.SplitSeq(patterns, ",") {
+			if matches, err := filepath.Match(pattern, file); matches && err == nil {
+				return true
+			}
 		}
 	}
 	return false
@@ -120,9 +133,6 @@ func shows(document []byte, file string) bool {
 // markdownTable shows a result file: one line a case, alone / default / a system side by side.
 func markdownTable(path, system, links string) (string, error) {
 	data, err := os.ReadFile(path)
-	if system == compatibility && errors.Is(err, os.ErrNotExist) {
-		return compatibilityTable(nil), nil
-	}
 	if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(path), ".json"), "-"); named && mayBeMissing(suite) && errors.Is(err, os.ErrNotExist) {
 		return "Not measured yet.\n", nil
 	}
@@ -135,9 +145,6 @@ func markdownTable(path, system, links string) (string, error) {
 	}
 	if workload.IsEvaluation(report.Benchmark) {
 		return evaluationTable(path, system, links)
-	}
-	if system == compatibility {
-		return compatibilityTable(report.Cases) + origin(report.Head, path), nil
 	}
 	if len(report.Cases) == 0 {
 		return "", fmt.Errorf("read results %s: %w", path, errors.New("no cases"))
