@@ -30,6 +30,14 @@ struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
 	return gp_memory_next_context(g, NULL, wait);
 }
 
+struct gp_context *gp_memory_use_initialised_context(const struct gp_gpu *g)
+{
+	struct gp_context *c = NULL;
+	while ((c = gp_memory_next_context(g, c, false)) && !c->prepared)
+		gp_memory_leave_context(c);
+	return c;
+}
+
 void gp_memory_leave_context(struct gp_context *c)
 {
 	CUcontext popped;

@@ -104,18 +104,46 @@ func TestNoQuestionsWhileTheProgramExits(t *testing.T) {
 	p.say("exit")
 	p.hears("exiting")
 	before = questions()
-	beats := 0
-	for last := m.peer(p).HeartbeatAgeNs; beats < 3; {
-		age := m.peer(p).HeartbeatAgeNs
-		if age < last {
-			beats++
-		}
-		last = age
-		time.Sleep(time.Millisecond)
-	}
+	m.beats(p, 3)
 	if after := questions(); after > before+1 { // one may have begun before the exit
 		t.Errorf("%d questions meanwhile", after-before)
 	}
+	p.finish()
+}
+
+// beats waits for so many heartbeats of an agent.
+func (m *machine) beats(p *process, count int) {
+	m.t.Helper()
+	last := m.peer(p).HeartbeatAgeNs
+	m.until("its heart beats", func() bool {
+		age := m.peer(p).HeartbeatAgeNs
+		if age < last {
+			count--
+		}
+		last = age
+		return count <= 0
+	})
+}
+
+// A CUDA runtime makes its primary context current before the driver has initialised it. The agent asks for no memory of it until then: tools
+// would report the error.
+func TestNoQuestionsBeforeTheContextIsInitialised(t *testing.T) {
+	t.Parallel()
+	trace := filepath.Join(t.TempDir(), "trace")
+	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_TRACE="+trace, "SIMCUDA_LATE_CONTEXT=1")
+	p := m.startMemory("be")
+	p.hears("current")
+	m.joined(p)
+	questions := func() int {
+		return strings.Count(traced(t, trace), " begin cuMemGetInfo")
+	}
+	m.beats(p, 3)
+	if early := questions(); early != 0 {
+		t.Errorf("%d questions before the context is initialised", early)
+	}
+	p.say("initialise")
+	p.filled("memory", 10<<20, 1)
+	m.until("the agent asks now and then", func() bool { return questions() >= 3 })
 	p.finish()
 }
 

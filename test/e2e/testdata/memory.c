@@ -505,6 +505,19 @@ static void read_image(const char *path)
 	image = text;
 }
 
+// As a CUDA runtime does: the primary context is current before the driver has initialised it.
+static void initialise_later(void)
+{
+	handle context;
+	char line[256];
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	printf("current\n");
+	if (!fgets(line, sizeof line, stdin) || strcmp(line, "initialise\n"))
+		_Exit(1);
+	((void (*)(void))dlsym(RTLD_DEFAULT, "simcuda_initialise"))();
+}
+
 int main(int count, char **argument)
 {
 	char line[256];
@@ -515,6 +528,8 @@ int main(int count, char **argument)
 		read_image(argument[1]);
 	find_driver();
 	OK(cuInit(0));
+	if (getenv("SIMCUDA_LATE_CONTEXT"))
+		initialise_later();
 	use_device(0);
 	while (fgets(line, sizeof line, stdin))
 		obey(line);

@@ -22,6 +22,7 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	c->tsg = tsg;
 	c->flags = flags;
 	c->primary = is_primary;
+	c->late = is_primary && sim_late_contexts();
 	c->rm = rm;
 	pthread_mutex_lock(&sim_lock);
 	c->id = next_context++;
@@ -209,6 +210,16 @@ CALL(cuCtxSetCurrent, (CUcontext c), (c))
 	return leave(CUDA_SUCCESS);
 }
 
+// Initialises primary contexts, as runtimes have it done by a call that nobody intercepts.
+API void simcuda_initialise(void)
+{
+	if (enter(NULL) != CUDA_SUCCESS)
+		return;
+	for (struct CUctx_st *c = sim_contexts; c; c = c->next)
+		c->late = false;
+	leave(CUDA_SUCCESS);
+}
+
 // Makes a context current, or a new one where that is NULL, by a call that nobody intercepts.
 API CUresult simcuda_enter(CUcontext *c) { return *c ? cuCtxSetCurrent(*c) : create_context(c, 0, 0); }
 
@@ -250,10 +261,14 @@ CALL(cuCtxPopCurrent_v2, (CUcontext * out), (out))
 CALL(cuCtxGetDevice, (CUdevice * out), (out))
 {
 	struct CUctx_st *c;
-	CUresult r = out ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
+	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	*out = c->device;
+	if (!(c = context_current()))
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (c->error)
+		return leave(c->error);
+	*out = c->device; // also of one that is not initialised
 	return leave(CUDA_SUCCESS);
 }
 

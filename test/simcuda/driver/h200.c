@@ -159,6 +159,12 @@ bool sim_making_waits(void)
 	return state == 2;
 }
 
+bool sim_late_contexts(void)
+{
+	const char *e = getenv("SIMCUDA_LATE_CONTEXT");
+	return e && *e && strcmp(e, "0") != 0;
+}
+
 bool sim_mps(void)
 {
 	static _Atomic int state; // 1 no, 2 yes

@@ -130,6 +130,8 @@ CUresult enter(struct CUctx_st **current)
 		return r;
 	if (!(*current = context_current()))
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	if ((*current)->late)
+		return leave(CUDA_ERROR_CONTEXT_IS_DESTROYED);
 	return (*current)->error ? leave((*current)->error) : CUDA_SUCCESS;
 }
 

@@ -72,6 +72,7 @@ enum {
 	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
 	CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708,
+	CUDA_ERROR_CONTEXT_IS_DESTROYED = 709,
 	CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED = 712,
 	CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED = 713,
 	CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720,
@@ -143,6 +144,7 @@ uint64_t sim_scrub_ns(uint64_t bytes); // how long it takes to scrub so many byt
 int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
 uint32_t sim_queue(void);              // operations of a stream that may be queued (SIMCUDA_QUEUE)
 bool sim_making_waits(void);  // whether who makes an event, a stream or a graph instance waits as for a submission
+bool sim_late_contexts(void); // primary contexts are initialised later than they are made (simcuda_initialise)
 bool sim_mps(void);           // whether processes are clients of an MPS server
 bool sim_shared_sms(void);    // whether those compete for the SMs
 uint64_t sim_look_ns(void);   // as machine.look_ns, or as a test wants it
@@ -465,6 +467,7 @@ struct CUctx_st {
 	unsigned flags;
 	uint64_t id;
 	bool primary, destroyed;
+	bool late;           // not initialised yet: what needs one fails (sim_late_contexts)
 	struct CUctx_st *of; // not NULL: this is a green context of that one (cuCtxFromGreenCtx), and has no more than green
 	struct CUgreenCtx_st *green;
 	struct sms *sms; // not NULL: launches are placed on SMs (sms.c)
