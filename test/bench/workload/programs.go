@@ -29,6 +29,7 @@ var Programs = []Program{
 	{Name: "cupy_features", About: "CuPy: graphs, stream-ordered pools, managed and pinned memory, FFT, linear algebra"},
 	{Name: "with_numba", About: "numba-cuda: shared memory, atomics, streams", Identity: true},
 	{Name: "numba_features", About: "numba-cuda: cooperative grids, reductions, random numbers, a generated ufunc"},
+	{Name: "numba_tests", About: "numba-cuda: its own tests of its layer on the driver, streams, threads and processes"},
 	{Name: "with_tinygrad", About: "tinygrad: training by its CUDA backend, which calls the driver by ctypes"},
 	{Name: "with_cuda_core", About: "cuda-python: cuda.core and cuda.bindings, NVRTC, a captured graph"},
 	{Name: "with_pycuda", About: "PyCUDA: kernels that nvcc compiles, streams, pinned memory, arrays"},
