@@ -189,7 +189,7 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 }
 
 // As the program exits, its runtime ends contexts in ways that are not seen here, and a question would be an error that a tool reports. A
-// handler that is registered once there is a context runs before those.
+// handler that is registered once there is a context, initialised or not, runs before those.
 static _Atomic bool exiting;
 static pthread_once_t exits = PTHREAD_ONCE_INIT;
 static void exit_begins(void) { exiting = true; }
@@ -198,10 +198,10 @@ static void hear_of_exit(void) { atexit(exit_begins); }
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 {
 	size_t free_bytes, total_bytes;
+	pthread_once(&exits, hear_of_exit);
 	struct gp_context *c = exiting ? NULL : gp_memory_use_initialised_context(&gp_gpu[gpu]);
 	if (!c)
 		return false;
-	pthread_once(&exits, hear_of_exit);
 	bool known = !gp_driver.cuMemGetInfo(&free_bytes, &total_bytes);
 	gp_memory_leave_context(c);
 	if (!known)

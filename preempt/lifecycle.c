@@ -53,7 +53,7 @@ void gp_context_usable(CUcontext handle)
 	pthread_mutex_lock(&lock);
 	preparing = true;
 	if (c->handle == handle && !c->prepared && prepare(c)) {
-		c->prepared = 1;
+		c->prepared = c->initialised = 1;
 		gp_notify();
 	}
 	preparing = false;

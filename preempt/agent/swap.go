@@ -453,7 +453,9 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 		if seen.known { // an old answer: a move in has taken some of it since
 			m.free, m.total = minus(seen.free, minus(c.takenBytes, seen.taken)), seen.total
 		}
-		m.measuredNs = v.now
+		if seen.known || !fresh { // without a context to ask in, the answer is at once that nothing is known
+			m.measuredNs = v.now
+		}
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {
 			m.sampledNs = v.now
 			m.samples = append(m.samples, sample{v.now, minus(m.total, saturate(m.free, used)), seen.pools})

@@ -32,6 +32,7 @@ static CUresult allocate_native(const struct request *q, struct gp_context *c, s
 	if (!gp_account_take(c->gpu, account, q->bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = ask_driver(q);
+	gp_memory_answered(c, result);
 	if (result)
 		gp_account_give(account, q->bytes);
 	else

@@ -11,12 +11,13 @@ static const uint64_t PAUSE_NS = 700 * 1000;
 
 static const uint64_t SPIN_NS = 1000 * 1000; // of a wait for a small piece, several times as long as it takes
 
-struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
+static struct gp_context *next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait, bool initialised)
 {
 	for (ptrdiff_t i = after ? after - gp_context + 1 : 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		CUcontext handle = c->handle;
-		if (!handle || c->gpu != g || !(wait ? gp_context_pin(c, handle) : gp_context_try_pin(c, handle)))
+		if (!handle || c->gpu != g || (initialised && !c->initialised) ||
+		    !(wait ? gp_context_pin(c, handle) : gp_context_try_pin(c, handle)))
 			continue;
 		if (c->gpu == g && !gp_driver.cuCtxPushCurrent(handle))
 			return c;
@@ -25,17 +26,27 @@ struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct g
 	return NULL;
 }
 
+struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
+{
+	return next_context(g, after, wait, false);
+}
+
 struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
 {
-	return gp_memory_next_context(g, NULL, wait);
+	return next_context(g, NULL, wait, false);
 }
 
 struct gp_context *gp_memory_use_initialised_context(const struct gp_gpu *g)
 {
-	struct gp_context *c = NULL;
-	while ((c = gp_memory_next_context(g, c, false)) && !c->prepared)
-		gp_memory_leave_context(c);
-	return c;
+	return next_context(g, NULL, false, true);
+}
+
+void gp_memory_answered(struct gp_context *c, CUresult result)
+{
+	if (!c || c->initialised || (result && result != CUDA_ERROR_OUT_OF_MEMORY))
+		return;
+	c->initialised = 1;
+	gp_notify(); // the agent may ask now
 }
 
 void gp_memory_leave_context(struct gp_context *c)

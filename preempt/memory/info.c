@@ -61,6 +61,7 @@ CUresult gp_cuMemGetInfo_v2(size_t *free, size_t *total)
 	struct gp_context *c = result ? NULL : gp_current_context();
 	if (!c)
 		return result;
+	gp_memory_answered(c, result);
 	*free = less(allowance(c->gpu, *total), gp_account_own(c->gpu) + gp_pools_reserved(c->gpu));
 	*total = total_of(*total);
 	return CUDA_SUCCESS;

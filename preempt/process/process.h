@@ -136,10 +136,11 @@ struct gp_context {
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
 	_Atomic uint32_t open; // its window is open. Zeroed, with all that follows, when another context takes the place
-	_Atomic uint32_t yielded;               // no hold until everything submitted has finished
-	_Atomic uint32_t prepared;              // what is ours in it has been made, or refused, or is not wanted
-	_Atomic uint32_t ending;                // it is being destroyed, and gets no domain any more
-	struct gp_domain *_Atomic domain;       // of block-level preemption (blp.h); NULL: none
+	_Atomic uint32_t yielded;         // no hold until everything submitted has finished
+	_Atomic uint32_t prepared;        // what is ours in it has been made, or refused, or is not wanted
+	_Atomic uint32_t initialised;     // by the driver: it answered a call that needs that. 0: it may be, or not
+	_Atomic uint32_t ending;          // it is being destroyed, and gets no domain any more
+	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	_Alignas(64) _Atomic uint64_t activity; // operations submitted, ever
 	_Atomic uint64_t idle_since_ns;         // 0 while work may be unfinished
 	struct {

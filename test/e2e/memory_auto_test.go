@@ -131,19 +131,30 @@ func TestNoQuestionsBeforeTheContextIsInitialised(t *testing.T) {
 	t.Parallel()
 	trace := filepath.Join(t.TempDir(), "trace")
 	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_TRACE="+trace, "SIMCUDA_LATE_CONTEXT=1")
-	p := m.startMemory("be")
-	p.hears("current")
-	m.joined(p)
+	stranger := m.startMemory("off") // gives nothing
+	stranger.hears("current")
+	stranger.say("initialise")
+	stranger.hear()
+	stranger.filled("memory", 120<<20, 1)
 	questions := func() int {
 		return strings.Count(traced(t, trace), " begin cuMemGetInfo")
 	}
+	before := questions()
+	p := m.startMemory("be")
+	p.hears("current")
+	m.joined(p)
 	m.beats(p, 3)
-	if early := questions(); early != 0 {
+	if early := questions() - before; early != 0 {
 		t.Errorf("%d questions before the context is initialised", early)
 	}
-	p.say("initialise")
+	var free uint64
+	p.ask("initialise", "free %d", &free)
+	if free < 200<<20 || free > 260<<20 {
+		t.Errorf("%d MiB of 400 are free beside 120", free>>20)
+	}
+	before = questions()
 	p.filled("memory", 10<<20, 1)
-	m.until("the agent asks now and then", func() bool { return questions() >= 3 })
+	m.until("the agent asks now and then", func() bool { return questions() >= before+3 })
 	p.finish()
 }
 

@@ -516,6 +516,9 @@ static void initialise_later(void)
 	if (!fgets(line, sizeof line, stdin) || strcmp(line, "initialise\n"))
 		_Exit(1);
 	((void (*)(void))dlsym(RTLD_DEFAULT, "simcuda_initialise"))();
+	size_t free, total; // before any other call that says which context is current
+	OK(cuMemGetInfo_v2(&free, &total));
+	printf("free %zu\n", free);
 }
 
 int main(int count, char **argument)
