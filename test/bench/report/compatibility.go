@@ -42,16 +42,20 @@ func compatibilityTables(paths []string) (string, error) {
 	return compatibilityTable(reports) + origins, nil
 }
 
-// ofProgram is what the first of the reports that has a program says of it, and the commit that was measured.
-func ofProgram(reports []result.Report, program string) (result.Row, string) {
+// ofProgram is what the first of the reports in which a program ran says of it, and the commit that was measured; where it ran in none, why not.
+func ofProgram(reports []result.Report, program string) (found result.Row, commit string) {
 	for _, report := range reports {
 		for _, row := range report.Cases {
-			if row.Case == "program-"+program {
+			switch {
+			case row.Case != "program-"+program:
+			case len(row.Ways) > 0:
 				return row, report.Commit
+			case found.Case == "":
+				found, commit = row, report.Commit
 			}
 		}
 	}
-	return result.Row{}, ""
+	return found, commit
 }
 
 // compatibilityTable says what became of each program in each way to run it. What nobody ran is there too.

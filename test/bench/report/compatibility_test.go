@@ -24,16 +24,21 @@ func TestCompatibilityTable(t *testing.T) {
 	earlier := []result.Row{
 		{Case: "program-training", Ways: map[string]string{"be": workload.Fails}},
 		{Case: "program-links_libcuda", Ways: map[string]string{"be": workload.Same}},
+		{Case: "program-with_triton", Ways: map[string]string{"lc": workload.Same}},
 	}
+	rows = append(rows, result.Row{Case: "program-with_triton", Note: "left out: no triton"})
 	table := compatibilityTable([]result.Report{report("1111111", rows), report("2222222", earlier)})
 	cells := len(workload.Ways) * len(workload.Programs)
-	if same, different, none := strings.Count(table, "| same "), strings.Count(table, "| **different** "), strings.Count(table, "| untested "); same != len(workload.Ways) || different != 1 || same+different+none != cells {
+	if same, different, none := strings.Count(table, "| same "), strings.Count(table, "| **different** "), strings.Count(table, "| untested "); same != len(workload.Ways)+1 || different != 1 || same+different+none != cells {
 		t.Errorf("%d same, %d different, %d untested of %d:\n%s", same, different, none, cells, table)
 	}
 	for _, want := range []string{"algorithms: blp: printed \"a/b\"", ": left out: no module\n", " 1111111 |", " 2222222 |"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q:\n%s", want, table)
 		}
+	}
+	if strings.Contains(table, "no triton") {
+		t.Errorf("a program that ran is shown as left out:\n%s", table)
 	}
 	if strings.Contains(table, workload.Fails) {
 		t.Errorf("what an earlier file says of a program that a later one has is shown:\n%s", table)
@@ -76,6 +81,9 @@ func TestCompatibilityOfSeveralFiles(t *testing.T) {
 	}
 	if shows(document, "d.json") {
 		t.Error("a place for d.json")
+	}
+	if _, err := FillTables([]byte(tableBegin+"*.json compatibility -->\n"+tableEnd), folder, folder); err == nil || !strings.Contains(err.Error(), "*.json") {
+		t.Errorf("a pattern: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "b.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)

@@ -70,7 +70,10 @@ func tablesOf(results, file, system, links string) (string, error) {
 		return markdownTables(filepath.Join(results, file), system, links)
 	}
 	var paths []string
-	for name := range strings.SplitSeq(file, ",") {
+	for _, name := range patternsOf(file) {
+		if strings.ContainsAny(name, "*?[") {
+			return "", fmt.Errorf("table of %s: %s: a table of programs names its files, the newest first", compatibility, name)
+		}
 		paths = append(paths, filepath.Join(results, name))
 	}
 	return compatibilityTables(paths)
@@ -116,12 +119,17 @@ func gpuOf(path string) (string, error) {
 	return head.GPU, nil
 }
 
+// patternsOf are the names, or patterns, of result files in the first line of a table.
+func patternsOf(marker string) []string {
+	files, _, _ := strings.Cut(marker, " ")
+	return strings.Split(files, ",")
+}
+
 // shows says whether a document has a place for a result file.
 func shows(document []byte, file string) bool {
 	for _, marked := range bytes.Split(document, []byte(tableBegin))[1:] {
 		name, _, _ := bytes.Cut(marked, []byte(" -->\n"))
-		patterns, _, _ := strings.Cut(string(name), " ")
-		for pattern := range strings.SplitSeq(patterns, ",") {
+		for _, pattern := range patternsOf(string(name)) {
 			if matches, err := filepath.Match(pattern, file); matches && err == nil {
 				return true
 			}

@@ -134,13 +134,14 @@ func shown(root string) (files []string, err error) {
 			return nil, fmt.Errorf("look what is shown: %w", err)
 		}
 		for _, marked := range strings.Split(string(text), tableBegin)[1:] {
-			pattern, _, _ := strings.Cut(marked, " ") // a name, or one for all GPUs
-			paths, err := filepath.Glob(filepath.Join(root, "test/bench/results", pattern))
-			if err != nil {
-				return nil, fmt.Errorf("%s: results %s: %w", document.Path, pattern, err)
-			}
-			for _, path := range paths {
-				files = append(files, filepath.Base(path))
+			for _, pattern := range patternsOf(marked) {
+				paths, err := filepath.Glob(filepath.Join(root, "test/bench/results", pattern))
+				if err != nil {
+					return nil, fmt.Errorf("%s: results %s: %w", document.Path, pattern, err)
+				}
+				for _, path := range paths {
+					files = append(files, filepath.Base(path))
+				}
 			}
 		}
 	}

@@ -115,10 +115,13 @@ func TestAgesOfResults(t *testing.T) {
 		c.measured(file, commit)
 	}
 	c.shows("*-of-all.json")
+	c.shows("h100-one.json,h100-other.json")
+	c.write("test/bench/results/h100-one.json", fmt.Sprintf(`{"schema": 1, "commit": %q}`, second))
+	c.write("test/bench/results/h100-other.json", fmt.Sprintf(`{"schema": 1, "commit": %q}`, third))
 	c.write("test/bench/results/h100-of-all.json", fmt.Sprintf(`{"schema": 1, "commit": %q}`, first))
 	c.write("test/bench/results/h200-hidden.json", `{"schema": 1, "commit": "x"}`)
 	const gone, dirty = "its commit is not in this history", "measured at a tree with changes that were not committed"
-	want := map[string]string{"h100-of-all.json": "2 0 ", "h200-first.json": "2 0 ", "h200-second.json": "1 0 ", "h200-third.json": "0 0 ", "h200-two.json": "2 0 ",
+	want := map[string]string{"h100-of-all.json": "2 0 ", "h100-one.json": "1 0 ", "h100-other.json": "0 0 ", "h200-first.json": "2 0 ", "h200-second.json": "1 0 ", "h200-third.json": "0 0 ", "h200-two.json": "2 0 ",
 		"h200-lost.json": "0 0 " + gone, "h200-elsewhere.json": "0 0 " + gone, "h200-dirty.json": "0 0 " + dirty}
 	c.want(want)
 
