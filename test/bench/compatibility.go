@@ -27,7 +27,7 @@ const (
 	programsTarget  = "prints the same in every way"
 	watchInterval   = 100 * time.Millisecond
 	mostBetweenOuts = 200 * time.Millisecond // of evictions, at first
-	outsUntilRarer  = 50                     // so many, and the time between them is as much longer again
+	untilRarer      = 20 * time.Second       // then twice as long, and again
 )
 
 func programCases() (cases []Case) {
@@ -184,11 +184,11 @@ func (s *session) watch(ctx context.Context, group int, evicts bool, what *seen)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for ctx.Err() == nil {
+		for began := time.Now(); ctx.Err() == nil; {
 			lookAt(settings.Segment.Directory, group, evicts, what)
 			wait := watchInterval
 			if evicts {
-				wait = rand.N(betweenOuts(total(what.evictions)))
+				wait = rand.N(betweenOuts(time.Since(began)))
 			}
 			_ = pause(ctx, wait) // the loop ends
 		}
@@ -196,10 +196,10 @@ func (s *session) watch(ctx context.Context, group int, evicts bool, what *seen)
 	return func() { cancel(); <-done }
 }
 
-// betweenOuts is the longest time to the next eviction. It grows, so that a program ends however slowly its memory comes back: one of several
-// processes which wait for each other goes on only while the memory of all is there.
-func betweenOuts(evictions uint64) time.Duration {
-	return mostBetweenOuts * time.Duration(1+min(evictions, 1000)/outsUntilRarer)
+// betweenOuts is the longest time to the next eviction, after so long. It grows, so that a program ends though its memory comes back slowly: one
+// of several processes which wait for each other goes on only while the memory of all is there. After 100 s it is 6.4 s.
+func betweenOuts(passed time.Duration) time.Duration {
+	return mostBetweenOuts << min(passed/untilRarer, 8)
 }
 
 // lookAt looks once at the processes of a group.
