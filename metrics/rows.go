@@ -234,7 +234,7 @@ var rows = []row{
 	{"hints_total", counter, "Hints, by what became of them.", "", []string{"source", "outcome"}, numbers, ofHints(
 		hint{"hit", func(h *segment.Hints) uint64 { return h.Hit }}, hint{"late", func(h *segment.Hints) uint64 { return h.Late }},
 		hint{"wrong", func(h *segment.Hints) uint64 { return h.Wrong }}, hint{"dropped", func(h *segment.Hints) uint64 { return h.Dropped }})},
-	{"hint_saved_seconds_total", counter, "Time of switches that overlapped what came before the work.", "seconds", []string{"source"}, oneAtATime,
+	{"hint_saved_seconds_total", counter, "Time of switches, or under an MPS server of stops, that overlapped what came before the work.", "seconds", []string{"source"}, oneAtATime,
 		ofHints(hint{"", func(h *segment.Hints) uint64 { return h.SavedNs }})},
 	{"hint_kept_seconds_total", counter, "GPU time kept before work came, or in vain.", "seconds", []string{"source"}, byThreads,
 		ofHints(hint{"", func(h *segment.Hints) uint64 { return h.WaitedNs }})},

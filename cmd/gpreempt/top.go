@@ -54,7 +54,7 @@ Elsewhere, and with --once, it prints these tables:
 For processes that hint at coming work, by source of hints and since the process's start:
   HIT     work came while the GPU was kept for it; LATE: before; WRONG: not in time
   DROPPED not carried out: a duplicate, nonsense, the source off, or no lower level there
-  SAVED   time of switches that overlapped what came before the work
+  SAVED   time of switches (MPS: of stops) that overlapped what came before the work
   KEPT    GPU time kept before work came, or in vain
 
 For processes whose kernels are rewritten so that they can stop between blocks (BLP), since the process's start:
