@@ -1,13 +1,12 @@
 """numba-cuda: grids that synchronise, reductions, random numbers, a generated ufunc, pinned and mapped memory."""
 import hashlib
+import pathlib
 import sys
 
 import numpy
 
-# numba-cuda may look these up where NumPy no longer has them (2.5); the program uses none of them.
-for old, new in (("row_stack", "vstack"), ("trapz", "trapezoid"), ("in1d", "isin")):
-    if not hasattr(numpy, old):
-        setattr(numpy, old, getattr(numpy, new))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import numpy_names  # noqa: E402, F401
 
 try:
     from numba import cuda, vectorize

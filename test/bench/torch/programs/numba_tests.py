@@ -1,18 +1,14 @@
 """numba-cuda's own tests: of its layer on the driver, and of kernels in streams, threads and processes. Prints what became of each."""
 import hashlib
 import io
+import pathlib
 import sys
 import unittest
 
-import numpy
-
-# numba-cuda may look these up where NumPy no longer has them (2.5).
-for old, new in (("row_stack", "vstack"), ("trapz", "trapezoid"), ("in1d", "isin")):
-    if not hasattr(numpy, old):
-        setattr(numpy, old, getattr(numpy, new))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import numpy_names  # noqa: E402, F401
 
 try:
-    from numba import cuda  # noqa: F401
     import numba.cuda.testing  # noqa: F401 (needs filecheck)
 except ImportError as lack:
     print(lack, file=sys.stderr)
