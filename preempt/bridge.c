@@ -199,7 +199,7 @@ bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 {
 	size_t free_bytes, total_bytes;
 	pthread_once(&exits, hear_of_exit);
-	struct gp_context *c = exiting ? NULL : gp_memory_use_initialised_context(&gp_gpu[gpu]);
+	struct gp_context *c = exiting ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
 	if (!c)
 		return false;
 	bool known = !gp_driver.cuMemGetInfo(&free_bytes, &total_bytes);
@@ -263,7 +263,7 @@ void gp_bridge_arena_cut(bool on) { gp_arena_cut(on); }
 
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
 {
-	struct gp_context *c = gp_memory_use_initialised_context(&gp_gpu[gpu]);
+	struct gp_context *c = gp_memory_try_context(&gp_gpu[gpu]);
 	if (!c)
 		return false;
 	int mode = gp_relax_captures();
@@ -275,7 +275,7 @@ bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
 
 void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes)
 {
-	struct gp_context *c = exiting ? NULL : gp_memory_use_initialised_context(&gp_gpu[gpu]);
+	struct gp_context *c = exiting ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
 	if (!c)
 		return;
 	int mode = gp_relax_captures();

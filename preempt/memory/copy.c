@@ -11,13 +11,14 @@ static const uint64_t PAUSE_NS = 700 * 1000;
 
 static const uint64_t SPIN_NS = 1000 * 1000; // of a wait for a small piece, several times as long as it takes
 
-static struct gp_context *next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait, bool initialised)
+// What does not wait is the library's own, and asks only in contexts that are known to be initialised.
+static struct gp_context *next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
 {
 	for (ptrdiff_t i = after ? after - gp_context + 1 : 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		CUcontext handle = c->handle;
-		if (!handle || c->gpu != g || (initialised && !c->initialised) ||
-		    !(wait ? gp_context_pin(c, handle) : gp_context_try_pin(c, handle)))
+		if (!handle || c->gpu != g ||
+		    !(wait ? gp_context_pin(c, handle) : c->initialised && gp_context_try_pin(c, handle)))
 			continue;
 		if (c->gpu == g && !gp_driver.cuCtxPushCurrent(handle))
 			return c;
@@ -26,20 +27,14 @@ static struct gp_context *next_context(const struct gp_gpu *g, const struct gp_c
 	return NULL;
 }
 
-struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
+struct gp_context *gp_memory_next_context(const struct gp_gpu *g, const struct gp_context *after)
 {
-	return next_context(g, after, wait, false);
+	return next_context(g, after, true);
 }
 
-struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait)
-{
-	return next_context(g, NULL, wait, false);
-}
+struct gp_context *gp_memory_use_context(const struct gp_gpu *g) { return next_context(g, NULL, true); }
 
-struct gp_context *gp_memory_use_initialised_context(const struct gp_gpu *g)
-{
-	return next_context(g, NULL, false, true);
-}
+struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return next_context(g, NULL, false); }
 
 void gp_memory_answered(struct gp_context *c, CUresult result)
 {

@@ -218,12 +218,11 @@ extern struct gp_memory_others gp_memory_others;
 uint64_t gp_pools_reserved(const struct gp_gpu *);
 void gp_pools_trim(const struct gp_gpu *);
 
-// copy.c. Makes a context of a GPU current that is not destroyed until gp_memory_leave_context. NULL: there is none, or another
-// thread has pinned it and wait is false.
-struct gp_context *gp_memory_use_context(const struct gp_gpu *, bool wait);
-// One that is known to be initialised, for what the library does by itself; NULL: there is none, or another thread has pinned it. In others all that
-// needs a context may fail, and tools report that.
-struct gp_context *gp_memory_use_initialised_context(const struct gp_gpu *);
+// copy.c. Makes a context of a GPU current that is not destroyed until gp_memory_leave_context. NULL: there is none.
+struct gp_context *gp_memory_use_context(const struct gp_gpu *);
+// The same without waiting for a thread that has pinned one, for what the library does by itself: only one that the driver is known to have
+// initialised. In others all that needs a context may fail, and tools report that.
+struct gp_context *gp_memory_try_context(const struct gp_gpu *);
 // The driver answered a call of the program's that needs the context to be initialised.
 void gp_memory_answered(struct gp_context *, CUresult);
 void gp_memory_leave_context(struct gp_context *);

@@ -279,7 +279,7 @@ static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
 	pthread_mutex_unlock(&gp_memory_lock);
 	if (!there)
 		return true;
-	struct gp_context *c = gp_memory_use_context(g, false);
+	struct gp_context *c = gp_memory_try_context(g);
 	if (!c)
 		return true; // a thread of the program may wait with it: what is missing is pinned when that is over
 	bool some = gp_arena_grow(g, bytes < there ? bytes : there) || gp_arena_grow(g, GP_GRANULE);
@@ -301,7 +301,7 @@ static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t drai
 			return quiet;
 	}
 	enum gp_move_result result = GP_MOVED;
-	struct gp_context *c = gp_memory_use_context(g, true);
+	struct gp_context *c = gp_memory_use_context(g);
 	if (c) { // without one the process has nothing there that can be copied
 		result = move_out(g, bytes, urgent);
 		gp_memory_leave_context(c);
@@ -526,7 +526,7 @@ static bool list_out(struct gp_gpu *g, struct list *l)
 static struct gp_context *open_copies(struct gp_copies *copies)
 {
 	struct gp_context *c = NULL;
-	while ((c = gp_memory_next_context(copies->gpu, c, true))) {
+	while ((c = gp_memory_next_context(copies->gpu, c))) {
 		if (gp_copies_open(copies))
 			return c;
 		gp_memory_leave_context(c);
@@ -539,7 +539,7 @@ static struct gp_context *open_copies(struct gp_copies *copies)
 static void give_up_if_lost(const struct gp_gpu *g)
 {
 	bool any = false, lives = false;
-	for (struct gp_context *c = NULL; (c = gp_memory_next_context(g, c, true));) {
+	for (struct gp_context *c = NULL; (c = gp_memory_next_context(g, c));) {
 		any = true;
 		lives = lives || !gp_driver.cuCtxSynchronize(); // nothing runs
 		gp_memory_leave_context(c);

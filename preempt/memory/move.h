@@ -45,6 +45,6 @@ bool gp_copies_wait(struct gp_copies *, uint64_t upto); // false: it will not be
 bool gp_chunk_take_host(struct gp_gpu *, struct gp_chunk *);
 
 // gp_memory_use_context for a context behind another one; NULL: the first.
-struct gp_context *gp_memory_next_context(const struct gp_gpu *, const struct gp_context *after, bool wait);
+struct gp_context *gp_memory_next_context(const struct gp_gpu *, const struct gp_context *after);
 
 #endif

@@ -144,7 +144,7 @@ static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 static bool taken_meanwhile(const struct gp_gpu *g, const struct gp_retry *r)
 {
 	size_t free, total;
-	struct gp_context *c = r->roomy ? gp_memory_use_context(g, false) : NULL;
+	struct gp_context *c = r->roomy ? gp_memory_try_context(g) : NULL;
 	if (!c)
 		return false;
 	bool taken = !gp_driver.cuMemGetInfo(&free, &total) && free < r->waited;

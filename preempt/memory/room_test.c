@@ -35,7 +35,7 @@ static void give_way(struct gp_gpu *g, bool on) {}
 struct gp_memory_others gp_memory_others = {.give_way = give_way};
 uint32_t gp_memory_step_out(void) { return 0; }
 void gp_memory_step_in(uint32_t depth) {}
-struct gp_context *gp_memory_use_context(const struct gp_gpu *g, bool wait) { return (struct gp_context *)g; }
+struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struct gp_context *)g; }
 void gp_memory_leave_context(struct gp_context *c) {}
 
 // Says that there is enough for who waits.
