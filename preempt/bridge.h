@@ -54,7 +54,7 @@ const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substit
 // Instead of that, in a process whose own memory stays where it is: handles of legacy IPC of processes that swap open there too.
 void gp_bridge_open_tickets(void *substitute);
 struct gp_bridge_memory { // struct gp_memory, as it is now
-	uint64_t resident, swapped, pinned, wanted, waiting;
+	uint64_t resident, swapped, pinned, wanted, waiting, asking;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
 };
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *);

@@ -3,6 +3,7 @@ package agent
 import (
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -171,10 +172,12 @@ func (m *mover) pinRefused(gpu int) (refused, less bool) {
 	return refused, less
 }
 
-// meter asks the driver how much memory of a GPU is free. The driver may take its time: nobody waits for it for long.
+// meter asks the driver how much memory of a GPU is free. The driver may take its time: nobody waits for it for long, nor twice for one
+// answer. Who has not waited for it to come is rung for.
 type meter struct {
 	asks    chan struct{}
 	answers chan measured
+	left    atomic.Bool // nobody waits for the answer that is under way
 	pending bool
 	last    measured
 
@@ -188,11 +191,14 @@ type measured struct {
 	pools       uint64 // what pools of this process have
 }
 
-func newMeter(ask func() measured) *meter {
+func newMeter(ask func() measured, ring func()) *meter {
 	m := &meter{asks: make(chan struct{}, 1), answers: make(chan measured, 1)}
 	go func() {
 		for range m.asks {
 			m.answers <- ask()
+			if m.left.Load() {
+				ring()
+			}
 		}
 	}()
 	return m
@@ -203,13 +209,25 @@ func (m *meter) read(patience time.Duration) (last measured, fresh bool) {
 	if !m.pending {
 		m.pending = true
 		m.questions++
+		m.left.Store(false)
 		m.asks <- struct{}{}
+		select {
+		case m.last = <-m.answers:
+			return m.take()
+		case <-time.After(patience):
+			m.left.Store(true) // an answer that comes after this rings; one that came before is here
+		}
 	}
 	select {
 	case m.last = <-m.answers:
-		m.pending, fresh = false, true
-		m.answered = m.questions
-	case <-time.After(patience):
+		return m.take()
+	default:
+		return m.last, false
 	}
-	return m.last, fresh
+}
+
+// take notes that the answer has come.
+func (m *meter) take() (last measured, fresh bool) {
+	m.pending, m.answered = false, m.questions
+	return m.last, true
 }

@@ -238,7 +238,7 @@ func TestMoveOutBecomesUrgent(t *testing.T) {
 func TestOldAnswerOfTheDriver(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)
 	answers := make(chan measured, 1)
-	a.memory.meter = newMeter(func() measured { return <-answers })
+	a.memory.meter = newMeter(func() measured { return <-answers }, func() {})
 	v := &memoryView{own: a.slot, now: 1e12, all: []memoryOf{{slot: a.slot, level: lowestLevel, swaps: true, swapped: 9 * gigabyte}}}
 	answers <- measured{10 * gigabyte, 80 * gigabyte, true, 4 * gigabyte, 0}
 	for deadline := time.Now().Add(time.Minute); !a.memory.known && time.Now().Before(deadline); {
@@ -253,21 +253,62 @@ func TestOldAnswerOfTheDriver(t *testing.T) {
 	close(answers)
 }
 
-// A driver that does not answer keeps no agent.
+// A driver that does not answer keeps no agent, and none waits twice for an answer. One that comes late rings.
 func TestMeterWaitsForNobody(t *testing.T) {
-	answers := make(chan measured)
-	m := newMeter(func() measured { return <-answers })
-	for range 2 {
-		if last, fresh := m.read(time.Millisecond); fresh || last.known {
+	answers, rings := make(chan measured), make(chan struct{})
+	m := newMeter(func() measured { return <-answers }, func() { rings <- struct{}{} })
+	for _, patience := range []time.Duration{time.Millisecond, time.Hour} {
+		if last, fresh := m.read(patience); fresh || last.known {
 			t.Fatalf("it says %+v though the driver says nothing", last)
 		}
 	}
 	answers <- measured{1, 2, true, 3, 4}
-	if last, fresh := m.read(time.Minute); !fresh || last != (measured{1, 2, true, 3, 4}) {
+	<-rings
+	if last, fresh := m.read(time.Hour); !fresh || last != (measured{1, 2, true, 3, 4}) {
 		t.Errorf("it says %+v, %t", last, fresh)
 	}
 	if last, fresh := m.read(time.Millisecond); fresh || last != (measured{1, 2, true, 3, 4}) {
 		t.Errorf("it does not say what was last: %+v", last)
+	}
+	go func() { answers <- measured{5, 2, true, 3, 4} }()
+	<-rings
+	m.read(time.Hour)
+	for free := uint64(6); free < 8; free++ { // a ring for an answer that was waited for would keep the second one
+		go func() { answers <- measured{free, 2, true, 3, 4} }()
+		if last, fresh := m.read(time.Hour); !fresh || last.free != free {
+			t.Errorf("it says %+v, %t", last, fresh)
+		}
+	}
+}
+
+// While an answer is late the agent looks for it at each step, without waiting: it is rung for.
+func TestLateAnswerIsLookedFor(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	answers, rings := make(chan measured), make(chan struct{})
+	a.memory.meter = newMeter(func() measured { return <-answers }, func() { rings <- struct{}{} })
+	v := &memoryView{own: a.slot, now: 1e12, all: []memoryOf{{slot: a.slot, level: lowestLevel, swaps: true}}}
+	a.measure(v, memoryCounters{})
+	answers <- measured{10 * gigabyte, 80 * gigabyte, true, 0, 0}
+	<-rings
+	if a.measure(v, memoryCounters{}); !a.memory.known || v.free != 10*gigabyte {
+		t.Errorf("known %t, %d are free", a.memory.known, v.free)
+	}
+	if a.needsMeasuring(v, memoryCounters{}) {
+		t.Error("the driver is asked again at once")
+	}
+}
+
+// A process of a higher level asks the driver where its program asks.
+func TestQuestionOfTheProgram(t *testing.T) {
+	for _, level := range []int{0, lowestLevel} {
+		a, _ := newMemoryAgent(t, level)
+		a.memory.measuredNs = 1e12
+		v := &memoryView{own: a.slot, now: 1e12, all: []memoryOf{{slot: a.slot, level: level, swaps: true}}}
+		for asking, want := range []bool{false, true} {
+			if got := a.needsMeasuring(v, memoryCounters{asking: uint64(asking)}); got != want {
+				t.Errorf("level %d, %d ask: %t", level, asking, got)
+			}
+		}
 	}
 }
 

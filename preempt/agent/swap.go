@@ -40,7 +40,7 @@ const (
 	unpinAfter = uint64(60 * time.Second)
 	// pinLook is how often an agent sees to the next piece of host memory.
 	pinLook = 50 * time.Millisecond
-	// measurePatience is how long an agent waits for the driver's answer.
+	// measurePatience is how long an agent waits for the driver's answer; a later one rings for it.
 	measurePatience = 20 * time.Millisecond
 )
 
@@ -103,7 +103,7 @@ func (a *agent) startMemory() {
 		taken := readMemory(a.gpu).takenBytes
 		free, total, known := deviceMemory(a.gpu)
 		return measured{free, total, known, taken, poolsOf(a.gpu)}
-	})
+	}, func() { ringBell(a.gpu) })
 }
 
 // swap decides what this process does with its memory on this GPU, begins it, and returns when to look again.
@@ -137,6 +137,9 @@ func (a *agent) swap(now uint64) time.Duration {
 	a.tell()
 	if c.wanted != 0 {
 		wait = min(wait, againDuration(p.enough))
+	}
+	if c.asking != 0 { // the driver could not be asked, or memory moves
+		wait = min(wait, time.Duration(againLater))
 	}
 	return min(wait, a.nextChange(now))
 }
@@ -415,8 +418,8 @@ func (a *agent) reserve() uint64 {
 }
 
 // needsMeasuring says whether the driver has to be asked. It may take a lock that launches of the process need: a process of
-// a higher level asks only where it wants memory, or may have to give some.
-func (a *agent) needsMeasuring(v *memoryView) bool {
+// a higher level asks only where its program does (c.asking), where it wants memory, or may have to give some.
+func (a *agent) needsMeasuring(v *memoryView, c memoryCounters) bool {
 	lack := false
 	for _, o := range v.all {
 		switch {
@@ -425,6 +428,9 @@ func (a *agent) needsMeasuring(v *memoryView) bool {
 		case o.short() != 0:
 			return true
 		}
+	}
+	if c.asking != 0 {
+		return true
 	}
 	if a.core.levelNow() < lowestLevel {
 		own := v.of(a.slot)
@@ -447,13 +453,13 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 		m.total = deviceTotal(a.gpu)
 	}
 	m.free = minus(m.total, saturate(used, other))
-	if a.needsMeasuring(v) {
+	if a.needsMeasuring(v, c) {
 		seen, fresh := m.meter.read(measurePatience)
 		m.known, m.questions, m.answers = seen.known, m.meter.questions, m.meter.answered
 		if seen.known { // an old answer: a move in has taken some of it since
 			m.free, m.total = minus(seen.free, minus(c.takenBytes, seen.taken)), seen.total
 		}
-		if seen.known || !fresh { // without a context to ask in, the answer is at once that nothing is known
+		if seen.known && fresh {
 			m.measuredNs = v.now
 		}
 		if seen.known && fresh && !moving && v.now-min(v.now, m.sampledNs) >= otherApart {

@@ -25,7 +25,7 @@ func openTickets(driver Driver) { C.gp_bridge_open_tickets(driver.Substitute) }
 
 // memoryCounters is struct gp_bridge_memory.
 type memoryCounters struct {
-	resident, swapped, pinned, wanted, waiting                                                     uint64
+	resident, swapped, pinned, wanted, waiting, asking                                             uint64
 	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, takenBytes, host uint64
 }
 
@@ -34,7 +34,7 @@ func readMemory(gpu int) memoryCounters {
 	C.gp_bridge_read_memory(C.int(gpu), &m)
 	return memoryCounters{
 		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.waiting),
-		uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
+		uint64(m.asking), uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
 		uint64(m.in_bytes), uint64(m.in_ns), uint64(m.failures), uint64(m.taken_bytes), uint64(C.gp_bridge_arena_pinned()),
 	}
 }

@@ -9,8 +9,9 @@
 #include <limits.h>
 #include <stdatomic.h>
 
-// How long a first question waits until this process's agent knows what others have.
-#define ELSEWHERE_PATIENCE_NS 1000000000ull
+// How long a first question waits until this process's agent knows what others have. It asks the driver, which may be busy with another call
+// of the program's.
+#define ELSEWHERE_PATIENCE_NS 5000000000ull
 
 static struct {
 	_Atomic uint32_t known; // a futex
@@ -24,12 +25,19 @@ void gp_memory_elsewhere(int gpu, uint64_t bytes)
 		gp_futex_wake(&elsewhere[gpu].known, INT_MAX, false);
 }
 
-// What those have of a GPU who never give it.
-static uint64_t elsewhere_of(int gpu)
+// What those have of a GPU who never give it. The agent is asked for it: of its own accord it may not measure before the program has called
+// the driver, nor soon, nor at all at a higher level.
+static uint64_t elsewhere_of(struct gp_gpu *g)
 {
+	int gpu = (int)(g - gp_gpu);
+	if (elsewhere[gpu].known)
+		return elsewhere[gpu].bytes;
 	uint64_t now = gp_now_ns(), until = now + ELSEWHERE_PATIENCE_NS;
+	gp_memory[gpu].asking++;
+	gp_ring(g); // where no segment is attached yet, the agent's first look finds that somebody asks
 	for (; !elsewhere[gpu].known && now < until; now = gp_now_ns())
 		gp_futex_wait(&elsewhere[gpu].known, 0, until - now, false);
+	gp_memory[gpu].asking--;
 	return elsewhere[gpu].bytes;
 }
 
@@ -41,7 +49,7 @@ static uint64_t total_of(uint64_t total)
 	return limit && limit < total ? limit : total;
 }
 
-static uint64_t allowance(const struct gp_gpu *gpu, uint64_t total)
+static uint64_t allowance(struct gp_gpu *gpu, uint64_t total)
 {
 	static _Atomic uint64_t fixed[GP_GPUS];
 	_Atomic uint64_t *mine = &fixed[gpu - gp_gpu];
@@ -49,7 +57,7 @@ static uint64_t allowance(const struct gp_gpu *gpu, uint64_t total)
 		return *mine;
 	uint64_t none = 0, reserve = gp_settings.level ? gp_memory_settings.reserve_bytes : 0;
 	uint64_t contexts = GP_CONTEXTS_BYTES < total / GP_CONTEXTS_PART ? GP_CONTEXTS_BYTES : total / GP_CONTEXTS_PART;
-	uint64_t others = elsewhere_of((int)(gpu - gp_gpu));
+	uint64_t others = elsewhere_of(gpu);
 	uint64_t may = total_of(less(less(total, reserve), others > contexts ? others : contexts));
 	atomic_compare_exchange_strong(mine, &none, may ? may : 1);
 	return *mine;

@@ -105,6 +105,7 @@ struct gp_memory {
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
 	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
+	_Atomic uint64_t asking;  // threads that wait to be told what others have (info.c)
 	// in_bytes, and what was made for chunks that come: so much of the device's memory has been taken by restores.
 	_Atomic uint64_t taken_bytes;
 	// 1 + the bytes that may still be allocated before room has to be asked for. The driver may have more, which others

@@ -131,6 +131,12 @@ func TestNoQuestionsBeforeTheContextIsInitialised(t *testing.T) {
 	t.Parallel()
 	trace := filepath.Join(t.TempDir(), "trace")
 	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_TRACE="+trace, "SIMCUDA_LATE_CONTEXT=1")
+	stranger := m.startMemory("off") // gives nothing
+	stranger.hears("current")
+	stranger.say("initialise")
+	stranger.hear()
+	stranger.say("go on")
+	stranger.filled("memory", 120<<20, 1)
 	questions := func() int {
 		return strings.Count(traced(t, trace), " begin cuMemGetInfo")
 	}
@@ -144,10 +150,30 @@ func TestNoQuestionsBeforeTheContextIsInitialised(t *testing.T) {
 	}
 	var free uint64
 	p.ask("initialise", "free %d", &free)
+	if free < 200<<20 || free > 260<<20 {
+		t.Errorf("%d MiB of 400 are free beside 120", free>>20)
+	}
 	m.until("the program's question lets the agent ask, too", func() bool { return questions() >= before+1+3 })
 	p.say("go on")
 	p.filled("memory", 10<<20, 1)
 	p.finish()
+}
+
+// What a program is told first of free memory leaves out what others have who give nothing, at any level, though the driver's answer to the agent
+// takes its time.
+func TestFirstQuestionForFreeMemory(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []string{"", "cuMemGetInfo:200000"} {
+		m := newSwapping(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_CALL_US="+slow)
+		m.startFilled("off", 120<<20, 1)
+		for _, role := range []string{"be", "lc"} {
+			p := m.startMemory(role)
+			if free, _ := p.free(); free < 200<<20 || free > 260<<20 {
+				t.Errorf("%s, %q: %d MiB of 400 are free beside 120", role, slow, free>>20)
+			}
+			p.finish()
+		}
+	}
 }
 
 // Threads of the library that begin before the driver is initialised tell it only then that a capture elsewhere is not to hinder them: before, it
