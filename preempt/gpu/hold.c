@@ -373,7 +373,7 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 	bool announced = c->hint.awaited_ns, armed = h->state == GP_HOLD_ARMED;
 	CUcontext popped;
 
-	if (!armed && !(announced && h->state == GP_HOLD_IDLE && !c->gpu->mps))
+	if (!armed && !(announced && h->state == GP_HOLD_IDLE))
 		return UINT64_MAX;
 	// The GPU is not kept for work that is only announced from work of this level that is there.
 	if (announced && gp_equals_open(c->gpu)) {
@@ -502,5 +502,5 @@ enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 
 bool gp_holds(struct gp_context *c)
 {
-	return gp_settings.hold && !c->gpu->mps && c->gpu->lower_peers && gp_hold_usable(c);
+	return gp_settings.hold && c->gpu->lower_peers && gp_hold_usable(c);
 }

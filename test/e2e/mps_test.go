@@ -176,3 +176,19 @@ func TestDoctorOfBlocks(t *testing.T) {
 		})
 	}
 }
+
+// Under an MPS server no process is switched away from, so nothing is made for holds there.
+func TestNoHoldUnderMPS(t *testing.T) {
+	t.Parallel()
+	for environment, want := range map[string]bool{"SIMCUDA_MPS=1": false, "SIMCUDA_MPS=": true} {
+		trace := filepath.Join(t.TempDir(), "trace")
+		m := newMachine(t, "", environment, "SIMCUDA_TRACE="+trace)
+		lc := m.start("lc")
+		m.joined(lc)
+		lc.request(1, 1, "stream")
+		if made := strings.Contains(traced(t, trace), " begin cuMemHostAlloc"); made != want {
+			t.Errorf("%s: a hold was made: %t", environment, made)
+		}
+		lc.finish()
+	}
+}
