@@ -500,7 +500,4 @@ enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 	return waves <= 8 && (blocks + reduced - 1) / reduced > waves ? GP_SPREADS : GP_FITS;
 }
 
-bool gp_holds(struct gp_context *c)
-{
-	return gp_settings.hold && c->gpu->lower_peers && gp_hold_usable(c);
-}
+bool gp_holds(struct gp_context *c) { return gp_settings.hold && c->gpu->lower_peers && gp_hold_usable(c); }

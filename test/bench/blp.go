@@ -124,7 +124,9 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 		if err != nil {
 			return err
 		}
+		hintsSoFar := s.followHints(ctx, system.hints != "")
 		lc, rate, err := s.together(ctx, l, rival, 1, system.lcRole, system.beRole)
+		hints := hintsSoFar()
 		undo()
 		if err != nil {
 			if ctx.Err() != nil {
@@ -137,7 +139,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 		}
 		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: share(rate, beAlone, &lc, &alone, system.lcRole != "", kernelsPerSecond)}
-		row.Ratio = result.RatioOf(row.LC, lcAlone)
+		row.Ratio, row.Hints = result.RatioOf(row.LC, lcAlone), hints
 		if system.lcRole != "" {
 			row.BLP, row.Note = s.counted, inForce(s.counted)
 			if target.met != nil {
