@@ -152,10 +152,26 @@ static void leave(struct gp_operation *o)
 		gp_memory_leave_slowly();
 }
 
+// A copy from pageable memory returns once the driver has staged it, and reaches the device a little later (cuda.h, "API synchronization
+// behavior"). For a process whose work others keep off the GPU that is much later, off its turn as long as it seems idle: another process that is
+// told of the contents would read what was there before. So the copy is waited for, and meanwhile this process wants its turn.
+static __attribute__((noinline)) void wait_for_staged(struct gp_operation *o)
+{
+	if (!gp_driver.cuStreamSynchronize || !gp_captures_keep_off()) {
+		o->blocking = false; // a query finds it complete
+		return;
+	}
+	o->result = gp_driver.cuStreamSynchronize(o->stream);
+	gp_captures_let_on();
+}
+
 static CUresult finish(struct gp_operation *o)
 {
 	if (gp_blp_started)
 		gp_blp_end(o);
+	if (o->blocking && o->result == CUDA_SUCCESS && o->context &&
+	    (o->context->gpu->turn_peers | o->context->gpu->higher))
+		wait_for_staged(o);
 	if (o->context)
 		settle(o);
 	if (o->entered | o->counted)

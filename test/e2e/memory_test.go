@@ -115,6 +115,31 @@ func sharesByHandle(t *testing.T, owner, other *process, bytes uint64) {
 	}
 }
 
+// The driver's copies from pageable memory return before they are done. Another process, on its turn, reads what was copied all the same.
+func TestCopiedOffTurn(t *testing.T) {
+	t.Parallel()
+	for _, bytes := range []uint64{1000, 60_000, 200_000} {
+		m := newMachine(t, "mechanisms = [\"turns\"]\n")
+		owner, other := m.startMemory("be"), m.startMemory("be")
+		mine := owner.filled("memory", bytes, 1)
+		var what, handle string
+		var theirs, result int
+		if owner.ask(fmt.Sprintf("handle %d", mine), "%s %s result %d", &what, &handle, &result); result != 0 {
+			t.Fatalf("handle: %d; %s", result, owner.stderr.String())
+		}
+		if other.ask("open "+handle, "buffer %d result %d", &theirs, &result); result != 0 {
+			t.Fatalf("open: %d; %s", result, other.stderr.String())
+		}
+		for contents := 2; m.peer(owner).Counters.Turns < 5 || m.peer(other).Counters.Turns < 5; contents++ {
+			owner.carriesOut("fill %d %d", mine, contents)
+			other.carriesOut("expect %d %d", theirs, contents)
+			other.right(1)
+		}
+		owner.finish()
+		other.finish()
+	}
+}
+
 // Memory of cuMemAlloc is opened by another process, by a handle of legacy IPC.
 func TestSwapShares(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,10 @@ enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 // Copies to the device of so many bytes or rows are put on a copy engine: an H100's driver does that, and it does not with 4 KiB or one row
 // (order-probe). What is in between is not known.
 enum { BULK_BYTES = 32 << 10, BULK_ROWS = 64 };
+// A call that waits for its copy from pageable memory, of so many bytes, waits for what is ahead of it, and returns once the bytes are staged
+// (cuda.h, "API synchronization behavior"). An H100's driver was seen to do so with 64 KiB, and not with 1 MB; the copies did not go on while the
+// compute TSG was off the runlist.
+enum { STAGED_BYTES = 64 << 10 };
 
 static CUresult copy_row(uint64_t dst, uint64_t src, size_t bytes, size_t rows, CUstream h, enum direction d, bool wait)
 {
@@ -33,7 +37,17 @@ static CUresult copy_row(uint64_t dst, uint64_t src, size_t bytes, size_t rows, 
 			 .inlined = d == TO_DEVICE && bytes < BULK_BYTES && rows < BULK_ROWS,
 			 .known_dst = address_known(dst, bytes),
 			 .known_src = address_known(src, bytes)};
-	if (!wait && !s->capture && d == TO_DEVICE && !memory_pinned(src)) { // pageable: staged at once
+	struct CUctx_st *c = s->ctx;
+	bool pageable = !s->capture && d == TO_DEVICE && !memory_pinned(src);
+	if (wait && pageable && bytes <= STAGED_BYTES) {
+		struct work mark = {.kind = OP_MARK};
+		op_wait(stream_submit(s, &mark, NULL));
+		if (c->error != CUDA_SUCCESS)
+			return leave(c->error);
+		wait = false;
+		w.inlined = true;
+	}
+	if (!wait && pageable) {
 		w.staged = malloc(bytes ? bytes : 1);
 		if (!w.staged)
 			return leave(CUDA_ERROR_OUT_OF_MEMORY);
@@ -42,7 +56,6 @@ static CUresult copy_row(uint64_t dst, uint64_t src, size_t bytes, size_t rows, 
 	if (!s->capture && d == TO_HOST && !memory_pinned(dst))
 		wait = true;
 	struct op *o = NULL;
-	struct CUctx_st *c = s->ctx;
 	r = put(s, &w, wait ? &o : NULL);
 	if (r != CUDA_SUCCESS)
 		free(w.staged);
