@@ -115,7 +115,8 @@ SUBMIT_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphEx
 // Copies. Without a stream they run on the default stream. Those between host and device return when they are done; those
 // within device memory do not wait (cuda.h, "API synchronization behavior").
 SUBMIT(cuMemcpyHtoD, (unsigned int dstDevice, const void *srcHost, unsigned int ByteCount),
-       (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+       (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
+       .memory = {.host = srcHost})
 SUBMIT(cuMemcpyDtoH, (void *dstHost, unsigned int srcDevice, unsigned int ByteCount), (dstHost, srcDevice, ByteCount),
        .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyDtoD, (unsigned int dstDevice, unsigned int srcDevice, unsigned int ByteCount),
@@ -125,7 +126,8 @@ SUBMIT(cuMemcpyDtoA, (void *dstArray, unsigned int dstOffset, unsigned int srcDe
 SUBMIT(cuMemcpyAtoD, (unsigned int dstDevice, void *srcArray, unsigned int srcOffset, unsigned int ByteCount),
        (dstDevice, srcArray, srcOffset, ByteCount), .work = GP_COPY, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyHtoA, (void *dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount),
-       (dstArray, dstOffset, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+       (dstArray, dstOffset, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
+       .memory = {.host = srcHost})
 SUBMIT(cuMemcpyAtoH, (void *dstHost, void *srcArray, unsigned int srcOffset, unsigned int ByteCount),
        (dstHost, srcArray, srcOffset, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyAtoA,
@@ -149,7 +151,8 @@ SUBMIT(cuMemcpyDtoDAsync, (unsigned int dstDevice, unsigned int srcDevice, unsig
 SUBMIT(cuMemcpy2DAsync, (const void *pCopy, CUstream hStream), (pCopy, hStream), .work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT(cuMemcpy3DAsync, (const void *pCopy, CUstream hStream), (pCopy, hStream), .work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),
-	    (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+	    (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
+	    .memory = {.host = srcHost})
 SUBMIT_PTDS(cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), (dstHost, srcDevice, ByteCount),
 	    .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),
@@ -160,7 +163,8 @@ SUBMIT_PTDS(cuMemcpyDtoA_v2, (void *dstArray, size_t dstOffset, CUdeviceptr srcD
 SUBMIT_PTDS(cuMemcpyAtoD_v2, (CUdeviceptr dstDevice, void *srcArray, size_t srcOffset, size_t ByteCount),
 	    (dstDevice, srcArray, srcOffset, ByteCount), .work = GP_COPY, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyHtoA_v2, (void *dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),
-	    (dstArray, dstOffset, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+	    (dstArray, dstOffset, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
+	    .memory = {.host = srcHost})
 SUBMIT_PTDS(cuMemcpyAtoH_v2, (void *dstHost, void *srcArray, size_t srcOffset, size_t ByteCount),
 	    (dstHost, srcArray, srcOffset, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyAtoA_v2, (void *dstArray, size_t dstOffset, void *srcArray, size_t srcOffset, size_t ByteCount),
@@ -174,7 +178,8 @@ SUBMIT_PTDS(cuMemcpy2D_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .block
 	    .memory = {.copy_2d = pCopy})
 SUBMIT_PTDS(cuMemcpy2DUnaligned_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true,
 	    .stream = STREAM(NULL), .memory = {.copy_2d = pCopy})
-SUBMIT_PTDS(cuMemcpy3D_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+SUBMIT_PTDS(cuMemcpy3D_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
+	    .memory = {.copy_3d = pCopy})
 SUBMIT_PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),
 	    (dstDevice, srcHost, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemcpyDtoHAsync_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
@@ -199,7 +204,8 @@ SUBMIT_PTSZ(cuMemcpyPeerAsync,
 	    (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
 	     CUstream hStream),
 	    (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream))
-SUBMIT_PTDS(cuMemcpy3DPeer, (const void *pCopy), (pCopy), .work = GP_COPY, .stream = STREAM(NULL))
+SUBMIT_PTDS(cuMemcpy3DPeer, (const void *pCopy), (pCopy), .work = GP_COPY, .stream = STREAM(NULL),
+	    .memory = {.copy_3d = pCopy})
 SUBMIT_PTSZ(cuMemcpy3DPeerAsync, (const void *pCopy, CUstream hStream), (pCopy, hStream), .work = GP_COPY,
 	    .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemcpyBatchAsync,

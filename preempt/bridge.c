@@ -176,7 +176,7 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 					.pinned = m->pinned,
 					.wanted = m->wanted,
 					.waiting = m->waiting,
-					.asking = m->asking,
+					.asking = gp_memory_is_asked(gpu),
 					.waits = m->waits,
 					.wait_ns = m->wait_ns,
 					.evictions = m->evictions,

@@ -91,6 +91,12 @@ struct gp_copy_2d {
 };
 _Static_assert(sizeof(struct gp_copy_2d) == 128, "CUDA_MEMCPY2D");
 
+struct gp_copy_3d_source { // what CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER begin with
+	size_t x_bytes, y, z, level;
+	int memory_type;
+	const void *host;
+};
+
 struct gp_host_table { // CUlibraryHostUniversalFunctionAndDataTable
 	void *functions;
 	size_t functions_size;

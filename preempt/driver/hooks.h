@@ -62,6 +62,8 @@ struct gp_operation {
 			size_t to_pitch, width, height;
 			uint32_t value, element_bytes; // value: GP_MEMSET
 			const void *copy_2d;           // instead of all these: a CUDA_MEMCPY2D (cuda.h)
+			const void *copy_3d; // or a struct gp_copy_3d_source of a call that waits for its copy
+			const void *host;    // or the source, in the host's memory, of a call that waits for its copy
 		} memory;
 	};
 	// What begin finds out, once.

@@ -14,7 +14,8 @@
 #define ELSEWHERE_PATIENCE_NS 5000000000ull
 
 static struct {
-	_Atomic uint32_t known; // a futex
+	_Atomic uint32_t known;  // a futex
+	_Atomic uint32_t asking; // threads that wait for it, or ended while they did
 	_Atomic uint64_t bytes;
 } elsewhere[GP_GPUS];
 
@@ -25,6 +26,8 @@ void gp_memory_elsewhere(int gpu, uint64_t bytes)
 		gp_futex_wake(&elsewhere[gpu].known, INT_MAX, false);
 }
 
+bool gp_memory_is_asked(int gpu) { return elsewhere[gpu].asking && !elsewhere[gpu].known; }
+
 // What those have of a GPU who never give it. The agent is asked for it: of its own accord it may not measure before the program has called
 // the driver, nor soon, nor at all at a higher level.
 static uint64_t elsewhere_of(struct gp_gpu *g)
@@ -33,11 +36,11 @@ static uint64_t elsewhere_of(struct gp_gpu *g)
 	if (elsewhere[gpu].known)
 		return elsewhere[gpu].bytes;
 	uint64_t now = gp_now_ns(), until = now + ELSEWHERE_PATIENCE_NS;
-	gp_memory[gpu].asking++;
+	elsewhere[gpu].asking++;
 	gp_ring(g); // where no segment is attached yet, the agent's first look finds that somebody asks
 	for (; !elsewhere[gpu].known && now < until; now = gp_now_ns())
 		gp_futex_wait(&elsewhere[gpu].known, 0, until - now, false);
-	gp_memory[gpu].asking--;
+	elsewhere[gpu].asking--;
 	return elsewhere[gpu].bytes;
 }
 

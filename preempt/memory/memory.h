@@ -105,7 +105,6 @@ struct gp_memory {
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
 	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
-	_Atomic uint64_t asking;  // threads that wait to be told what others have (info.c)
 	// in_bytes, and what was made for chunks that come: so much of the device's memory has been taken by restores.
 	_Atomic uint64_t taken_bytes;
 	// 1 + the bytes that may still be allocated before room has to be asked for. The driver may have more, which others
@@ -189,6 +188,7 @@ void gp_memory_no_room_helps(void);
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough);
 // info.c: what others have of the GPU, in bytes, who never give it. The agent says it as soon as it knows.
 void gp_memory_elsewhere(int gpu, uint64_t bytes);
+bool gp_memory_is_asked(int gpu); // a call of the program waits for that
 // How much more the program may have: up to its limit, or to what the GPU has.
 uint64_t gp_memory_left(const struct gp_gpu *);
 

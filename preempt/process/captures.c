@@ -16,7 +16,7 @@ enum {
 static _Atomic(CUstream) origin[CAPTURES]; // the streams on which they began; NULL: free
 _Atomic uint32_t gp_captures;
 
-static _Atomic uint32_t kept_off; // threads that synchronize a context; a futex of those that begin captures
+static _Atomic uint32_t kept_off; // threads that synchronize a context or the legacy stream; a futex of those that begin captures
 
 // Either this thread sees the capture, or the one that begins it sees this thread and waits: both first write, then look.
 bool gp_captures_keep_off(void)

@@ -319,7 +319,7 @@ static inline bool gp_is_captured(CUstream stream)
 }
 // The driver is about to begin a capture: after this no query is under way, and none begins.
 void gp_capture_begins(CUstream);
-// To synchronize a context ends captures of its streams. True: none is under way, and none begins until gp_captures_let_on.
+// To synchronize a context, or the legacy stream, ends captures of its streams. True: none is under way, and none begins until gp_captures_let_on.
 bool gp_captures_keep_off(void);
 void gp_captures_let_on(void);
 void gp_capture_ended(CUstream); // or did not begin. Does nothing for other streams

@@ -17,6 +17,7 @@
 //	device N, us N       later commands are for that GPU; later kernels take so long (us)
 //	long N               launched R              a kernel on buffer N that nobody waits for
 //	blocked N            launched R              the same, behind a wait for a word in device memory
+//	duplicate N M        result R                M becomes a copy of N, behind such a wait on the default stream
 //	unblock              result R                which this command writes
 //	capture N, captured  result R                a capture of a kernel on buffer N begins, ends and is replayed
 //	wait                 result R                cuCtxSynchronize
@@ -98,6 +99,7 @@ typedef struct { unsigned char bytes[64]; } ipc_handle;
 	F(cuMemGetInfo_v2, (size_t *, size_t *)) \
 	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
 	F(cuMemFreeHost, (void *)) \
+	F(cuMemcpy, (ptr, ptr, size_t)) \
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
 	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
 	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
@@ -321,16 +323,29 @@ static int step_often(struct buffer *b, unsigned rounds)
 	return r ? r : cuStreamSynchronize(stream);
 }
 
-// A kernel behind a wait that only a call of the program ends.
-static int block(struct buffer *b)
+// A wait that only a call of the program ends.
+static int block(handle where)
 {
 	if (!flag) {
 		OK(cuMemAlloc_v2(&flag, 4));
 		OK(cuMemsetD32Async(flag, 0, 1, beside));
 		OK(cuStreamSynchronize(beside));
 	}
-	int r = cuStreamWaitValue32_v2(stream, flag, unblocked + 1, 0);
+	return cuStreamWaitValue32_v2(where, flag, unblocked + 1, 0);
+}
+
+static int step_behind_wait(struct buffer *b)
+{
+	int r = block(stream);
 	return r ? r : step(b, stream, 3);
+}
+
+// Returns before it is done, as copies within the device do.
+static int duplicate_behind_wait(const struct buffer *from, struct buffer *to)
+{
+	int r = block(NULL);
+	to->seed = from->seed, to->factor = from->factor, to->addend = from->addend;
+	return r ? r : cuMemcpy(to->at, from->at, to->bytes);
 }
 
 static int capture(struct buffer *b)
@@ -389,7 +404,9 @@ static bool obey_other(const char *line)
 	if (sscanf(line, "long %u", &n) == 1)
 		printf("launched %d\n", step(buffer_of(n), stream, 5));
 	else if (sscanf(line, "blocked %u", &n) == 1)
-		printf("launched %d\n", block(buffer_of(n)));
+		printf("launched %d\n", step_behind_wait(buffer_of(n)));
+	else if (sscanf(line, "duplicate %u %u", &n, &m) == 2)
+		printf("result %d\n", duplicate_behind_wait(buffer_of(n), buffer_of(m)));
 	else if (!strcmp(line, "unblock\n"))
 		printf("result %d\n", cuStreamWriteValue32_v2(beside, flag, ++unblocked, 0));
 	else if (sscanf(line, "capture %u", &n) == 1)

@@ -10,9 +10,16 @@ enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 // (order-probe). What is in between is not known.
 enum { BULK_BYTES = 32 << 10, BULK_ROWS = 64 };
 // A call that waits for its copy from pageable memory, of so many bytes, waits for what is ahead of it, and returns once the bytes are staged
-// (cuda.h, "API synchronization behavior"). An H100's driver was seen to do so with 64 KiB, and not with 1 MB; the copies did not go on while the
-// compute TSG was off the runlist.
+// (cuda.h, "API synchronization behavior"). On an H100 the copy is there a moment later, but for what was taken off the runlist: then it is not,
+// with 64 KiB; 1 MB are. Here the call does not wait then.
 enum { STAGED_BYTES = 64 << 10 };
+
+static bool is_off(const struct CUctx_st *c)
+{
+	struct engine e;
+	engine_update(c->device, NULL, NULL, &e);
+	return e.tsg[c->tsg].off;
+}
 
 static CUresult copy_row(uint64_t dst, uint64_t src, size_t bytes, size_t rows, CUstream h, enum direction d, bool wait)
 {
@@ -22,6 +29,8 @@ static CUresult copy_row(uint64_t dst, uint64_t src, size_t bytes, size_t rows, 
 		return r;
 	if (d == ANY)
 		d = memory_is_device(dst) ? (memory_is_device(src) ? ON_DEVICE : TO_DEVICE) : TO_HOST;
+	if (d == ON_DEVICE) // no call waits for that
+		wait = false;
 	bool to = d != TO_HOST, from = d != TO_DEVICE;
 	if (!dst || !src || (to && !address_known(dst, bytes)) ||
 	    (from && memory_pinned(src) && !address_known(src, bytes)) || (d == ON_DEVICE && !address_known(src, bytes)))
@@ -39,7 +48,7 @@ static CUresult copy_row(uint64_t dst, uint64_t src, size_t bytes, size_t rows, 
 			 .known_src = address_known(src, bytes)};
 	struct CUctx_st *c = s->ctx;
 	bool pageable = !s->capture && d == TO_DEVICE && !memory_pinned(src);
-	if (wait && pageable && bytes <= STAGED_BYTES) {
+	if (wait && pageable && bytes <= STAGED_BYTES && is_off(c)) {
 		struct work mark = {.kind = OP_MARK};
 		op_wait(stream_submit(s, &mark, NULL));
 		if (c->error != CUDA_SUCCESS)

@@ -169,7 +169,7 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o)
 	case OP_COPY:
 	case OP_MEMSET:
 		// Copy engines have TSGs of their own, which nothing takes off the runlist. The bell rings when this one is back.
-		if ((w->kind == OP_MEMSET || w->inlined) && !o->started && p->engine.tsg[p->c->tsg].off)
+		if ((w->kind == OP_MEMSET || w->inlined) && !o->started && !o->carried_ns && p->engine.tsg[p->c->tsg].off)
 			return false;
 		return step_transfer(p, o);
 	case OP_HOST:
