@@ -112,11 +112,11 @@ SUBMIT(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstre
 SUBMIT_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream), .work = GP_GRAPH,
 	    .graph = hGraphExec, .stream = STREAM(hStream))
 
-// Copies. Without a stream they run on the default stream. Those between host and device return when they are done; those
-// within device memory do not wait (cuda.h, "API synchronization behavior").
+// Copies. Without a stream they run on the default stream. Those between host and device may wait until they are done; those
+// within device memory do not (preempt/process/copies.c).
 SUBMIT(cuMemcpyHtoD, (unsigned int dstDevice, const void *srcHost, unsigned int ByteCount),
        (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
-       .memory = {.host = srcHost})
+       .memory = {.host = ByteCount ? srcHost : NULL})
 SUBMIT(cuMemcpyDtoH, (void *dstHost, unsigned int srcDevice, unsigned int ByteCount), (dstHost, srcDevice, ByteCount),
        .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyDtoD, (unsigned int dstDevice, unsigned int srcDevice, unsigned int ByteCount),
@@ -127,7 +127,7 @@ SUBMIT(cuMemcpyAtoD, (unsigned int dstDevice, void *srcArray, unsigned int srcOf
        (dstDevice, srcArray, srcOffset, ByteCount), .work = GP_COPY, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyHtoA, (void *dstArray, unsigned int dstOffset, const void *srcHost, unsigned int ByteCount),
        (dstArray, dstOffset, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
-       .memory = {.host = srcHost})
+       .memory = {.host = ByteCount ? srcHost : NULL})
 SUBMIT(cuMemcpyAtoH, (void *dstHost, void *srcArray, unsigned int srcOffset, unsigned int ByteCount),
        (dstHost, srcArray, srcOffset, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT(cuMemcpyAtoA,
@@ -152,7 +152,7 @@ SUBMIT(cuMemcpy2DAsync, (const void *pCopy, CUstream hStream), (pCopy, hStream),
 SUBMIT(cuMemcpy3DAsync, (const void *pCopy, CUstream hStream), (pCopy, hStream), .work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount),
 	    (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
-	    .memory = {.host = srcHost})
+	    .memory = {.host = ByteCount ? srcHost : NULL})
 SUBMIT_PTDS(cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), (dstHost, srcDevice, ByteCount),
 	    .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),
@@ -164,7 +164,7 @@ SUBMIT_PTDS(cuMemcpyAtoD_v2, (CUdeviceptr dstDevice, void *srcArray, size_t srcO
 	    (dstDevice, srcArray, srcOffset, ByteCount), .work = GP_COPY, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyHtoA_v2, (void *dstArray, size_t dstOffset, const void *srcHost, size_t ByteCount),
 	    (dstArray, dstOffset, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
-	    .memory = {.host = srcHost})
+	    .memory = {.host = ByteCount ? srcHost : NULL})
 SUBMIT_PTDS(cuMemcpyAtoH_v2, (void *dstHost, void *srcArray, size_t srcOffset, size_t ByteCount),
 	    (dstHost, srcArray, srcOffset, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
 SUBMIT_PTDS(cuMemcpyAtoA_v2, (void *dstArray, size_t dstOffset, void *srcArray, size_t srcOffset, size_t ByteCount),
@@ -204,7 +204,7 @@ SUBMIT_PTSZ(cuMemcpyPeerAsync,
 	    (CUdeviceptr dstDevice, CUcontext dstContext, CUdeviceptr srcDevice, CUcontext srcContext, size_t ByteCount,
 	     CUstream hStream),
 	    (dstDevice, dstContext, srcDevice, srcContext, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream))
-SUBMIT_PTDS(cuMemcpy3DPeer, (const void *pCopy), (pCopy), .work = GP_COPY, .stream = STREAM(NULL),
+SUBMIT_PTDS(cuMemcpy3DPeer, (const void *pCopy), (pCopy), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
 	    .memory = {.copy_3d = pCopy})
 SUBMIT_PTSZ(cuMemcpy3DPeerAsync, (const void *pCopy, CUstream hStream), (pCopy, hStream), .work = GP_COPY,
 	    .stream = STREAM(hStream))

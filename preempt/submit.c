@@ -152,58 +152,12 @@ static void leave(struct gp_operation *o)
 		gp_memory_leave_slowly();
 }
 
-// Where a copy comes from whose call waits for it, or may; NULL: it does not come from the host's memory. cuMemcpy does not say.
-static const void *copied_from(const struct gp_operation *o)
-{
-	const struct gp_copy_2d *plane = o->memory.copy_2d;
-	const struct gp_copy_3d_source *space = o->memory.copy_3d;
-	if (space)
-		return space->memory_type == CU_MEMORYTYPE_HOST ? space->host : NULL;
-	if (!o->blocking)
-		return NULL;
-	if (plane)
-		return plane->from.memory_type == CU_MEMORYTYPE_HOST ? plane->from.host : NULL;
-	return o->memory.host ? o->memory.host : (const void *)(uintptr_t)o->memory.from; // NOLINT(performance-no-int-to-ptr)
-}
-
-// Of what the program has not pinned. The driver says 0 of memory that it does not know.
-static bool is_pageable(const void *host)
-{
-	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-	unsigned type = 0;
-	void *value = &type;
-	return host && gp_driver.cuPointerGetAttributes &&
-	       !gp_driver.cuPointerGetAttributes(1, &attribute, &value, (CUdeviceptr)(uintptr_t)host) && !type;
-}
-
-// A call that waits for its copy from pageable memory returns once the driver has staged that, and the copy reaches the device a little later
-// (cuda.h, "API synchronization behavior"). For a process whose work others keep off the GPU that is much later, off its turn as long as it seems
-// idle: another process that is told of the contents would read what was there before. So the copy is waited for, and meanwhile this process wants
-// its turn. A thread that is cancelled ends behind the wait: captures count it.
-static __attribute__((noinline)) void wait_for_staged(struct gp_operation *o)
-{
-	int cancel;
-	if (!gp_driver.cuStreamSynchronize || !is_pageable(copied_from(o)))
-		return;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	if (gp_captures_keep_off()) {
-		o->result = gp_driver.cuStreamSynchronize(o->stream);
-		gp_captures_let_on();
-	} else {
-		o->blocking = false; // it is found complete once nothing is captured
-	}
-	pthread_setcancelstate(cancel, NULL);
-}
-
-// Others may keep work of this process off the GPU that it has submitted.
-static bool is_kept_off(const struct gp_gpu *g) { return (g->turn_peers | g->higher) && !g->mps; }
-
 static CUresult finish(struct gp_operation *o)
 {
 	if (gp_blp_started)
 		gp_blp_end(o);
-	if (o->work == GP_COPY && o->result == CUDA_SUCCESS && o->context && is_kept_off(o->context->gpu))
-		wait_for_staged(o);
+	if (o->blocking && o->work == GP_COPY && o->result == CUDA_SUCCESS && o->context)
+		gp_copy_returned(o);
 	if (o->context)
 		settle(o);
 	if (o->entered | o->counted)

@@ -91,11 +91,19 @@ struct gp_copy_2d {
 };
 _Static_assert(sizeof(struct gp_copy_2d) == 128, "CUDA_MEMCPY2D");
 
-struct gp_copy_3d_source { // what CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER begin with
-	size_t x_bytes, y, z, level;
-	int memory_type;
-	const void *host;
+// CUDA_MEMCPY3D and CUDA_MEMCPY3D_PEER
+struct gp_copy_3d {
+	struct gp_copy_3d_side {
+		size_t x_bytes, y, z, level;
+		int memory_type;
+		const void *host;
+		CUdeviceptr device;
+		void *array, *context; // context: of CUDA_MEMCPY3D_PEER
+		size_t pitch, height;
+	} from, to;
+	size_t width_bytes, height, depth;
 };
+_Static_assert(sizeof(struct gp_copy_3d) == 200, "CUDA_MEMCPY3D");
 
 struct gp_host_table { // CUlibraryHostUniversalFunctionAndDataTable
 	void *functions;

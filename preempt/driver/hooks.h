@@ -44,8 +44,8 @@ struct gp_context;
 struct gp_operation {
 	// What it is: filled in by the interceptor.
 	enum gp_work work;
-	bool blocking;   // the call returns only when the work is done (cuMemcpyDtoH and the like)
-	bool cpu;        // the work may wait for the CPU: a host function, a value
+	bool blocking; // the call may wait for the work (cuMemcpyDtoH and the like); once it has returned: the work is done
+	bool cpu;      // the work may wait for the CPU: a host function, a value
 	bool joint;      // one of several kernels of one call: the driver launches them
 	CUstream stream; // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
 	union {
@@ -62,8 +62,8 @@ struct gp_operation {
 			size_t to_pitch, width, height;
 			uint32_t value, element_bytes; // value: GP_MEMSET
 			const void *copy_2d;           // instead of all these: a CUDA_MEMCPY2D (cuda.h)
-			const void *copy_3d; // or a struct gp_copy_3d_source of a call that waits for its copy
-			const void *host;    // or the source, in the host's memory, of a call that waits for its copy
+			const void *copy_3d;           // or a CUDA_MEMCPY3D of a call that may wait
+			const void *host;              // or the source, in the host's memory, of a call that may wait
 		} memory;
 	};
 	// What begin finds out, once.

@@ -308,6 +308,10 @@ void gp_known_synchronized(CUcontext, uint64_t destructions);
 // or the driver refused, and nothing was waited for that counts.
 bool gp_wait_for_streams(CUcontext);
 
+// copies.c
+// The call of a copy has returned that may wait for it. Leaves o->blocking set if the copy is done. o->result: of what was waited for.
+void gp_copy_returned(struct gp_operation *o);
+
 // captures.c
 extern _Atomic uint32_t gp_captures; // under way or about to begin
 static inline bool gp_capturing(void) { return __builtin_expect(gp_captures != 0, 0); }

@@ -1,0 +1,72 @@
+// copies.c - what is known of a copy once its call has returned that may wait for it.
+//
+// Some of these calls wait, some do not (cuda.h, "API synchronization behavior"): one within the device returns at once, and one from pageable
+// memory once the driver has staged that (seen with up to 64 KiB). The copy reaches the device a little later then. For a process whose work others
+// keep off the GPU that is much later, at its next turn: another process that is told of the contents would read what was there before. So
+// the copy is waited for, and meanwhile this process wants its turn.
+#define _GNU_SOURCE
+#include "preempt/process/process.h"
+
+static const void *source(int type, const void *host, CUdeviceptr unified)
+{
+	return type == CU_MEMORYTYPE_HOST    ? host :
+	       type == CU_MEMORYTYPE_UNIFIED ? (const void *)(uintptr_t)unified :
+					       NULL;
+}
+
+// Whether the call says that one side is the host's memory. from: what it copies, where that may be the host's; else NULL.
+static bool is_with_host(const struct gp_operation *o, const void **from)
+{
+	const struct gp_copy_2d *plane = o->memory.copy_2d;
+	const struct gp_copy_3d *space = o->memory.copy_3d;
+	if (plane) {
+		*from = source(plane->from.memory_type, plane->from.host, plane->from.device);
+		return plane->from.memory_type == CU_MEMORYTYPE_HOST || plane->to.memory_type == CU_MEMORYTYPE_HOST;
+	}
+	if (space) {
+		*from = source(space->from.memory_type, space->from.host, space->from.device);
+		return space->from.memory_type == CU_MEMORYTYPE_HOST || space->to.memory_type == CU_MEMORYTYPE_HOST;
+	}
+	if (o->memory.height) { // cuMemcpy
+		*from = source(CU_MEMORYTYPE_UNIFIED, NULL, o->memory.width ? o->memory.from : 0);
+		return false;
+	}
+	*from = o->memory.host;
+	return true;
+}
+
+// The driver says 0 of memory that it does not know.
+static bool is_pageable(const void *host)
+{
+	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+	unsigned type = 0;
+	void *value = &type;
+	return host && gp_driver.cuPointerGetAttributes &&
+	       !gp_driver.cuPointerGetAttributes(1, &attribute, &value, (CUdeviceptr)(uintptr_t)host) && !type;
+}
+
+// By turns, or while a higher level has the GPU. Under an MPS server all run at once.
+static bool is_kept_off(const struct gp_gpu *g) { return (g->turn_peers | g->higher) && !g->mps; }
+
+// A thread that is cancelled ends behind the wait: who begins a capture counts it. False: a stream is captured.
+static bool wait(struct gp_operation *o)
+{
+	int cancel;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	bool may = gp_captures_keep_off();
+	if (may) {
+		o->result = gp_driver.cuStreamSynchronize(o->stream);
+		gp_captures_let_on();
+	}
+	pthread_setcancelstate(cancel, NULL);
+	return may;
+}
+
+void gp_copy_returned(struct gp_operation *o)
+{
+	const void *from;
+	bool waited = is_with_host(o, &from);
+	if (is_kept_off(o->context->gpu) && gp_driver.cuStreamSynchronize && is_pageable(from))
+		waited = wait(o);
+	o->blocking = waited; // else a query finds it complete
+}
