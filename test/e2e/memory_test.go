@@ -159,6 +159,27 @@ func TestCopyWithinTheDeviceReturns(t *testing.T) {
 	other.finish()
 }
 
+// That the call of a copy within the device has returned does not say that the kernel ahead of it is done: the window stays open.
+func TestWindowBehindACopyWithinTheDevice(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"gate\"]\n")
+	be, lc := m.startMemory("be"), m.startMemory("lc")
+	be.filled("memory", 1000, 3)
+	from, to := lc.filled("memory", 1000, 1), lc.filled("memory", 1000, 2)
+	m.joined(be, lc)
+	var us int
+	lc.ask("us 3000000", "us %d", &us)
+	lc.carriesOut("copied %d %d", from, to)
+	m.beats(lc, 1)
+	if !m.peer(lc).WindowOpen {
+		t.Error("the window is closed while the kernel runs")
+	}
+	lc.right(2)
+	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+	lc.finish()
+	be.finish()
+}
+
 // Memory of cuMemAlloc is opened by another process, by a handle of legacy IPC.
 func TestSwapShares(t *testing.T) {
 	t.Parallel()

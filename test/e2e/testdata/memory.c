@@ -18,6 +18,7 @@
 //	long N               launched R              a kernel on buffer N that nobody waits for
 //	blocked N            launched R              the same, behind a wait for a word in device memory
 //	duplicate N M        result R                M becomes a copy of N, behind such a wait on the default stream
+//	copied N M           result R                the same, behind a kernel
 //	unblock              result R                which this command writes
 //	capture N, captured  result R                a capture of a kernel on buffer N begins, ends and is replayed
 //	wait                 result R                cuCtxSynchronize
@@ -341,9 +342,8 @@ static int step_behind_wait(struct buffer *b)
 }
 
 // Returns before it is done, as copies within the device do.
-static int duplicate_behind_wait(const struct buffer *from, struct buffer *to)
+static int duplicate(const struct buffer *from, struct buffer *to, int r)
 {
-	int r = block(NULL);
 	to->seed = from->seed, to->factor = from->factor, to->addend = from->addend;
 	return r ? r : cuMemcpy(to->at, from->at, to->bytes);
 }
@@ -406,7 +406,9 @@ static bool obey_other(const char *line)
 	else if (sscanf(line, "blocked %u", &n) == 1)
 		printf("launched %d\n", step_behind_wait(buffer_of(n)));
 	else if (sscanf(line, "duplicate %u %u", &n, &m) == 2)
-		printf("result %d\n", duplicate_behind_wait(buffer_of(n), buffer_of(m)));
+		printf("result %d\n", duplicate(buffer_of(n), buffer_of(m), block(NULL)));
+	else if (sscanf(line, "copied %u %u", &n, &m) == 2)
+		printf("result %d\n", duplicate(buffer_of(n), buffer_of(m), step(buffer_of(n), NULL, 5)));
 	else if (!strcmp(line, "unblock\n"))
 		printf("result %d\n", cuStreamWriteValue32_v2(beside, flag, ++unblocked, 0));
 	else if (sscanf(line, "capture %u", &n) == 1)
