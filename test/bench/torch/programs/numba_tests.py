@@ -19,7 +19,7 @@ LAYER = ("array_attr", "context_stack", "cuda_array_slicing", "cuda_auto_context
          "cuda_ndarray", "events", "host_alloc", "managed_alloc", "pinned", "streams")
 KERNELS = ("cooperative_groups", "cuda_array_interface", "forall", "ipc", "multiprocessing", "multithreads", "reduction", "sm",
            "stream_api", "sync", "transpose", "warp_ops")
-PATIENCE = 120  # seconds for a further process to begin and to answer; the tests have 4, which do not always do without the library
+PATIENCE = 120  # seconds for a further process to begin and to answer, instead of 4: on a busy machine it takes longer
 
 
 class Outcomes(unittest.TextTestResult):
