@@ -131,10 +131,9 @@ func TestMemoryProgram(t *testing.T) {
 }
 
 // shared is a buffer of one process that another one has opened, both filled.
-func (p *process) shared(other *process, how string, seed int) (mine, theirs int) {
+func (p *process) shared(other *process, how string, bytes uint64, seed int) (mine, theirs int) {
 	t := p.m.t
 	t.Helper()
-	const bytes = 4 << 20
 	command, adopt := "handle %d", "open %s"
 	if how != "memory" {
 		command, adopt = "descriptor %d", fmt.Sprintf("adopt %d %%s %d", p.pid(), bytes)
@@ -162,7 +161,7 @@ func TestMemoryProgramsShare(t *testing.T) {
 		owner.filled("memory", 5_000_000, 99)
 		other.filled("memory", 5_000_000, 98)
 		for i, how := range []string{"memory", "shareable"} {
-			mine, theirs := owner.shared(other, how, i)
+			mine, theirs := owner.shared(other, how, 4<<20, i)
 			for round := range 4 {
 				if settings != "" {
 					m.asks(owner, segment.AskedOut)

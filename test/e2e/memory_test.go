@@ -121,15 +121,7 @@ func TestCopiedOffTurn(t *testing.T) {
 	for _, bytes := range []uint64{1000, 60_000} {
 		m := newMachine(t, "mechanisms = [\"turns\"]\n")
 		owner, other := m.startMemory("be"), m.startMemory("be")
-		mine := owner.filled("memory", bytes, 1)
-		var what, handle string
-		var theirs, result int
-		if owner.ask(fmt.Sprintf("handle %d", mine), "%s %s result %d", &what, &handle, &result); result != 0 {
-			t.Fatalf("handle: %d; %s", result, owner.stderr.String())
-		}
-		if other.ask("open "+handle, "buffer %d result %d", &theirs, &result); result != 0 {
-			t.Fatalf("open: %d; %s", result, other.stderr.String())
-		}
+		mine, theirs := owner.shared(other, "memory", bytes, 1)
 		for contents := 2; m.peer(owner).Counters.Turns < 5 || m.peer(other).Counters.Turns < 5; contents++ {
 			owner.carriesOut("fill %d %d", mine, contents)
 			other.carriesOut("expect %d %d", theirs, contents)
