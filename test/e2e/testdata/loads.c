@@ -281,6 +281,16 @@ static void asked_late(unsigned rounds)
 	}
 }
 
+static _Atomic bool opened, passed;
+
+static void pass_when_opened(void *none)
+{
+	(void)none;
+	while (!opened)
+		usleep(50);
+	passed = true;
+}
+
 // The program has a stream stopped, so nothing is kept off while memory is freed. The kernel is behind a host function and not logged: the
 // call that frees does not wait for it before it is in the driver.
 static void asked_while_freeing(unsigned rounds)
@@ -289,15 +299,15 @@ static void asked_while_freeing(unsigned rounds)
 	OK(gpreempt_stream_enable((stream_t)stopped, GPREEMPT_LEVEL_BLOCK));
 	for (unsigned r = 0; r < rounds * 2; r++) {
 		handle one = stream_of(NON_BLOCKING), reached = new_event();
-		released = false;
+		released = opened = passed = false;
 		OK(cuMemAlloc_v2(&freed, 4 << 20));
 		OK(gpreempt_stream_preempt((stream_t)stopped, 1));
-		OK(cuLaunchHostFunc(one, host_wait, NULL));
+		OK(cuLaunchHostFunc(one, pass_when_opened, NULL));
 		spin(one);
 		OK(cuEventRecord(reached, one));
-		released = true;
-		usleep(CALLED_US);
-		released = false;
+		opened = true;
+		while (!passed)
+			usleep(50);
 		pthread_t frees = begin(free_memory, NULL);
 		usleep(CALLED_US);
 		pthread_t other = begin(launch_one, another);
