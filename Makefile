@@ -13,7 +13,7 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*' -not -path './charts/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all dist check-dist packages check-packages check-chart help test timed computed vet unit race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist check-dist packages check-packages check-chart help test vet unit compute race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
 	check-generated readme man gpu-patch bench-check results results-check tvm
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/order-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
@@ -244,29 +244,23 @@ sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
 help: ## this list
 	@awk -F ': *## ' '/^[a-z0-9-]+: *## /{printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# Tests of packages whose concurrency is Go's own run under the race detector. Others wait more than they compute, so more
-# of them run at once than there are cores, those that take longest first. Tests that only compute run beside them at a low
-# priority, on what the others leave of the cores. The fuzzers go on from the committed corpus, on so many inputs each. A make
-# that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need
-# them are skipped; in CI (GPREEMPT_CI) that fails. Each wait of a test has a bound of its own; the packages' is for a machine
-# that is slow and busy.
+# Tests of packages whose concurrency is Go's own run under the race detector. Tests that only compute run at a low priority, since most
+# others wait more than they compute: so more of those run at once than there are cores. The fuzzers go on from the committed corpus, on so
+# many inputs each. A make that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests
+# that need them are skipped. In CI (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is
+# for a machine that is slow and busy. test/suite runs the parts, each to its end, and says what became of them.
 RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./cmd/internal/... ./test/bench/... \
 	./broker/page ./broker/wire
 COMPUTE := ./test/units ./patch
-UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE)),$(shell $(GO) list ./...))
-GO_TEST := env -u MAKEFLAGS $(GO) test -count=1 -timeout 1h -p 3 -parallel 4
+UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE) $(COMPUTE)),$(shell $(GO) list ./...))
+GO_TEST_FLAGS :=
+GO_TEST = env -u MAKEFLAGS -u MAKEOVERRIDES $(GO) test -count=1 -timeout 1h -p 3 -parallel 4 $(GO_TEST_FLAGS)
 WITH_TOOLS := ./test/tools.sh
 FUZZ_INPUTS ?= 20000
-test: ## everything that needs no GPU: vet, unit, e2e, race, fuzz, glibc
-test: vet
-	$(WITH_TOOLS) $(MAKE) --no-print-directory -j 2 --output-sync=line timed computed
-	$(MAKE) --no-print-directory glibc
-timed: all
-	$(GO_TEST) ./test/e2e $(filter-out $(shell $(GO) list $(COMPUTE)),$(UNIT))
-	$(GO_TEST) -race $(RACE)
-computed: all
-	nice $(GO_TEST) $(COMPUTE)
-	GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
+PARTS := e2e vet compute race unit fuzz glibc
+test: ## everything that needs no GPU: its parts are e2e, vet, compute, race, unit, fuzz and glibc
+test: all
+	@GO=$(GO) $(WITH_TOOLS) env -u MAKEFLAGS -u MAKELEVEL $(GO) run ./test/suite $(PARTS)
 vet: ## gofmt and go vet
 vet: all
 	@unformatted=$$(gofmt -l $(filter %.go,$(GO_SOURCES)) packaging charts); \
@@ -274,18 +268,21 @@ vet: all
 	$(GO) vet ./...
 unit: ## tests of packages and of the simulated driver
 unit: all
-	$(WITH_TOOLS) $(GO_TEST) $(UNIT)
+	@$(WITH_TOOLS) $(GO_TEST) $(UNIT)
+compute: ## tests that only compute: units of C with sanitizers, and rewriting
+compute: all
+	@$(WITH_TOOLS) nice $(GO_TEST) $(COMPUTE)
 e2e: ## tests of processes under the library, on the simulated driver
 e2e: all
-	$(WITH_TOOLS) $(GO_TEST) ./test/e2e
+	@$(WITH_TOOLS) $(GO_TEST) ./test/e2e
 race: ## tests of packages under the race detector
 race: all
-	$(GO_TEST) -race $(RACE)
+	@$(GO_TEST) -race $(RACE)
 fuzz: ## every fuzzer, on FUZZ_INPUTS inputs
-	GO=$(GO) ./test/fuzz.sh $(FUZZ_INPUTS)
+	@GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
 glibc: ## that the library asks for no glibc newer than 2.34
 glibc: build/libgpreempt.so
-	./test/glibc.sh 2.34 build/libgpreempt.so
+	@./test/glibc.sh 2.34 build/libgpreempt.so
 
 # Linters, pinned and installed into build/: of Go, shell, Python and C, with one configuration each. It also fails, unless FORMATTED is empty,
 # where clang-format would change a file.
