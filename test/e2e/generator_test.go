@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -91,13 +92,23 @@ func compileGenerator(t *testing.T) string {
 	return program
 }
 
+var building sync.Mutex
+
+// buildOnce makes a file, unless it is there and current. Tests that run beside each other may want the same one.
+func buildOnce(t *testing.T, target string) {
+	t.Helper()
+	building.Lock()
+	defer building.Unlock()
+	if out, err := exec.Command("make", "-s", "-C", root, target).CombinedOutput(); err != nil {
+		t.Fatalf("make: %v\n%s", err, out)
+	}
+}
+
 // stage is the machine of a variant, with the process beside it.
 func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 	t.Helper()
 	if v.library != "" {
-		if out, err := exec.Command("make", "-s", "-C", root, "build/"+v.library+"/libgpreempt.so").CombinedOutput(); err != nil {
-			t.Fatalf("make: %v\n%s", err, out)
-		}
+		buildOnce(t, "build/"+v.library+"/libgpreempt.so")
 	}
 	m = newMachine(t, "", append([]string{"SIMCUDA_DEVICES=2", "CUDA_DEVICE_MAX_CONNECTIONS=32", "CUDA_MODULE_LOADING=LAZY"}, v.environment...)...)
 	m.configure(fmt.Sprintf("%s\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", v.settings, m.dir, m.dir))
@@ -413,87 +424,108 @@ func TestGeneratorSeesWhatIsGivenUp(t *testing.T) {
 	}
 }
 
-// GPREEMPT_GENERATOR_TIME says for how long, GPREEMPT_GENERATOR_SEED from which program on, GPREEMPT_GENERATOR_VARIANT which
-// variant alone, GPREEMPT_GENERATOR_NOT, a list of features, which programs not, GPREEMPT_GENERATOR_SPINS which part of them, one
-// in so many, may have kernels that spin; 0: none.
+// chosenVariants are those that GPREEMPT_GENERATOR_VARIANT, _NOT and _SPINS leave, as they change them.
+func chosenVariants() (chosen []variant) {
+	only := os.Getenv("GPREEMPT_GENERATOR_VARIANT")
+	for _, v := range variants {
+		if v.library != "" && sanitizer != "" || only != "" && only != v.name { // there is no such build with a sanitizer
+			continue
+		}
+		if not, set := os.LookupEnv("GPREEMPT_GENERATOR_NOT"); set {
+			v.not = not
+		}
+		if spins := os.Getenv("GPREEMPT_GENERATOR_SPINS"); spins != "" {
+			v.arguments = append(slices.Clone(v.arguments), "spins", spins)
+		}
+		chosen = append(chosen, v)
+	}
+	return chosen
+}
+
+// lacks says whether too little has happened in a variant's runs.
+func (v variant) lacks(c counts) bool {
+	toStop := strings.Contains(v.settings, "blp") || v.role == "lc"
+	toNarrow := v.narrowed || slices.Contains(v.arguments, "narrow")
+	return v.evicted && c.evictions == 0 || toStop && c.stops == 0 || toNarrow && c.narrowed == 0
+}
+
+// A variant runs so many programs, whatever time they take. With GPREEMPT_GENERATOR_TIME, which all variants share, it runs as many as
+// it can in its part of that time, again and again. GPREEMPT_GENERATOR_SEED says from which program on, and a variant's programs follow
+// each other. GPREEMPT_GENERATOR_VARIANT names one variant alone. GPREEMPT_GENERATOR_NOT is a list of features that no program is to have.
+// GPREEMPT_GENERATOR_SPINS says which part of the programs, one in so many, may have kernels that spin; 0: none.
 func TestGeneratedPrograms(t *testing.T) {
 	t.Parallel()
-	total, seed := 40*time.Second, rand.Uint64N(1<<40)
+	enough, seed, total := uint64(20), rand.Uint64N(1<<40), time.Duration(0)
 	var err error
+	number := func(name string, to *uint64) {
+		if s := os.Getenv(name); s != "" {
+			if *to, err = strconv.ParseUint(s, 0, 64); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+	}
+	number("GPREEMPT_GENERATOR_SEED", &seed)
+	number("GPREEMPT_GENERATOR_PROGRAMS", &enough)
 	if s := os.Getenv("GPREEMPT_GENERATOR_TIME"); s != "" {
 		if total, err = time.ParseDuration(s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if s := os.Getenv("GPREEMPT_GENERATOR_SEED"); s != "" {
-		if seed, err = strconv.ParseUint(s, 0, 64); err != nil {
-			t.Fatal(err)
-		}
+	t.Attr("seed", strconv.FormatUint(seed, 10))
+	chosen, generator := chosenVariants(), compileGenerator(t)
+	most := []string{"programs", strconv.FormatUint(enough, 10)}
+	rounds := 1
+	if total > 0 {
+		rounds = max(1, int(total/time.Duration(len(chosen))/(30*time.Second))) // a process runs for half a minute at most
+		each := max(time.Second, total/time.Duration(rounds*len(chosen)))
+		most = []string{"seconds", strconv.Itoa(int(each.Seconds()))}
 	}
-	var chosen []variant
-	for _, v := range variants {
-		only := os.Getenv("GPREEMPT_GENERATOR_VARIANT")
-		if v.library != "" && sanitizer != "" {
-			continue // there is no such build of it
-		}
-		if only == "" || only == v.name {
-			if not, set := os.LookupEnv("GPREEMPT_GENERATOR_NOT"); set {
-				v.not = not
-			}
-			if spins := os.Getenv("GPREEMPT_GENERATOR_SPINS"); spins != "" {
-				v.arguments = append(slices.Clone(v.arguments), "spins", spins)
-			}
-			chosen = append(chosen, v)
-		}
-	}
-	generator := compileGenerator(t)
-	rounds := max(1, int(total/time.Duration(len(chosen))/(30*time.Second))) // a process runs for half a minute at most
-	each := max(time.Second, total/time.Duration(rounds*len(chosen)))
-	programs, stops, evictions, narrowed, wrong := map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, map[string]uint64{}, 0
-	run := func(v variant) {
-		t.Run(v.name, func(t *testing.T) {
-			m, peer := v.stage(t)
-			from := seed
-			o := v.generated(t, m, peer, generator, "seconds", strconv.Itoa(int(each.Seconds())), "seed", strconv.FormatUint(from, 10), "stay", "1")
-			t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed, %d held back since they hurt", from, o.programs, o.stops, o.evictions, o.narrowed, o.hurting)
-			programs[v.name] += o.programs
-			stops[v.name] += o.stops
-			evictions[v.name] += o.evictions
-			narrowed[v.name] += o.narrowed
-			seed += o.programs
-			if !o.wrong() {
-				return
-			}
-			wrong++
-			t.Errorf("from seed %d: %s", from, o.text)
-			var failed uint64
-			if at := strings.Index(o.text, "seed "); at < 0 {
-				return
-			} else if _, err := fmt.Sscanf(o.text[at:], "seed %d", &failed); err != nil {
-				return
-			}
-			seed = max(seed, failed+1)
-			t.Error(v.shortest(t, m, peer, generator, strconv.FormatUint(failed, 10)))
-		})
+	next := make([]uint64, len(chosen)) // seeds: variants have their own, or none could be repeated alone
+	for i := range next {
+		next[i] = seed
 	}
 	for range rounds {
-		for _, v := range chosen {
-			run(v)
+		for i, v := range chosen {
+			t.Run(v.name, func(t *testing.T) {
+				if total == 0 { // they wait more than they compute
+					t.Parallel()
+				}
+				next[i] = v.runs(t, generator, next[i], most)
+			})
 		}
 	}
-	const most = 20 // more runs of a variant in which too little happened, as it is on a slow machine
-	for _, v := range chosen {
-		toEvict, toStop := v.evicted, strings.Contains(v.settings, "blp") || v.role == "lc"
-		toNarrow := v.narrowed || slices.Contains(v.arguments, "narrow")
-		lacks := func() bool {
-			return toEvict && evictions[v.name] == 0 || toStop && stops[v.name] == 0 || toNarrow && narrowed[v.name] == 0
+}
+
+// runs runs a variant's programs from a seed on, and some more where too little happened, as on a slow machine. It returns the next seed.
+func (v variant) runs(t *testing.T, generator string, from uint64, most []string) (next uint64) {
+	const again = 20
+	var all counts
+	for i := 0; i == 0 || i < again && v.lacks(all); i++ {
+		m, peer := v.stage(t)
+		o := v.generated(t, m, peer, generator, slices.Concat(most, []string{"seed", strconv.FormatUint(from, 10), "stay", "1", "patience", "60"})...)
+		t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed, %d held back since they hurt", from, o.programs, o.stops, o.evictions, o.narrowed, o.hurting)
+		all.raise(o.counts)
+		if o.wrong() {
+			return v.explain(t, m, peer, generator, from, o)
 		}
-		for i := 0; i < most && lacks() && wrong == 0; i++ {
-			run(v)
-		}
-		t.Logf("%s: %d programs, %d stops, %d evictions", v.name, programs[v.name], stops[v.name], evictions[v.name])
-		if lacks() && wrong == 0 {
-			t.Errorf("%s: nothing was stopped, evicted, or ran narrow", v.name)
-		}
+		from += o.programs
 	}
+	if v.lacks(all) {
+		t.Errorf("nothing was stopped, evicted, or ran narrow: %+v", all)
+	}
+	return from
+}
+
+// explain reports what went wrong, in as short a program as there is. It returns the next seed.
+func (v variant) explain(t *testing.T, m *machine, peer *process, generator string, from uint64, o outcome) (next uint64) {
+	t.Helper()
+	t.Errorf("from seed %d: %s", from, o.text)
+	var failed uint64
+	if _, after, found := strings.Cut(o.text, "seed "); !found {
+		return from + o.programs
+	} else if _, err := fmt.Sscan(after, &failed); err != nil {
+		return from + o.programs
+	}
+	t.Error(v.shortest(t, m, peer, generator, strconv.FormatUint(failed, 10)))
+	return max(from+o.programs, failed+1)
 }

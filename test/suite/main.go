@@ -22,8 +22,8 @@ import (
 
 // event is a line of test2json.
 type event struct {
-	Action, Package, Test, Output, ImportPath string
-	Elapsed                                   float64
+	Action, Package, Test, Output, ImportPath, Key, Value string
+	Elapsed                                               float64
 }
 
 type test struct{ pkg, name string }
@@ -43,6 +43,7 @@ type part struct {
 	failed         []test
 	failedPackages []string
 	skipped        []skip
+	said           []string         // seeds and the like (testing.T.Attr)
 	slowest        map[test]float64 // seconds of top-level tests
 }
 
@@ -83,6 +84,8 @@ func (r *reader) line(line string) {
 	switch e.Action {
 	case "output":
 		r.output[t].WriteString(e.Output)
+	case "attr":
+		r.part.said = append(r.part.said, fmt.Sprintf("%s of %s: %s %s", t.name, short(t.pkg), e.Key, e.Value))
 	case "pass", "fail", "skip":
 		r.ends(t, e)
 	}
@@ -216,6 +219,11 @@ func (s *suite) summary(parts []*part, strict bool) bool {
 	for _, p := range parts {
 		for _, t := range p.skipped {
 			s.print("skipped: %s: %s of %s: %s\n", p.name, t.name, short(t.pkg), t.why)
+		}
+	}
+	for _, p := range parts {
+		for _, said := range p.said {
+			s.print("noted: %s: %s\n", p.name, said)
 		}
 	}
 	s.slowest(parts)

@@ -10,6 +10,7 @@ import (
 // parts of this test are shell scripts that print what go test -json and make print.
 var scripts = map[string]string{
 	"good": `printf '%s\n' '{"Action":"run","Package":"p","Test":"TestA"}'
+		printf '%s\n' '{"Action":"attr","Package":"p","Test":"TestA","Key":"seed","Value":"7"}'
 		printf '%s\n' '{"Action":"pass","Package":"p","Test":"TestA","Elapsed":2}'
 		printf '%s\n' '{"Action":"pass","Package":"p","Elapsed":2}'`,
 	"bad": `printf '%s\n' '{"Action":"output","Package":"q","Test":"TestB/sub","Output":"    b_test.go:1: it is wrong\n"}'
@@ -40,7 +41,7 @@ func TestPartsRunToTheirEnd(t *testing.T) {
 	}
 	for _, want := range []string{
 		"refuses: gofmt would change: a.go", "failed: refuses: exit status 2", "b_test.go:1: it is wrong", "failed: bad: TestB/sub of q", "panic: test timed out",
-		"failed: dies: TestD of s", "good: ok", "slowest:    2 s TestA of p",
+		"failed: dies: TestD of s", "good: ok", "slowest:    2 s TestA of p", "noted: good: TestA of p: seed 7\n",
 	} {
 		if !strings.Contains(said, want) {
 			t.Errorf("%q is not in %s", want, said)
