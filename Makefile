@@ -13,7 +13,7 @@ CC ?= gcc
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*' -not -path './charts/*') go.mod go.sum
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
-.PHONY: all dist check-dist packages check-packages check-chart help test vet unit compute race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate \
+.PHONY: all dist check-dist packages check-packages check-chart help test vet unit compute race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate mutants \
 	check-generated readme man gpu-patch bench-check results results-check tvm
 all: ## the library, the commands and the simulated driver, into build/
 all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/order-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
@@ -308,6 +308,22 @@ lint: vet $(LINTERS_INSTALLED)
 format: ## all C and CUDA, with clang-format
 format: $(LINTERS_INSTALLED)
 	$(LINTERS)/clang-format -i $(C_FILES)
+
+# Lines of the code that are broken one at a time: which of them do tests notice? test/mutants/folders.toml says which tests concern
+# which folder. For people, not for CI; interrupted, it goes on where it was. Needs Python 3.11.
+MUTATOR := universalmutator==1.14.1
+MUTATOR_INSTALLED := build/mutator/installed-$(subst $() ,-,$(MUTATOR))
+MUTANTS ?= 40
+MUTANTS_SEED ?= 1
+MUTANTS_SECONDS ?= 0
+MUTANTS_FLAGS ?=
+$(MUTATOR_INSTALLED):
+	python3 -m venv build/mutator
+	build/mutator/bin/pip install --quiet --no-cache-dir --disable-pip-version-check $(MUTATOR)
+	@touch $@
+mutants: ## breaks MUTANTS lines in each of FOLDERS: do tests notice? (test/README.md)
+mutants: build/core.a $(MUTATOR_INSTALLED)
+	nice build/mutator/bin/python test/mutants/mutants.py --count $(MUTANTS) --seed $(MUTANTS_SEED) --timeout $(MUTANTS_SECONDS) $(MUTANTS_FLAGS) $(FOLDERS)
 
 # Random programs, stopped at random, against what CUDA promises of them: for TIME, from program SEED on.
 TIME ?= 1h
