@@ -23,7 +23,7 @@ all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri buil
 CFLAGS ?= -O2 -g
 C_FLAGS := -std=gnu11 -Wall -Wextra -Wno-unused-parameter -fPIC -I.
 CORE := $(filter-out %_test.c,$(wildcard preempt/*.c preempt/*/*.c hints/*.c))
-EXPORTS := $(wildcard exports/*.c)
+EXPORTS := $(filter-out %_test.c,$(wildcard exports/*.c))
 build/core.a: $(CORE:%.c=build/c/%.o)
 build/exports.a: $(EXPORTS:%.c=build/c/%.o)
 build/core.a build/exports.a: Makefile # as it says how

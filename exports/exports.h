@@ -22,6 +22,13 @@ void gp_set_start(void (*start)(void));
 bool gp_go_reserve(unsigned goroutines);
 // True in a child that was forked after the core was started: it must not enter Go code.
 bool gp_forked(void);
+// Writes to standard error without waiting. Returns how many bytes need no second try, or a reason for one. The caller blocks SIGPIPE and
+// SIGXFSZ.
+enum {
+	GP_NO_ROOM = -1,  // later
+	GP_MAY_WAIT = -2, // only a write that may wait for ever
+};
+long gp_say(const char *text, size_t bytes);
 // Without hooks, and in a forked child, an intercepted call of libc costs a load and a branch.
 void gp_install_socket_hooks(const struct gp_socket_hooks *);
 

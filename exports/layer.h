@@ -121,6 +121,9 @@ extern const char *const gp_row_name[GP_ROWS];
 typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);
 CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *, const void *code, uintptr_t options, uintptr_t last);
 
+// say.c
+void gp_find_stderr(void); // as the library is loaded
+
 // libc.c
 void gp_find_libc(void); // finds what its functions call
 

@@ -96,6 +96,7 @@ __attribute__((constructor)) static void loaded(void)
 	atomic_store_explicit(&next_ioctl, (ioctl_fn *)gp_next_symbol("ioctl"), memory_order_release);
 	gp_find_libc();
 	if (gp_active()) {
+		gp_find_stderr();
 		gp_keep_environment();
 		pthread_atfork(NULL, NULL, in_child);
 	}

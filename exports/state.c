@@ -34,8 +34,11 @@ bool gp_active(void)
 void gp_complain(const char *what)
 {
 	const char *log = getenv("GPREEMPT_LOG");
-	if (!log || strncmp(log, "off", 3) != 0)
-		dprintf(STDERR_FILENO, "gpreempt: %s; running without preemption\n", what);
+	char line[128];
+	if (!log || strncmp(log, "off", 3) != 0) {
+		snprintf(line, sizeof line, "gpreempt: %s; running without preemption\n", what);
+		gp_say(line, strlen(line)); // there is nobody to try again
+	}
 }
 
 bool gp_forked(void) { return atomic_load_explicit(&forked, memory_order_relaxed); }

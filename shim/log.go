@@ -1,22 +1,116 @@
 package main
 
+// #include "shim/shim.h"
+import "C"
+
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"sync"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-// stderr is os.Stderr without its way of ending the process by SIGPIPE when nobody reads any more.
+// sink is where text of the log goes. put does not wait. It returns how much of the text needs no second try; late: the rest can be
+// written only by forced, which may wait for ever.
+type sink interface {
+	put(text []byte) (n int, late bool)
+	forced(text []byte) int
+}
+
+// stderr is standard error, without os.Stderr's way of ending the process by SIGPIPE when nobody reads any more.
 type stderr struct{}
 
-func (stderr) Write(p []byte) (int, error) {
-	_, _ = unix.Write(unix.Stderr, p)
-	return len(p), nil
+func (stderr) put(text []byte) (n int, late bool) {
+	said := C.gp_say((*C.char)(unsafe.Pointer(unsafe.SliceData(text))), C.size_t(len(text)))
+	return max(int(said), 0), said == C.GP_MAY_WAIT
+}
+
+func (stderr) forced(text []byte) int {
+	n, err := unix.Write(unix.Stderr, text)
+	if err != nil {
+		return len(text)
+	}
+	return n
+}
+
+const (
+	mostUnwritten = 64 << 10 // bytes
+	firstTry      = 10 * time.Millisecond
+	slowestTry    = time.Second
+)
+
+// lines is a log that nobody waits for, whatever becomes of what reads it. Lines that its sink does not take stay here, up to a bound, and a
+// goroutine tries them again, as long as there are any. Lines beyond the bound are counted.
+type lines struct {
+	to        sink
+	mutex     sync.Mutex
+	unwritten []byte
+	lost      int  // lines, since the last that were written
+	trying    bool // the goroutine runs: only it takes from unwritten
+}
+
+func (l *lines) Write(line []byte) (int, error) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	n := 0
+	if !l.trying {
+		n, _ = l.to.put(line)
+	}
+	if n == len(line) {
+		return n, nil
+	}
+	if n == 0 && len(l.unwritten)+len(line) > mostUnwritten {
+		l.lost++
+	} else {
+		l.unwritten = append(l.unwritten, line[n:]...)
+	}
+	if !l.trying {
+		l.trying = true
+		go l.again()
+	}
+	return len(line), nil
+}
+
+// again tries until all is written.
+func (l *lines) again() {
+	for wait := firstTry; ; wait = min(2*wait, slowestTry) {
+		time.Sleep(wait)
+		if l.try() {
+			return
+		}
+	}
+}
+
+func (l *lines) try() (done bool) {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	for len(l.unwritten) > 0 || l.lost > 0 {
+		if len(l.unwritten) == 0 {
+			l.unwritten = fmt.Appendf(nil, "gpreempt: %d lines of the log are lost: they could not be written for some time\n", l.lost)
+			l.lost = 0
+		}
+		line := l.unwritten[:bytes.IndexByte(l.unwritten, '\n')+1]
+		n, late := l.to.put(line)
+		if late {
+			line = bytes.Clone(line)
+			l.mutex.Unlock()
+			n = l.to.forced(line)
+			l.mutex.Lock()
+		}
+		l.unwritten = l.unwritten[n:]
+		if n == 0 {
+			return false
+		}
+	}
+	l.unwritten, l.trying = nil, false
+	return true
 }
 
 // logFile is a file whose descriptor the program may close at any time, and get again for a file of its own: daemons close
@@ -57,22 +151,35 @@ func (f *logFile) open() error {
 	return nil
 }
 
+// Write is for what is not worth a second try.
 func (f *logFile) Write(p []byte) (int, error) {
+	f.put(p)
+	return len(p), nil
+}
+
+func (f *logFile) put(p []byte) (n int, late bool) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	var now unix.Stat_t
 	if err := unix.Fstat(f.fd, &now); err != nil || now.Dev != f.is.Dev || now.Ino != f.is.Ino {
 		if err := f.open(); err != nil {
-			return len(p), nil // nobody to tell
+			return len(p), false // nobody to tell
 		}
 		now = f.is
 	}
 	if f.limit > 0 && now.Size+int64(len(p)) > f.limit && now.Size > 0 && !f.rename() && now.Size > 2*f.limit {
-		return len(p), nil // no line is worth more than the bound
+		return len(p), false // no line is worth more than the bound
 	}
-	_, _ = unix.Write(f.fd, p)
-	return len(p), nil
+	switch n, err := unix.Write(f.fd, p); {
+	case err == nil:
+		return n, false
+	case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EINTR):
+		return 0, false
+	}
+	return len(p), false // a limit of file sizes stays
 }
+
+func (f *logFile) forced(p []byte) int { return len(p) } // a file is never late
 
 // rename renames the file and begins a new one. If several processes found it too long, one renames it: the one that locks
 // it while it still has its name. False: it still has its name, since another one is at it, or since it can not be renamed.

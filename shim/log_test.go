@@ -2,12 +2,97 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 )
+
+// tap takes so many bytes, one piece at a time, and the rest late if it is.
+type tap struct {
+	mutex sync.Mutex
+	room  int
+	late  bool
+	text  bytes.Buffer
+}
+
+func (t *tap) put(text []byte) (n int, late bool) {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	n = min(t.room, len(text))
+	t.room -= n
+	t.text.Write(text[:n])
+	return n, t.late
+}
+
+func (t *tap) forced(text []byte) int {
+	t.mutex.Lock()
+	defer t.mutex.Unlock()
+	t.text.Write(text)
+	return len(text)
+}
+
+// The reader of the log stops. No writer waits. A bounded number of lines is kept, and comes in order when the reader goes on; the rest is
+// counted.
+func TestNobodyReadsTheLog(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		to := &tap{room: 25} // two lines and a half
+		log := &lines{to: to}
+		const written = 20_000
+		var all strings.Builder
+		log.trying = true // its goroutine is this test
+		for i := range written {
+			line := fmt.Sprintf("%09d\n", i)
+			all.WriteString(line)
+			if n, err := log.Write([]byte(line)); n != 10 || err != nil {
+				t.Fatalf("Write() = %d, %v", n, err)
+			}
+		}
+		if len(log.unwritten) > mostUnwritten || log.lost == 0 || log.lost+len(log.unwritten)/10 != written {
+			t.Fatalf("%d bytes are kept, %d lines lost", len(log.unwritten), log.lost)
+		}
+		kept, lost := len(log.unwritten), log.lost
+		if log.try() || to.text.String() != all.String()[:25] {
+			t.Errorf("it has %q", to.text.String())
+		}
+		if late {
+			to.late = true
+		} else {
+			to.room = 1 << 20
+		}
+		if !log.try() || log.trying || log.unwritten != nil {
+			t.Error("it is not done")
+		}
+		want := all.String()[:kept] + fmt.Sprintf("gpreempt: %d lines of the log are lost: they could not be written for some time\n", lost)
+		if to.text.String() != want {
+			t.Errorf("late %v: it ends in %q", late, to.text.String()[max(0, to.text.Len()-200):])
+		}
+	}
+}
+
+// Lines that have no room at once are written when there is some.
+func TestLateLines(t *testing.T) {
+	to := &tap{}
+	log := &lines{to: to}
+	for range 2 {
+		if n, err := log.Write([]byte("line\n")); n != 5 || err != nil {
+			t.Fatalf("Write() = %d, %v", n, err)
+		}
+	}
+	to.mutex.Lock()
+	to.room = 1 << 20
+	to.mutex.Unlock()
+	for done := false; !done; {
+		log.mutex.Lock()
+		done = !log.trying
+		log.mutex.Unlock()
+	}
+	if to.text.String() != "line\nline\n" {
+		t.Errorf("it has %q", to.text.String())
+	}
+}
 
 // Several processes write to one file, which is never longer than allowed, and no line is torn or lost but with what is
 // two files old.

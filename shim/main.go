@@ -120,13 +120,14 @@ func logger(config configs.Config) zerolog.Logger {
 	if err != nil {
 		level = zerolog.WarnLevel
 	}
-	var out io.Writer = zerolog.ConsoleWriter{Out: stderr{}, NoColor: true, TimeFormat: "15:04:05.000"}
+	standard := &lines{to: stderr{}}
+	var out io.Writer = zerolog.ConsoleWriter{Out: standard, NoColor: true, TimeFormat: "15:04:05.000"}
 	if config.Log.File != "" {
 		file := &logFile{path: config.Log.File}
 		if err := file.open(); err != nil {
-			fmt.Fprintf(stderr{}, "gpreempt: open log file: %v; logging to standard error\n", err)
+			fmt.Fprintf(standard, "gpreempt: open log file: %v; logging to standard error\n", err)
 		} else {
-			out = file
+			out = &lines{to: file}
 		}
 	}
 	zerolog.ErrorHandler = func(error) {} // the default one writes to os.Stderr

@@ -184,7 +184,9 @@ func (m *machine) start(role string) *process {
 func (m *machine) startAs(cmd *exec.Cmd) *process {
 	m.t.Helper()
 	p := &process{m: m, cmd: cmd, lines: make(chan string, 64)}
-	p.cmd.Stderr = &p.stderr
+	if p.cmd.Stderr == nil {
+		p.cmd.Stderr = &p.stderr
+	}
 	stdin, err := p.cmd.StdinPipe()
 	if err != nil {
 		m.t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,6 +37,7 @@ func build(tb testing.TB) bench {
 	if err != nil {
 		b.Fatal(err)
 	}
+	sources = slices.DeleteFunc(sources, func(source string) bool { return strings.HasSuffix(source, "_test.c") })
 	b.cc("libgp.so", append(sources, "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "testdata/hooks.c", "-Wl,--version-script=../../exports/exports.map")...)
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")

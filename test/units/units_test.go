@@ -14,9 +14,9 @@ import (
 
 const root = "../.."
 
-// tests are the C tests below preempt/ and hints/, from the root on.
+// tests are the C tests below preempt/, hints/ and exports/, from the root on.
 func tests(t *testing.T) (list []string) {
-	for _, house := range []string{"preempt", "hints"} {
+	for _, house := range []string{"preempt", "hints", "exports"} {
 		err := filepath.WalkDir(filepath.Join(root, house), func(path string, _ fs.DirEntry, err error) error {
 			if err == nil && strings.HasSuffix(path, "_test.c") {
 				list = append(list, path)
