@@ -14,9 +14,12 @@
 //   lease  a link ends by itself, and those behind it, when the watcher has not moved the beat for the time of a step:
 //          the process is stopped, or the watcher waits for the same lock of the driver's.
 //   step   while work is unfinished a link ends every hold_step_ns and the next takes over, for causes nobody knows of.
-// Calls that wait for the whole context are known (context_waits): none is in the driver while a hold is armed. Who is
-// about to call raises context_waits, then waits until no hold is armed or being armed; who arms first says so (ARMING),
-// then looks at context_waits. One of the two sees the other.
+// Calls that wait for the whole context are known (context_waits): none is in the driver while a hold is armed.
+// Writers: who is about to call, yields, or closes the window, of context_waits, yielded and open; who arms, of state. Readers: each of
+// what the other writes. Pairing: who is about to call raises context_waits, then waits until no hold is armed or being armed; who arms
+// first says so (ARMING), then looks at context_waits. A thread that yields or closes says that, then releases what is armed; who arms
+// looks at both behind ARMED. One of the two sees the other. Without the second look this breaks: a link runs while a call waits, with the
+// driver's lock, for all that runs; or it runs behind a closed window. hold_orders_test.c tries every order.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 

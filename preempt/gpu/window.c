@@ -1,9 +1,11 @@
 // window.c - opens, publishes and closes windows.
 //
 // A context is open from its first submission after idle until everything submitted has finished and
-// nothing came for a grace period. Submitters open; the watcher (a thread in gp_watch) closes. A submitter
-// first counts its activity, then looks whether the window is open; the closer first closes, then looks
-// at the activity again: whichever comes second sees the other.
+// nothing came for a grace period. Submitters open; the watcher (a thread in gp_watch) closes.
+// Writers of open: the watcher, under the lock; who submits, waits or has a hint, under the lock too, in gp_window_open. Readers: these,
+// before they take the lock. Pairing: each first counts its activity, its wait or its hint, then looks whether the window is open; the
+// watcher first closes, then looks at all three again. Whichever comes second sees the other. Without the second look this breaks: work
+// has no window, and lower levels run beside it. window_orders_test.c tries every order.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/width.h"
@@ -369,7 +371,8 @@ static bool close_window(struct gp_context *c)
 
 	pthread_mutex_lock(&g->lock);
 	c->open = 0;
-	if (c->activity != c->seen_activity || !c->idle_since_ns || c->waits || c->hint.until_ns > gp_now_ns()) {
+	if (c->activity != c->seen_activity || c->done_activity != c->seen_activity || c->waits ||
+	    c->hint.until_ns > gp_now_ns()) {
 		c->open = 1;
 		pthread_mutex_unlock(&g->lock);
 		return false;

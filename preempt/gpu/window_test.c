@@ -188,7 +188,7 @@ static uint64_t key_of(struct gp_operation o)
 static void finishes(struct gp_context *c, uint64_t opened_ns, uint64_t after)
 {
 	c->idle_since_ns = opened_ns + after;
-	c->seen_activity = c->activity;
+	c->seen_activity = c->done_activity = c->activity;
 	CHECK(gp_window_watch(c, c->idle_since_ns) == 0 && !c->open);
 }
 

@@ -1,10 +1,12 @@
 // gate.c - counts the threads that may use device memory, and keeps them out while memory moves.
 //
-// Memory order. A thread first counts itself in, then looks whether the gate is closed. The mover first closes the gate, then
+// Writers: threads, of the counters; the mover, of closed. Readers: each of what the other writes.
+// Pairing: a thread first counts itself in, then looks whether the gate is closed. The mover first closes the gate, then
 // reads the counters. All four are sequentially consistent, so one of the two sees the other: either the thread finds the gate
 // closed and counts itself out again, or the mover finds it counted in and waits. Once the mover has read zero in a counter of
 // the closed gate, whoever counts in there later finds the gate closed. So the counters need not be zero at one instant: the
-// mover waits for one after the other.
+// mover waits for one after the other. Without a second look this breaks: a thread uses memory that moves. gate_orders_test.c tries
+// every order.
 // Counting out releases what the thread did, and the mover's reading acquires it. Opening releases what the mover did, and
 // looking at the gate acquires it. So neither needs a lock for ranges and chunks.
 // The other way round for the mover's sleep: a thread first counts out, then looks at the gate; the mover closed it before it

@@ -143,6 +143,7 @@ struct gp_context {
 	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	_Alignas(64) _Atomic uint64_t activity; // operations submitted, ever
 	_Atomic uint64_t idle_since_ns;         // 0 while work may be unfinished
+	_Atomic uint64_t done_activity;         // so many operations are done, as was last found (gp_idle)
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not

@@ -44,10 +44,14 @@ bool gp_all_complete(struct gp_context *c)
 	return true;
 }
 
-// Marks the context as idle since now, unless more than activity was submitted. A submitter first counts its activity, then
-// clears the mark: one of the two sees the other.
+// So many operations, activity, were found to be done. Marks the context as idle since now, unless more were submitted.
+// Writers of the mark: threads that have waited, and the watcher, here; who submits clears it (gp_end_gap). Readers: who submits, the
+// watcher. Pairing: who submits first counts its activity, then clears the mark; who marks looks at the activity behind that. So one of
+// the two sees the other. Until then the mark may be wrong for a moment. This breaks where the mark is believed: a window that is closed at
+// that moment has work, and who takes the mark back does not open it. So done_activity says, before the mark, what the mark is about: that stays true.
 bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
 {
+	c->done_activity = activity;
 	c->idle_since_ns = now;
 	if (c->activity == activity)
 		return true;

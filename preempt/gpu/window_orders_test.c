@@ -1,0 +1,252 @@
+// window_orders_test.c - interleaved with preempt/gpu/window.c preempt/process/streams.c preempt/process/captures.c preempt/process/process.c
+//
+// Work comes, threads begin to wait, and hints announce work, while the watcher closes the window, in every order: what is not done has a
+// window.
+#define _GNU_SOURCE
+#include "preempt/gpu/gpu.h"
+#include "preempt/gpu/width.h"
+#include "test/units/interleave/interleave.h"
+
+#include <string.h>
+
+static struct gp_view view;
+static struct gp_gpu *const g = &gp_gpu[0];
+static struct gp_context *const c = &gp_context[0], *const second = &gp_context[1];
+static const CUstream a = (CUstream)0x10, b = (CUstream)0x20;
+
+// The driver: what was launched on a stream is never done, but what a test says.
+static _Atomic uint32_t launched[2], done[2];
+static _Atomic uint32_t *of(_Atomic uint32_t *counts, CUstream stream) { return &counts[stream == b]; }
+static CUresult query(CUstream stream)
+{
+	if (stream != a && stream != b)
+		return CUDA_SUCCESS;
+	return *of(done, stream) < *of(launched, stream) ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
+static CUresult push(CUcontext context) { return context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
+static CUresult pop(CUcontext *context) { return *context = NULL, CUDA_SUCCESS; }
+struct gp_driver gp_driver = {.cuStreamQuery = query, .cuCtxPushCurrent = push, .cuCtxPopCurrent = pop};
+
+// No holds, and nothing is learnt.
+static _Atomic uint32_t released;
+void gp_hold_release(struct gp_context *context) { released += context != NULL; }
+uint64_t gp_hold_look(struct gp_context *context, uint64_t now, bool unfinished)
+{
+	(void)context, (void)now, (void)unfinished;
+	return UINT64_MAX;
+}
+uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
+{
+	(void)w, (void)key;
+	return 0;
+}
+bool gp_width_falls(struct gp_widths *w, uint64_t busy_ns, uint64_t operations)
+{
+	(void)w, (void)busy_ns, (void)operations;
+	return false;
+}
+void gp_width_closes(struct gp_widths *w, uint64_t busy_ns, uint64_t operations, bool judged)
+{
+	(void)w, (void)busy_ns, (void)operations, (void)judged;
+}
+enum gp_verdict gp_width_verdict(const struct gp_widths *w, uint64_t busy_ns, uint64_t operations)
+{
+	(void)w, (void)busy_ns, (void)operations;
+	return GP_UNJUDGED;
+}
+void gp_width_excuse(struct gp_widths *w) { (void)w; }
+uint32_t gp_width_sms(uint32_t level, uint32_t sms) { return level * sms; }
+uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu ? 100000 : 0; }
+
+static void closed(void)
+{
+	memset(&view, 0, sizeof view);
+	memset(gp_context, 0, 2 * sizeof *gp_context);
+	memset(g, 0, sizeof *g);
+	memset(launched, 0, sizeof launched);
+	memset(done, 0, sizeof done);
+	gp_settings.level = 0;
+	gp_settings.grace_min_ns = gp_settings.grace_max_ns = gp_settings.grace_equals_ns = 0;
+	gp_settings.max_hold_ns = 3600ull * 1000000000;
+	g->segment = &view.segment;
+	g->known = g->lower_peers = g->turn_peers = 1;
+	c->gpu = second->gpu = g;
+	c->handle = (CUcontext)c;
+	second->handle = (CUcontext)second;
+}
+
+// Its work is done, and no thread has said so yet.
+static void open(void)
+{
+	closed();
+	gp_window_open(c, NULL);
+}
+
+static void idle(void)
+{
+	open();
+	c->idle_since_ns = gp_now_ns();
+}
+
+// A wait on stream a has succeeded, and another thread may submit to b.
+static void waited(void)
+{
+	open();
+	struct gp_stream *s = gp_find_stream(c, a, true);
+	s->submitted = s->settled = launched[0] = done[0] = c->activity = 1;
+}
+
+// As preempt/submit.c.
+static void submit_to(struct gp_context *to, CUstream stream)
+{
+	struct gp_operation o = {.work = GP_OTHER, .stream = stream};
+	struct gp_stream *place = gp_find_stream(to, stream, true);
+	uint32_t wakes = 0;
+	place->submitted++;
+	to->activity++;
+	uint64_t idle_since = to->idle_since_ns;
+	if (idle_since)
+		gp_end_gap(to, idle_since, 0);
+	if (!to->open)
+		wakes = gp_window_open(to, &o);
+	(*of(launched, stream))++;
+	gp_settled(place);
+	gp_window_wake(g, wakes);
+}
+
+static void submit(void) { submit_to(c, b); }
+static void submit_to_second(void) { submit_to(second, b); }
+
+// As preempt/watch.c.
+static void look(void)
+{
+	pthread_mutex_lock(&c->query_lock);
+	if (c->open)
+		gp_window_watch(c, gp_now_ns());
+	pthread_mutex_unlock(&c->query_lock);
+}
+
+static void watch(void)
+{
+	look();
+	look();
+}
+
+static bool is_open(void)
+{
+	pthread_mutex_lock(&g->lock);
+	bool is = c->open;
+	CHECK(!is == !gp_own_line(g)->window_opened_ns);
+	pthread_mutex_unlock(&g->lock);
+	return is;
+}
+
+// As preempt/waits.c: who waits wants a turn.
+static void wait(void)
+{
+	c->waits++;
+	if (!c->open)
+		gp_window_open(c, NULL);
+	CHECK(is_open());
+	interleave_point();
+	CHECK(is_open());
+	c->waits--;
+}
+
+// As hints/carry.c.
+static void announce(void)
+{
+	c->hint.until_ns = UINT64_MAX;
+	if (!c->open)
+		gp_window_open(c, NULL);
+	CHECK(is_open());
+	interleave_point();
+	CHECK(is_open());
+}
+
+static void succeed(void) { gp_completed(c, gp_find_stream(c, a, false), 1); }
+
+static void give_way(void)
+{
+	gp_gpu_give_way(g, true);
+	CHECK(!gp_own_line(g)->window_opened_ns);
+	interleave_point();
+	CHECK(!gp_own_line(g)->window_opened_ns);
+	gp_gpu_give_way(g, false);
+}
+
+// What is told is so.
+static void told(void)
+{
+	uint32_t contexts = c->open + second->open;
+	CHECK(g->open_contexts == contexts);
+	CHECK(!contexts == !gp_own_line(g)->window_opened_ns);
+	CHECK(!contexts == !gp_own_line(g)->busy);
+}
+
+static void unfinished(void)
+{
+	told();
+	CHECK(c->open && !c->idle_since_ns);
+}
+
+static void both(void)
+{
+	told();
+	CHECK(second->open);
+}
+
+static void over(void)
+{
+	told();
+	c->seen_activity = c->activity;
+	look();
+	look();
+	CHECK(!c->open);
+	told();
+}
+
+// As gp_watch_forever: it sleeps only where it has seen what is open.
+static void sleep_until_open(void)
+{
+	for (uint32_t seen; seen = gp_wake, !c->open;)
+		gp_futex_wait(&gp_wake, seen, 0, false);
+}
+
+// An RM-wide bell: an agent hears of the window where turns are taken.
+static void hear(void)
+{
+	for (uint32_t seen; seen = view.shared.bell, !gp_own_line(g)->busy;)
+		gp_futex_wait(&view.shared.bell, seen, 0, true);
+}
+
+// A launch of a lower level waits at the gate until the window closes.
+static void wait_at_gate(void)
+{
+	for (uint32_t seen; seen = gp_gate_seen(g, 0), gp_windows_open(&view.segment, 1);)
+		gp_wait_gate(g, 0, seen, 0, true);
+}
+
+int main(void)
+{
+	const struct interleaving tests[] = {
+		{"work comes as the window closes", idle, {submit, watch}, unfinished, 2},
+		{"work comes as it is found to be done", open, {submit, watch}, unfinished, 2},
+		{"work comes before a window", closed, {submit, watch}, unfinished, 3},
+		{"two submit as the window closes", idle, {submit, submit, watch}, unfinished, 2},
+		{"work comes to another context", idle, {submit_to_second, watch}, both, 2},
+		{"work comes as other work is found to be done", waited, {submit, succeed, watch}, unfinished, 2},
+		{"a thread waits as the window closes", idle, {wait, watch}, over, 2},
+		{"work is announced as the window closes", idle, {announce, watch}, told, 2},
+		{"lower levels are to run as the window opens", closed, {submit, give_way}, unfinished, 2},
+		{"lower levels are to run as the window closes", idle, {look, give_way}, told, 2},
+		{"two let lower levels run", open, {give_way, give_way}, told, 2},
+		{"the watcher sleeps as the window opens", closed, {submit, sleep_until_open}, unfinished, 2},
+		{"an agent sleeps as the window opens", closed, {submit, hear}, unfinished, 2},
+		{"a launch waits as the window closes", idle, {wait_at_gate, look}, told, 2},
+		{"a launch waits as lower levels are to run", idle, {wait_at_gate, give_way, look}, told, 2},
+	};
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+		interleave(&tests[i]);
+	return 0;
+}
