@@ -1,4 +1,4 @@
-// lifecycle.c - contexts, streams, events, captures, graphs and code come and go. This file alone knows which parts hear of
+// lifecycle.c - contexts, streams, events, captures, graphs, threads and code come and go. This file alone knows which parts hear of
 // that, and in which order.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
@@ -126,6 +126,14 @@ void gp_ending(enum gp_thing thing, void *handle)
 			gp_blp_event_destroying(handle);
 		break;
 	}
+}
+
+// It is counted out of the gate last: until then it may use memory.
+void gp_thread_ends(void)
+{
+	gp_waits_end_with_thread();
+	gp_blp_thread_ends();
+	gp_memory_thread_ends();
 }
 
 void gp_event_shared(CUevent event)

@@ -11,6 +11,7 @@ CUresult gp_operation_end(struct gp_operation *, CUresult);
 // waits.c
 bool gp_wait_begin(enum gp_wait, void *);
 CUresult gp_wait_end(enum gp_wait, void *, CUresult);
+void gp_waits_end_with_thread(void);
 void gp_forget_wait(struct gp_context *); // the calling thread waits no more: the context is being destroyed
 // Around a launch that loads code, for which the driver waits for the context. The hold ends, and none comes.
 void gp_load_begin(struct gp_context *);

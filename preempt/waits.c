@@ -6,19 +6,18 @@
 #include "preempt/gpu/gpu.h"
 
 // What the calling thread waits for, from gp_wait_begin to gp_wait_end.
-static __thread struct {
+GP_OF_THREAD struct waiting {
 	struct gp_context *context;
 	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
 	bool counted;   // in the context's waits
 	bool answers;   // the driver's function is not called: gp_wait_end waits for the streams, beside a hold
-	bool hears;     // of the thread's end
 	uint32_t loading[GP_CONTEXTS]; // launches under way that load code, each counted in its context's waits
 	uint64_t settled[GP_STREAMS];  // of each stream of the context, when that wait began
 	CUstream handle[GP_STREAMS];
 	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
-} waiting __attribute__((tls_model("initial-exec")));
+} waiting;
 
 // Calls are counted as waiting in processes that take turns.
 static bool waits(enum gp_wait kind) { return gp_settings.turns && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT; }
@@ -28,68 +27,55 @@ _Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
 
 void gp_forget_wait(struct gp_context *c)
 {
-	if (waiting.whole & place_of(c))
+	struct waiting *w = GP_MINE(waiting);
+	if (w->whole & place_of(c))
 		c->context_waits--;
-	waiting.whole &= ~place_of(c);
-	if (waiting.context != c)
+	w->whole &= ~place_of(c);
+	if (w->context != c)
 		return;
-	if (waiting.counted)
+	if (w->counted)
 		c->waits--;
-	waiting.counted = false;
-	waiting.context = NULL;
+	w->counted = false;
+	w->context = NULL;
 }
 
 // Forgets a wait of the calling thread that has not ended. Either the driver called a profiler back during the wait, and the
 // profiler waits too; or the program left the wait by longjmp. Its counts would never be taken back.
 static void forget_outer(void)
 {
-	waiting.answers = false;
-	for (uint64_t left = waiting.whole; left; left &= left - 1)
+	struct waiting *w = GP_MINE(waiting);
+	w->answers = false;
+	for (uint64_t left = w->whole; left; left &= left - 1)
 		gp_forget_wait(&gp_context[__builtin_ctzll(left)]);
-	if (waiting.context)
-		gp_forget_wait(waiting.context);
+	if (w->context)
+		gp_forget_wait(w->context);
 }
 
 // A thread that ends within a call, as by pthread_cancel in the driver, takes its counts back as it ends. Else no hold would come in those
 // contexts any more, and the process would want a turn for ever.
-static pthread_key_t ending;
-static bool ends_are_heard;
-
-static void end(void *unused)
+void gp_waits_end_with_thread(void)
 {
+	struct waiting *w = GP_MINE(waiting);
 	forget_outer();
 	for (int i = 0; i < GP_CONTEXTS; i++) {
-		if (waiting.loading[i])
-			gp_context[i].context_waits -= waiting.loading[i];
-		waiting.loading[i] = 0;
+		if (w->loading[i])
+			gp_context[i].context_waits -= w->loading[i];
+		w->loading[i] = 0;
 	}
-}
-
-static void hear_of_ends(void) { ends_are_heard = !pthread_key_create(&ending, end); }
-
-// Before the thread's first count.
-static void hear_of_end(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	if (__builtin_expect(waiting.hears, 1))
-		return;
-	waiting.hears = true;
-	pthread_once(&once, hear_of_ends);
-	if (ends_are_heard)
-		pthread_setspecific(ending, &waiting);
 }
 
 void gp_load_begin(struct gp_context *c)
 {
-	hear_of_end();
-	waiting.loading[c - gp_context]++;
+	struct waiting *w = GP_MINE(waiting);
+	w->loading[c - gp_context]++;
 	c->context_waits++;
 	gp_hold_end(c);
 }
 
 void gp_load_end(struct gp_context *c)
 {
-	waiting.loading[c - gp_context]--;
+	struct waiting *w = GP_MINE(waiting);
+	w->loading[c - gp_context]--;
 	c->context_waits--;
 }
 
@@ -140,10 +126,11 @@ static bool answers(enum gp_wait kind, const void *what, struct gp_context *c)
 
 static void note_settled(struct gp_context *c)
 {
+	struct waiting *w = GP_MINE(waiting);
 	for (int i = 0; i < GP_STREAMS; i++) {
-		waiting.handle[i] = c->stream[i].handle;
-		waiting.settled[i] = c->stream[i].settled;
-		if (!waiting.handle[i])
+		w->handle[i] = c->stream[i].handle;
+		w->settled[i] = c->stream[i].settled;
+		if (!w->handle[i])
 			break;
 	}
 }
@@ -151,55 +138,56 @@ static void note_settled(struct gp_context *c)
 // Of the streams that were there when the wait began.
 static void note_completed(struct gp_context *c)
 {
-	for (int i = 0; i < GP_STREAMS && waiting.handle[i]; i++)
-		if (c->stream[i].handle == waiting.handle[i])
-			gp_completed(c, &c->stream[i], waiting.settled[i]);
+	struct waiting *w = GP_MINE(waiting);
+	for (int i = 0; i < GP_STREAMS && w->handle[i]; i++)
+		if (c->stream[i].handle == w->handle[i])
+			gp_completed(c, &c->stream[i], w->settled[i]);
 }
 
 bool gp_wait_begin(enum gp_wait kind, void *what)
 {
+	struct waiting *w = GP_MINE(waiting);
 	CUcontext handle = gp_current_handle();
 	bool calls = !gp_blp_started || !gp_blp_begin_wait(kind, what, handle);
 	struct gp_context *c = gp_find_context(handle);
-	hear_of_end();
 	forget_outer();
-	waiting.context = c;
-	waiting.stream = NULL;
-	waiting.loads = NULL;
+	w->context = c;
+	w->stream = NULL;
+	w->loads = NULL;
 	if (kind == GP_LOAD) {
 		if (!c || gp_is_loaded(c, what)) {
-			waiting.context = NULL;
+			w->context = NULL;
 			return calls;
 		}
-		waiting.loads = what;
+		w->loads = what;
 	}
-	waiting.answers = answers(kind, what, c);
-	if (waiting.answers)
+	w->answers = answers(kind, what, c);
+	if (w->answers)
 		note_settled(c);
 	else if (gp_waits_for_context(kind))
-		waiting.whole = waited_for(kind, what, c);
-	for (uint64_t left = waiting.whole; left; left &= left - 1)
+		w->whole = waited_for(kind, what, c);
+	for (uint64_t left = w->whole; left; left &= left - 1)
 		wait_whole(&gp_context[__builtin_ctzll(left)]);
 	if (!c)
 		return calls;
 	if (waits(kind)) { // also for uncounted work of the driver itself: a wait is demand for a turn
 		c->waits++;
-		waiting.counted = true;
+		w->counted = true;
 		if (!c->open && c->gpu->turn_peers)
 			gp_window_wake(c->gpu, gp_window_open(c, NULL));
 	}
-	if (waiting.answers)
+	if (w->answers)
 		return false;
 	if (gp_waits_for_context(kind))
 		return calls;
 	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) {
-		waiting.stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
-		waiting.sequence = waiting.stream ? waiting.stream->settled : 0;
+		w->stream = what == GP_STREAM_PER_THREAD ? NULL : gp_find_stream(c, what, false);
+		w->sequence = w->stream ? w->stream->settled : 0;
 	} else {
 		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
 			if (c->stream[i].event == (CUevent)what) {
-				waiting.stream = c->stream[i].handle == GP_STREAM_PER_THREAD ? NULL : &c->stream[i];
-				waiting.sequence = c->stream[i].event_at;
+				w->stream = c->stream[i].handle == GP_STREAM_PER_THREAD ? NULL : &c->stream[i];
+				w->sequence = c->stream[i].event_at;
 				break;
 			}
 	}
@@ -208,24 +196,25 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 
 static void settle(enum gp_wait kind, CUresult result)
 {
-	struct gp_context *c = waiting.context;
-	waiting.context = NULL;
-	if (waiting.loads && c && result == CUDA_SUCCESS)
-		gp_remember_loaded(c, waiting.loads);
-	for (uint64_t left = waiting.whole; left; left &= left - 1)
+	struct waiting *w = GP_MINE(waiting);
+	struct gp_context *c = w->context;
+	w->context = NULL;
+	if (w->loads && c && result == CUDA_SUCCESS)
+		gp_remember_loaded(c, w->loads);
+	for (uint64_t left = w->whole; left; left &= left - 1)
 		waited_whole(&gp_context[__builtin_ctzll(left)], c);
-	waiting.whole = 0;
+	w->whole = 0;
 	if (!c)
 		return;
-	if (waiting.counted)
+	if (w->counted)
 		c->waits--;
-	waiting.counted = false;
-	if (waiting.answers && result == CUDA_SUCCESS)
+	w->counted = false;
+	if (w->answers && result == CUDA_SUCCESS)
 		note_completed(c);
 	else if (gp_waits_for_context(kind))
 		return;
-	if (waiting.stream && result == CUDA_SUCCESS)
-		gp_completed(c, waiting.stream, waiting.sequence);
+	if (w->stream && result == CUDA_SUCCESS)
+		gp_completed(c, w->stream, w->sequence);
 	if ((!c->yielded && c->hold.state != GP_HOLD_ARMED) || !gp_all_complete(c))
 		return;
 	if (c->yielded) {
@@ -240,13 +229,14 @@ static void settle(enum gp_wait kind, CUresult result)
 // Where not all streams are known, the wait goes the usual way after all.
 static CUresult synchronize(void)
 {
-	struct gp_context *c = waiting.context;
+	struct waiting *w = GP_MINE(waiting);
+	struct gp_context *c = w->context;
 	CUcontext handle = gp_current_handle();
 	if (gp_wait_for_streams(handle))
 		return CUDA_SUCCESS;
-	waiting.answers = false;
+	w->answers = false;
 	if (c) { // else it was forgotten meanwhile
-		waiting.whole = place_of(c);
+		w->whole = place_of(c);
 		wait_whole(c);
 	}
 	uint64_t destructions = gp_known_destructions();
@@ -258,7 +248,8 @@ static CUresult synchronize(void)
 
 CUresult gp_wait_end(enum gp_wait kind, void *what, CUresult result)
 {
-	if (waiting.answers)
+	struct waiting *w = GP_MINE(waiting);
+	if (w->answers)
 		result = synchronize();
 	if (gp_blp_started)
 		result = gp_blp_end_wait(kind, what, result);

@@ -57,6 +57,8 @@ void gp_blp_end(struct gp_operation *);
 bool gp_blp_begin_wait(enum gp_wait, void *object, CUcontext current);
 CUresult gp_blp_end_wait(enum gp_wait, void *object, CUresult); // what the program is told
 
+void gp_blp_thread_ends(void); // the calling one
+
 // Stops and resumes this process's domains on a GPU as windows of higher levels open and close. Never returns.
 void gp_blp_watch(struct gp_gpu *);
 

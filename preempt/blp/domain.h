@@ -455,6 +455,7 @@ CUresult blp_wait_stream(CUstream, CUcontext current);
 CUresult blp_wait_all(CUcontext);
 
 // take.c
+void blp_take_ends_with_thread(void);
 void blp_begin_take(CUcontext); // of the calling thread, which keeps work of others off until its end; NULL: none
 void blp_end_take(void);        // if there is one, and its driver's wait
 void blp_let_in(void);          // what is kept off and may come in, since the program has asked for a stop

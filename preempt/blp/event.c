@@ -24,14 +24,14 @@ static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
 #define GONE ((CUevent)~0ul)
 
 // What the calling thread asks or waits for, from gp_blp_begin_wait to gp_blp_end_wait.
-static __thread struct {
+GP_OF_THREAD struct asked {
 	CUcontext context; // the current one
 	uint32_t changes;
 	struct gp_domain *domain; // of the entries that are complete if the driver says yes; NULL: none
 	uint32_t stream;
 	uint64_t upto;
 	CUstream handle;
-} asked __attribute__((tls_model("initial-exec")));
+} asked;
 
 static struct event *find(CUevent handle, bool insert)
 {
@@ -534,14 +534,15 @@ static void begin_load(CUfunction function, CUcontext current)
 
 bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 {
+	struct asked *a = GP_MINE(asked);
 	struct blp_stream *stream;
 	struct gp_domain *d;
 
 	if (!blp_domains[0])
 		return false;
-	asked.context = current;
-	asked.domain = NULL;
-	asked.changes = blp_changes;
+	a->context = current;
+	a->domain = NULL;
+	a->changes = blp_changes;
 	switch (kind) {
 	case GP_WAIT_STREAM: blp_expect_stream(what, current); break;
 	case GP_WAIT_ALL: gp_blp_expect_all(what == GP_CURRENT ? current : what); break;
@@ -562,10 +563,10 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	case GP_TAKE_ARRAY: gp_blp_flush_array(current); break;
 	case GP_ASK_STREAM:
 		if ((d = enter_stream(what, current, &stream))) {
-			asked.domain = d;
-			asked.stream = (uint32_t)(stream - d->stream_of);
-			asked.upto = stream->last;
-			asked.handle = stream->handle;
+			a->domain = d;
+			a->stream = (uint32_t)(stream - d->stream_of);
+			a->upto = stream->last;
+			a->handle = stream->handle;
 			pthread_mutex_unlock(&d->lock);
 		}
 		break;
@@ -573,10 +574,10 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 		struct event e = look(what);
 		if ((d = e.domain)) {
 			pthread_mutex_lock(&d->lock); // held until the driver has the record too
-			asked.domain = d;
-			asked.stream = e.stream;
-			asked.upto = e.upto;
-			asked.handle = d->stream_of[e.stream].handle;
+			a->domain = d;
+			a->stream = e.stream;
+			a->upto = e.upto;
+			a->handle = d->stream_of[e.stream].handle;
 			pthread_mutex_unlock(&d->lock);
 		}
 	}
@@ -587,36 +588,36 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 // Whether the driver's answer that all is over is true.
 static bool is_over(enum gp_wait kind, void *what)
 {
-	struct gp_domain *d = asked.domain;
+	struct asked *a = GP_MINE(asked);
+	struct gp_domain *d = a->domain;
 	bool over = true;
 
 	if (d) {
 		pthread_mutex_lock(&d->lock);
-		struct blp_stream *s = &d->stream_of[asked.stream];
-		if (d->context && s->handle == asked.handle && asked.upto > s->done && !s->firm) {
-			over = blp_changes == asked.changes && !(d->epoch % 2);
+		struct blp_stream *s = &d->stream_of[a->stream];
+		if (d->context && s->handle == a->handle && a->upto > s->done && !s->firm) {
+			over = blp_changes == a->changes && !(d->epoch % 2);
 			// The driver was asked about the thread's own stream, or what was launched again may be on another one.
 			if (over && kind == GP_ASK_STREAM &&
-			    (s->thread || blp_marker_behind(d, s->first_marker, asked.upto) >= 0))
-				over = blp_has_ended(d, s, asked.upto);
+			    (s->thread || blp_marker_behind(d, s->first_marker, a->upto) >= 0))
+				over = blp_has_ended(d, s, a->upto);
 			// If the event was recorded anew since, the driver answered for that record.
-			if (over && (kind == GP_ASK_STREAM || is_record(what, d, asked.upto)))
-				blp_complete_to(d, s, asked.upto);
-		} else if (s->thread && !s->firm && kind == GP_ASK_STREAM && s->handle == asked.handle) {
-			over = blp_reached(s, asked.upto); // if not, it was forgotten meanwhile
+			if (over && (kind == GP_ASK_STREAM || is_record(what, d, a->upto)))
+				blp_complete_to(d, s, a->upto);
+		} else if (s->thread && !s->firm && kind == GP_ASK_STREAM && s->handle == a->handle) {
+			over = blp_reached(s, a->upto); // if not, it was forgotten meanwhile
 		}
 		// What was cut as the driver was asked may run since, let run or on a stream that was destroyed.
-		if (d->context && blp_changes != asked.changes &&
-		    !(s->handle == asked.handle && blp_reached(s, asked.upto)))
+		if (d->context && blp_changes != a->changes && !(s->handle == a->handle && blp_reached(s, a->upto)))
 			over = false;
-		over = over && !(kind == GP_ASK_STREAM && s->handle == asked.handle && blp_runs_beside(d, s));
+		over = over && !(kind == GP_ASK_STREAM && s->handle == a->handle && blp_runs_beside(d, s));
 		pthread_mutex_unlock(&d->lock);
 	}
-	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != asked.changes)) {
+	if (over && kind == GP_ASK_STREAM && what == GP_STREAM_LEGACY && (blp_stopped || blp_changes != a->changes)) {
 		// The legacy stream is complete when all blocking streams are, also those with domains of their own.
 		for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && over; i++) {
 			d = blp_domains[i];
-			if (!asked.context || d->context != asked.context)
+			if (!a->context || d->context != a->context)
 				continue;
 			pthread_mutex_lock(&d->lock);
 			for (uint32_t j = 0; j < d->streams && over; j++) {

@@ -56,10 +56,12 @@ uint32_t blp_cluster_of(CUfunction f)
 	return blocks;
 }
 
+GP_OF_THREAD struct fit fits[64];
+
 // What the driver says of a kernel; all but the grid.
 static const struct fit *ask(const struct gp_gpu *g, CUfunction f, uint32_t threads, uint32_t shared)
 {
-	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
+	struct fit *cache = *GP_MINE(fits);
 	uint32_t generation = gp_code_generation;
 	struct fit *c = &cache[((uintptr_t)f >> 4 ^ shared >> 7 ^ threads) & 63];
 	if (c->function != f || c->gpu != g || c->threads != threads || c->shared != shared || c->generation != generation) {

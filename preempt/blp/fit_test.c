@@ -1,10 +1,12 @@
-// fit_test.c - with preempt/blp/fit.c
+// fit_test.c - with preempt/blp/fit.c preempt/process/thread.c preempt/process/process.c
 //
 // The shapes of launches on GPUs that are made up: how many blocks an SM has room for, and how many share a number. Ends well or
 // says what is wrong.
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 #include "test/units/check.h"
+
+void gp_thread_ends(void) {}
 
 __typeof__(gp_driver) gp_driver;
 _Atomic uint32_t gp_code_generation;

@@ -120,7 +120,7 @@ static void flush(const struct scope *f) { visit(f, flush_domain); }
 // when the call is over, also one that the driver refused or the program left by longjmp: those of a later call take their place, and what
 // is old is over.
 enum { NOTES = 16 };
-static __thread struct {
+GP_OF_THREAD struct noted {
 	uint32_t call;
 	bool more;  // domains than there is room for
 	bool again; // the driver is to be asked once more: it has what cannot be cut any more, or was forgotten, but maybe since it was asked
@@ -130,28 +130,31 @@ static __thread struct {
 		uint32_t forgotten;  // how often it had forgotten entries
 		uint32_t call;
 	} of[NOTES];
-} noted __attribute__((tls_model("initial-exec")));
+} noted;
 
 static struct note *note_of(const struct gp_domain *d)
 {
+	struct noted *notes = GP_MINE(noted);
 	for (int i = 0; i < NOTES; i++)
-		if (noted.of[i].domain == d && noted.of[i].made == d->made)
-			return &noted.of[i];
+		if (notes->of[i].domain == d && notes->of[i].made == d->made)
+			return &notes->of[i];
 	return NULL;
 }
 
 static struct note *free_note(void)
 {
+	struct noted *notes = GP_MINE(noted);
 	for (int i = 0; i < NOTES; i++) {
-		const struct gp_domain *d = noted.of[i].domain;
-		if (!d || !d->context || d->made != noted.of[i].made)
-			return &noted.of[i];
+		const struct gp_domain *d = notes->of[i].domain;
+		if (!d || !d->context || d->made != notes->of[i].made)
+			return &notes->of[i];
 	}
 	return NULL;
 }
 
 static void note_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
 {
+	struct noted *notes = GP_MINE(noted);
 	bool waits = false;
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
@@ -164,20 +167,22 @@ static void note_domain(const struct scope *f, struct gp_domain *d, CUstream str
 	}
 	struct note *n = note_of(d);
 	if (waits && (n || (n = free_note())))
-		*n = (struct note){d, d->made, d->head, d->forgotten, noted.call};
-	noted.more |= waits && !n;
+		*n = (struct note){d, d->made, d->head, d->forgotten, notes->call};
+	notes->more |= waits && !n;
 }
 
 static void note(const struct scope *f)
 {
-	noted.call++;
-	noted.more = false;
+	struct noted *notes = GP_MINE(noted);
+	notes->call++;
+	notes->more = false;
 	if (!blp_inside && f->context)
 		visit(f, note_domain);
 }
 
 static void wait_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
 {
+	struct noted *notes = GP_MINE(noted);
 	const struct note *n = note_of(d);
 	uint64_t upto[BLP_STREAMS] = {0}, made = d->made;
 	for (uint64_t at = d->tail; n && at < d->head && at < n->head; at++) {
@@ -189,7 +194,7 @@ static void wait_domain(const struct scope *f, struct gp_domain *d, CUstream str
 		if (!upto[i])
 			continue;
 		gp_count(&d->gpu->stops.barriers, 1);
-		noted.again |=
+		notes->again |=
 			!blp_wait_complete(d, &d->stream_of[i], upto[i], 0) || !blp_reached(&d->stream_of[i], upto[i]);
 	}
 	struct blp_stream *own = f->all || !d->context || d->made != made ? NULL : blp_find_stream(d, stream, false);
@@ -200,17 +205,18 @@ static void wait_domain(const struct scope *f, struct gp_domain *d, CUstream str
 // False: the driver is to be asked once more.
 static bool wait_for_notes(const struct scope *f)
 {
-	noted.again = noted.more;
-	if (noted.more)
+	struct noted *notes = GP_MINE(noted);
+	notes->again = notes->more;
+	if (notes->more)
 		flush(f);
 	if (f->context)
 		visit(f, wait_domain);
 	for (int i = 0; i < NOTES; i++) {
-		const struct note *n = &noted.of[i];
-		if (n->domain && n->call == noted.call && n->made == n->domain->made)
-			noted.again |= n->forgotten != n->domain->forgotten;
+		const struct note *n = &notes->of[i];
+		if (n->domain && n->call == notes->call && n->made == n->domain->made)
+			notes->again |= n->forgotten != n->domain->forgotten;
 	}
-	return !noted.again;
+	return !notes->again;
 }
 
 // The context that a stream is flushed in; NULL: none needs to be.

@@ -33,7 +33,7 @@ static struct {
 	uint64_t numbers;   // ever
 	struct late *late;
 } takes = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
-static __thread struct take take __attribute__((tls_model("initial-exec"))); // the calling thread's
+GP_OF_THREAD struct take take;
 
 // Operations that wait in the library for what is ahead of them. The driver would have them by now. So a call that takes memory, and came
 // later, does not overtake them: it would wait, with the driver's lock, for what may wait for them. They may wait for the end of a stop,
@@ -46,12 +46,8 @@ struct late {
 	uint64_t came;               // as there had been so many calls, or more
 	_Atomic uint64_t entered_ns; // the driver's function is called since then; 0: not yet
 };
-static __thread struct late late __attribute__((tls_model("initial-exec"))); // the calling thread's
+GP_OF_THREAD struct late late;
 __thread bool blp_is_late;
-
-static pthread_key_t ends;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool hears_of_ends;
 
 // d->lock is held.
 static void leave(struct gp_domain *d)
@@ -91,41 +87,34 @@ static void end_take(struct take *t)
 	pthread_mutex_unlock(&takes.lock);
 }
 
-static void thread_ends(void *unused)
+void blp_take_ends_with_thread(void)
 {
-	(void)unused;
-	end_take(&take);
+	end_take(GP_MINE(take));
 	blp_end_late();
-}
-
-static void hear_of_ends(void) { hears_of_ends = !pthread_key_create(&ends, thread_ends); }
-
-static bool will_hear(void)
-{
-	pthread_once(&once, hear_of_ends);
-	return hears_of_ends && !pthread_setspecific(ends, &take);
 }
 
 // One that is under way is over: the program left it by longjmp, or a profiler is called back in it.
 void blp_begin_take(CUcontext context)
 {
-	end_take(&take);
-	if (!context || !will_hear())
+	struct take *mine = GP_MINE(take);
+	end_take(mine);
+	if (!context || !gp_thread_is_heard())
 		return;
 	pthread_mutex_lock(&takes.lock);
-	take.next = takes.first;
-	take.context = context;
-	take.number = ++takes.numbers;
-	takes.first = &take;
+	mine->next = takes.first;
+	mine->context = context;
+	mine->number = ++takes.numbers;
+	takes.first = mine;
 	gp_blp_takes++;
 	pthread_mutex_unlock(&takes.lock);
 }
 
-void blp_end_take(void) { end_take(&take); }
+void blp_end_take(void) { end_take(GP_MINE(take)); }
 
 static bool is_own(const struct gp_domain *d)
 {
-	for (uint64_t left = take.waits; left; left &= left - 1)
+	struct take *mine = GP_MINE(take);
+	for (uint64_t left = mine->waits; left; left &= left - 1)
 		if (blp_domains[__builtin_ctzll(left)] == d)
 			return true;
 	return false;
@@ -164,6 +153,7 @@ static bool enter(struct gp_domain *d, uint64_t since_ns)
 // Counts the calling thread's call in all domains of a context. False: in one of them it cannot be yet.
 static bool enter_all(CUcontext whole, uint64_t since_ns)
 {
+	struct take *mine = GP_MINE(take);
 	bool entered = true;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && entered; i++) {
 		struct gp_domain *d = blp_domains[i];
@@ -171,8 +161,8 @@ static bool enter_all(CUcontext whole, uint64_t since_ns)
 			continue;
 		pthread_mutex_lock(&d->lock);
 		if (d->context && d->whole == whole && (entered = enter(d, since_ns))) {
-			take.waits |= 1ull << i;
-			take.made[i] = d->made;
+			mine->waits |= 1ull << i;
+			mine->made[i] = d->made;
 		}
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -182,44 +172,48 @@ static bool enter_all(CUcontext whole, uint64_t since_ns)
 // In all domains or in none while it waits: the end of one's stop may wait for calls that are counted in another one.
 void blp_begin_driver_wait(CUcontext whole)
 {
+	struct take *mine = GP_MINE(take);
 	uint64_t since = gp_now_ns();
-	leave_driver(&take);
-	if (!whole || blp_inside || !will_hear())
+	leave_driver(mine);
+	if (!whole || blp_inside || !gp_thread_is_heard())
 		return;
 	while (!enter_all(whole, since)) {
-		leave_driver(&take);
+		leave_driver(mine);
 		blp_pause(since);
 	}
 }
 
 void gp_blp_loading(bool begins)
 {
-	end_take(&take);
+	struct take *mine = GP_MINE(take);
+	end_take(mine);
 	if (begins && blp_domains[0])
 		blp_begin_driver_wait(gp_whole_context(gp_current_handle()));
 }
 
 void blp_begin_late(CUcontext context)
 {
-	late.entered_ns = 0;
+	struct late *l = GP_MINE(late);
+	l->entered_ns = 0;
 	if (blp_is_late)
 		return;
-	if (!will_hear())
+	if (!gp_thread_is_heard())
 		return;
 	CUcontext whole = gp_whole_context(context);
 	pthread_mutex_lock(&takes.lock);
-	late.context = whole;
-	late.next = takes.late;
-	takes.late = &late;
+	l->context = whole;
+	l->next = takes.late;
+	takes.late = l;
 	blp_is_late = true;
 	pthread_mutex_unlock(&takes.lock);
 }
 
 void blp_late_enters(void)
 {
-	if (late.entered_ns)
+	struct late *l = GP_MINE(late);
+	if (l->entered_ns)
 		return;
-	late.entered_ns = gp_now_ns();
+	l->entered_ns = gp_now_ns();
 	if (!gp_blp_takes)
 		return;
 	pthread_mutex_lock(&takes.lock);
@@ -229,12 +223,13 @@ void blp_late_enters(void)
 
 void blp_late_ends(void)
 {
+	struct late *l = GP_MINE(late);
 	blp_is_late = false;
 	pthread_mutex_lock(&takes.lock);
 	struct late **at = &takes.late;
-	while (*at != &late)
+	while (*at != l)
 		at = &(*at)->next;
-	*at = late.next;
+	*at = l->next;
 	if (gp_blp_takes)
 		pthread_cond_broadcast(&takes.changed);
 	pthread_mutex_unlock(&takes.lock);
@@ -251,16 +246,18 @@ static bool asked_to_stop(CUcontext context)
 // takes.lock is held.
 static bool keeps_off(CUcontext context, uint64_t came)
 {
+	struct take *mine = GP_MINE(take);
 	for (const struct take *t = takes.first; t; t = t->next)
-		if (t != &take && t->context == context && t->number <= came)
+		if (t != mine && t->context == context && t->number <= came)
 			return !asked_to_stop(context);
 	return false;
 }
 
 bool gp_blp_keeps_off(const struct gp_operation *o)
 {
+	struct late *l = GP_MINE(late);
 	pthread_mutex_lock(&takes.lock);
-	late.came = takes.numbers;
+	l->came = takes.numbers;
 	bool off = o->handle && !blp_inside && keeps_off(gp_whole_context(o->handle), takes.numbers);
 	pthread_mutex_unlock(&takes.lock);
 	return off;
@@ -278,6 +275,8 @@ void gp_blp_keep_off(const struct gp_operation *o)
 // Whether the calling thread's call is to wait. until_ns: no longer than this; UINT64_MAX: without a bound. takes.lock is held.
 static bool overtakes(uint64_t *until_ns)
 {
+	const struct late *own = GP_MINE(late);
+	const struct take *mine = GP_MINE(take);
 	uint64_t now = gp_now_ns();
 	*until_ns = 0;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
@@ -285,7 +284,7 @@ static bool overtakes(uint64_t *until_ns)
 			return false;
 	for (const struct late *l = takes.late; l; l = l->next) {
 		uint64_t until = l->entered_ns ? l->entered_ns + LATE_NS : UINT64_MAX;
-		if (l != &late && l->context == take.context && l->came < take.number && until > now && until > *until_ns)
+		if (l != own && l->context == mine->context && l->came < mine->number && until > now && until > *until_ns)
 			*until_ns = until;
 	}
 	return *until_ns;
@@ -293,9 +292,10 @@ static bool overtakes(uint64_t *until_ns)
 
 void blp_come_behind_late(void)
 {
+	struct take *mine = GP_MINE(take);
 	uint64_t until;
 	pthread_mutex_lock(&takes.lock);
-	while (take.context && overtakes(&until)) {
+	while (mine->context && overtakes(&until)) {
 		if (until == UINT64_MAX) {
 			gp_wait_changed(&takes.changed, &takes.lock, NULL);
 			continue;

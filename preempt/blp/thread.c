@@ -9,27 +9,21 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-#include <unistd.h>
-
 enum { OWN = 8 }; // domains in which a thread has a stream
 
 // Of the calling thread.
-static __thread struct {
+GP_OF_THREAD struct own {
 	struct gp_domain *domain;
 	uint64_t made; // number of the domain
 	uint32_t place;
-} own[OWN] __attribute__((tls_model("initial-exec")));
+} of_thread[OWN];
 
-static pthread_key_t ends;
-static pthread_once_t once = PTHREAD_ONCE_INIT;
-static bool hears_of_ends;
-static pid_t process;
-
-// The thread ends: its streams may stand for another's from now on.
-static void thread_ends(void *unused)
+// The thread's streams may stand for another's from now on.
+void gp_blp_thread_ends(void)
 {
-	(void)unused;
-	for (int i = 0; i < OWN && getpid() == process; i++) { // not in a forked child, where a lock may be held for ever
+	struct own *own = *GP_MINE(of_thread);
+	blp_take_ends_with_thread();
+	for (int i = 0; i < OWN; i++) {
 		struct gp_domain *d = own[i].domain;
 		if (!d)
 			continue;
@@ -38,12 +32,6 @@ static void thread_ends(void *unused)
 			d->stream_of[own[i].place].thread = BLP_THREAD_ENDED;
 		pthread_mutex_unlock(&d->lock);
 	}
-}
-
-static void hear_of_ends(void)
-{
-	process = getpid();
-	hears_of_ends = !pthread_key_create(&ends, thread_ends);
 }
 
 // A stream that an ended thread left, if nothing of it is in flight: new work would come behind that.
@@ -60,6 +48,7 @@ static struct blp_stream *left_over(struct gp_domain *d)
 
 struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 {
+	struct own *own = *GP_MINE(of_thread);
 	CUstream handle;
 	int empty = -1;
 
@@ -70,8 +59,7 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 		if (stale)
 			empty = i;
 	}
-	pthread_once(&once, hear_of_ends);
-	if (!insert || empty < 0 || !hears_of_ends || pthread_setspecific(ends, own))
+	if (!insert || empty < 0 || !gp_thread_is_heard())
 		return NULL;
 	int mode = gp_relax_captures();
 	struct blp_stream *s = left_over(d);
@@ -124,6 +112,7 @@ void blp_enter_own(struct blp_stream *s)
 // The stream that stands for the thread's own; NULL: none yet. Nobody but the thread changes behind and ahead of it.
 static struct blp_stream *stands_for_own(struct gp_domain *d)
 {
+	const struct own *own = *GP_MINE(of_thread);
 	for (int i = 0; i < OWN; i++)
 		if (own[i].domain == d && own[i].made == d->made)
 			return &d->stream_of[own[i].place];

@@ -466,10 +466,12 @@ static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int
 	return fit < 0 ? 0 : fit;
 }
 
+GP_OF_THREAD struct fit fits[64];
+
 // What a hold on one SM does to a launch.
 enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 {
-	static __thread struct fit cache[64] __attribute__((tls_model("initial-exec")));
+	struct fit *cache = *GP_MINE(fits);
 	const struct gp_gpu *g = c->gpu;
 	uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
 	uint32_t threads = l->block[0] * l->block[1] * l->block[2];

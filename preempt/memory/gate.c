@@ -54,10 +54,10 @@ static __thread struct {
 
 // What the thread's waits are counted in: a signal handler that comes meanwhile may have one, too. Written behind what they count in, so
 // that of a thread that ends at any place nothing is taken back that was not there.
-static __thread struct {
+GP_OF_THREAD struct thread_waits {
 	uint32_t behind[2]; // in waiting
 	uint8_t gpu[GP_GPUS];
-} waits __attribute__((tls_model("initial-exec")));
+} waits;
 
 static _Atomic uint32_t *my_counter(void)
 {
@@ -82,7 +82,8 @@ static inline __attribute__((always_inline)) void count_out(void)
 
 static void end_wait(uint32_t behind)
 {
-	waits.behind[behind % 2]--;
+	struct thread_waits *w = GP_MINE(waits);
+	w->behind[behind % 2]--;
 	waiting[behind % 2]--;
 	wake_mover();
 }
@@ -90,10 +91,11 @@ static void end_wait(uint32_t behind)
 // Returns the number of openings behind which the thread waits for another one.
 static uint32_t begin_wait(void)
 {
+	struct thread_waits *w = GP_MINE(waits);
 	for (;;) {
 		uint32_t behind = opened;
 		waiting[behind % 2]++;
-		waits.behind[behind % 2]++;
+		w->behind[behind % 2]++;
 		if (opened == behind)
 			return behind;
 		end_wait(behind);
@@ -119,6 +121,7 @@ static uint32_t pass(uint32_t behind)
 // thread is in. GPUs that become known meanwhile are not counted.
 static __attribute__((noinline)) void count_in_again(void)
 {
+	struct thread_waits *w = GP_MINE(waits);
 	uint64_t since = gp_now_ns();
 	uint32_t behind = begin_wait();
 	int gpus = 0;
@@ -127,12 +130,12 @@ static __attribute__((noinline)) void count_in_again(void)
 		gpus++;
 	for (int i = 0; i < gpus; i++) {
 		gp_memory[i].waiting++;
-		waits.gpu[i]++;
+		w->gpu[i]++;
 		gp_ring(&gp_gpu[i]);
 	}
 	behind = pass(behind);
 	for (int i = 0; i < gpus; i++) {
-		waits.gpu[i]--;
+		w->gpu[i]--;
 		gp_memory[i].waiting--;
 		gp_count(&gp_memory[i].waits, 1);
 		gp_count(&gp_memory[i].wait_ns, gp_now_ns() - since);
@@ -149,37 +152,24 @@ static inline __attribute__((always_inline)) void count_in(void)
 
 // A thread that ends within a call, as by pthread_cancel in the driver, is counted out by what the system calls as it ends. One whose
 // signal handler ends it, or left by longjmp, while it waited does not wait any more.
-static pthread_key_t ending;
-static bool ends_are_heard;
-
-static void end(void *unused)
+void gp_memory_thread_ends(void)
 {
+	struct thread_waits *w = GP_MINE(waits);
 	if (mine.depth > 0)
 		count_out();
 	mine.depth = 0;
 	for (int i = 0; i < GP_GPUS; i++)
-		for (; waits.gpu[i]; waits.gpu[i]--)
+		for (; w->gpu[i]; w->gpu[i]--)
 			gp_memory[i].waiting--;
-	while (waits.behind[0] || waits.behind[1])
-		end_wait(!waits.behind[0]);
-}
-
-static void hear_of_ends(void) { ends_are_heard = !pthread_key_create(&ending, end); }
-
-// What the first call of a thread does beside what every call does. So launches need not ask whether they are the first.
-static void begin(void)
-{
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-	pthread_once(&once, hear_of_ends);
-	if (ends_are_heard)
-		pthread_setspecific(ending, &mine);
+	while (w->behind[0] || w->behind[1])
+		end_wait(!w->behind[0]);
 }
 
 // The thread was never counted in, or has left its last call by longjmp.
 static __attribute__((noinline)) void begin_or_leave(void)
 {
 	if (mine.depth == NEVER)
-		begin();
+		gp_thread_is_heard(); // from its first call on, so that launches need not ask whether they are the first
 	else
 		count_out();
 }

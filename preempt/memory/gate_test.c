@@ -1,4 +1,4 @@
-// gate_test.c - with preempt/memory/gate.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c
+// gate_test.c - with preempt/memory/gate.c preempt/process/thread.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c
 //
 // Threads pass the gate while another closes it. What the mover changes is not atomic, so the thread sanitizer sees whether the
 // gate orders it.
@@ -10,6 +10,8 @@
 #include <signal.h>
 #include <stdio.h>
 #include <unistd.h>
+
+void gp_thread_ends(void) { gp_memory_thread_ends(); }
 
 enum { THREADS = 8, CLOSINGS = 3000 };
 static const uint64_t SHORT_NS = 5 * 1000 * 1000, LONG_NS = 60ull * 1000 * 1000 * 1000, SECOND_NS = 1000 * 1000 * 1000;

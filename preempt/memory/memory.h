@@ -144,7 +144,8 @@ static inline void gp_memory_leave(void)
 	if (__builtin_expect(gp_memory_on, 0))
 		gp_memory_leave_slowly();
 }
-bool gp_memory_inside(void); // the calling thread is counted in
+void gp_memory_thread_ends(void); // the calling one
+bool gp_memory_inside(void);      // the calling thread is counted in
 // For a wait that has nothing to do with device memory: the calling thread counts as outside, however deep it is in. Returns
 // what gp_memory_step_in gets.
 uint32_t gp_memory_step_out(void);

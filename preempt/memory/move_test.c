@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+void gp_thread_ends(void) { gp_memory_thread_ends(); }
+
 // Under a sanitizer everything takes ten times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 enum { CYCLES = 8, EVERY = 37 };

@@ -7,6 +7,7 @@
 
 #include "preempt/driver/hooks.h"
 #include "preempt/driver/driver.h"
+#include "preempt/process/thread.h"
 #include "preempt/segment/segment.h"
 
 #define GP_STREAM_GONE ((CUstream)~0ul) // the entry's stream was destroyed: another may take the entry
