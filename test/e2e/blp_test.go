@@ -114,6 +114,7 @@ func TestStoppedChainsGoOn(t *testing.T) {
 		"foreign": 30, "captures": 40, "graphs": 20, "handshakes": 30, "many": 20, "together": 10,
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppableBy(t, `["blp", "mps"]`, "")
 			plain := m.startChains("")
 			want := plain.chains(what, rounds)

@@ -225,7 +225,7 @@ func (p *process) exited() bool {
 	return err != nil || bytes.Contains(status, []byte(") Z "))
 }
 
-const patience = time.Minute // for what a loaded machine does in milliseconds when idle
+const patience = 3 * time.Minute // for what a loaded machine does in milliseconds when idle
 
 func (p *process) say(format string, arguments ...any) {
 	p.m.t.Helper()

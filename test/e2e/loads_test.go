@@ -10,14 +10,27 @@ func TestLoads(t *testing.T) {
 		"asked-loading", "asked-late", "asked-freeing",
 		"unloaded", "unloaded-library", "unloaded-many", "unloaded-captured", "unloaded-twice", "unloaded-destroyed",
 	} {
-		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
-		t.Run(what+" where making waits", func(t *testing.T) { rightAlone(t, program, what, "SIMCUDA_MAKING_WAITS=1") })
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rightAlone(t, program, what)
+		})
+		t.Run(what+" where making waits", func(t *testing.T) {
+			t.Parallel()
+			rightAlone(t, program, what, "SIMCUDA_MAKING_WAITS=1")
+		})
 	}
 	for what, rounds := range map[string]int{"asked-loading": 1, "asked-freeing": 1, "unloaded-in-use": 4, "unloaded": 2, "unloaded-library": 2, "unloaded-destroyed": 1} {
-		t.Run(what+" while stopped", func(t *testing.T) { rightWhileStopped(t, program, what, rounds) })
+		t.Run(what+" while stopped", func(t *testing.T) {
+			t.Parallel()
+			rightWhileStopped(t, program, what, rounds)
+		})
 	}
-	t.Run("loaded-always", func(t *testing.T) { rightAlone(t, program, "loaded-always") })
+	t.Run("loaded-always", func(t *testing.T) {
+		t.Parallel()
+		rightAlone(t, program, "loaded-always")
+	})
 	t.Run("unloaded-at-exit", func(t *testing.T) {
+		t.Parallel()
 		m := newStoppable(t, "")
 		be, _ := m.startOrdered(program)
 		be.say("unloaded-at-exit 1")
@@ -32,6 +45,7 @@ func TestLoadsByLaunches(t *testing.T) {
 	program := compile(t, "testdata/loads.c")
 	for _, what := range []string{"asked-first", "asked-first-library", "asked-first-plain", "asked-first-graph", "asked-loading"} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppable(t, "", "CUDA_MODULE_LOADING=LAZY")
 			be, _ := m.startOrdered(program)
 			be.say("%s 1", what)

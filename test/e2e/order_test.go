@@ -35,6 +35,7 @@ func TestOrder(t *testing.T) {
 		{"spins", 6, false}, {"answers", 6, false}, {"reached", 6, false}, {"own-ahead", 6, false}, {"ahead", 6, false}, {"waits", 6, true}, {"threads", 12, true}, {"thread", 20, true},
 	} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppable(t, "")
 			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
@@ -85,6 +86,7 @@ func TestOrderAheadOfWhatSpins(t *testing.T) {
 		"ahead-of-legacy": 8, "ahead-of-wait": 6, "ahead-of-waits": 4, "ahead-through-legacy": 4, "ahead-beside-legacy": 4, "ahead-of-record": 8, "ahead-of-copy": 4, "own-ahead-of-copy": 4, "meanwhile": 12, "parted": 1, "held": 3,
 	} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			rightWhileStopped(t, program, what, rounds)
 		})
 	}
@@ -176,6 +178,7 @@ func TestOrderOfALaunchOnItsWay(t *testing.T) {
 		late bool // the peer joins while the launch is on its way
 	}{{"beside", true}, {"twins", true}, {"placeless", false}, {"domain", true}, {"crosses", true}, {"crossed", true}, {"context", true}} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppable(t, "")
 			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
 			be.hears("ready")
@@ -228,6 +231,7 @@ func TestBusyStreamIsStopped(t *testing.T) {
 	program := compile(t, "testdata/order.c")
 	for what, graphs := range map[string]int{"launches": 0, "graphs": 1} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppable(t, "")
 			be := m.startAs(m.command("be", program, simulated("sim.cubin")))
 			be.hears("ready")

@@ -94,6 +94,7 @@ func TestCallsThatWaitForTheContext(t *testing.T) {
 		{"synchronize", "while_synchronizing = true\n", "NONE="}, {"synchronize", "while_synchronizing = false\n", "NONE="},
 	} {
 		t.Run(c.what+" "+strings.TrimSpace(c.hold), func(t *testing.T) {
+			t.Parallel()
 			// Much time between two doorbells, so that many calls begin in it; neither lease nor step would end a link soon.
 			m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n"+c.hold+"[share]\nmin_be = 0\n",
 				"SIMCUDA_DOORBELL_US=150:gpreempt_hold", c.environment)

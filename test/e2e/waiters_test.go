@@ -107,14 +107,19 @@ func TestMeanwhile(t *testing.T) {
 	program := compile(t, "testdata/meanwhile.c")
 	for what, rounds := range map[string]int{"all": 3, "legacy": 3, "stream": 3, "green": 20, "green-unloaded": 20, "whole": 40} {
 		t.Run(what, func(t *testing.T) {
+			t.Parallel()
 			rightWhileStopped(t, program, what, rounds)
 		})
 	}
 	for _, what := range []string{"many", "destroyed", "let-run", "event-destroyed", "stream-renewed", "event-renewed", "asked-stream", "asked-event", "freed", "freed-stopped", "freed-green", "freed-behind", "whole-elsewhere"} {
-		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rightAlone(t, program, what)
+		})
 	}
 	for way, what := range []string{"here", "elsewhere", "new stream", "green context", "stopped stream"} {
 		t.Run("whole-awaited, "+what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppable(t, "")
 			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
@@ -137,6 +142,7 @@ func TestMeanwhile(t *testing.T) {
 		})
 	}
 	t.Run("own-destroyed", func(t *testing.T) {
+		t.Parallel()
 		m := newStoppable(t, "")
 		be, _ := m.startOrdered(program)
 		be.say("own-destroyed 20")
@@ -145,16 +151,21 @@ func TestMeanwhile(t *testing.T) {
 	const both = zeroArena + zeroRegion // of the context's domain, and of records
 	for n, memory := range map[int]string{both + 1: "new", 2*both + 1: "used before"} {
 		t.Run("own-refused, memory "+memory, func(t *testing.T) {
+			t.Parallel()
 			rightAlone(t, program, "own-refused", fmt.Sprintf("SIMCUDA_FAIL=cuMemcpyAsync:%d", n))
 		})
 	}
 	t.Run("freed-always", func(t *testing.T) {
+		t.Parallel()
 		m := newStoppable(t, "", "SIMCUDA_CALL_US=cuMemFree:20000")
 		be, _ := m.startOrdered(program)
 		be.say("freed-always 20")
 		be.hears("right")
 	})
-	t.Run("refused", func(t *testing.T) { rightAlone(t, compile(t, "testdata/waiters.c"), "refused") })
+	t.Run("refused", func(t *testing.T) {
+		t.Parallel()
+		rightAlone(t, compile(t, "testdata/waiters.c"), "refused")
+	})
 }
 
 // rightAlone runs a part of a program whose launches are logged, since an LC worker is there, and never stopped.
@@ -171,9 +182,13 @@ func TestManyFunctions(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/functions.c")
 	for _, what := range []string{"captured", "instance"} {
-		t.Run(what, func(t *testing.T) { rightAlone(t, program, what) })
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			rightAlone(t, program, what)
+		})
 	}
 	t.Run("functions", func(t *testing.T) {
+		t.Parallel()
 		m := newStoppable(t, "", "SIMCUDA_QUEUE=512")
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
 		p.hears("ready")
@@ -182,6 +197,7 @@ func TestManyFunctions(t *testing.T) {
 		p.hears("right")
 	})
 	t.Run("elsewhere", func(t *testing.T) {
+		t.Parallel()
 		m := newStoppable(t, "")
 		be, _ := m.startOrdered(program)
 		before := m.peer(be).BLP.Uncovered
@@ -199,6 +215,7 @@ func TestAfterManyFunctions(t *testing.T) {
 	program := compile(t, "testdata/functions.c")
 	for _, c := range []struct{ what, then string }{{"plain 1", "busy 100"}, {"own-functions 1", "plain 100"}} {
 		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
 			m := newStoppable(t, "")
 			be, _ := m.startOrdered(program)
 			be.say("%s", c.what)
@@ -210,6 +227,7 @@ func TestAfterManyFunctions(t *testing.T) {
 		})
 	}
 	t.Run("of a thread that ended", func(t *testing.T) {
+		t.Parallel()
 		m := newStoppable(t, "")
 		be, lc := m.startOrdered(program)
 		be.say("own-functions 1")

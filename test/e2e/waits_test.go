@@ -78,6 +78,7 @@ func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"launch", "graph"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			m, be, end := startWaits(t, "SIMCUDA_BLOCK_NS=2000")
 			m.runStopped(be, 60, how+" sim_lamport 1320 1024 20")
 			blp := m.peer(be).BLP
@@ -99,6 +100,7 @@ func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"streams", "program"} {
 		t.Run(how, func(t *testing.T) {
+			t.Parallel()
 			m, be, end := startWaits(t)
 			m.runStopped(be, 100, how+" sim_barrier 2 256 20")
 			if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 || blp.Beside != 0 {
@@ -116,6 +118,7 @@ func TestStopsComeThroughWhereAllChannelsAreTaken(t *testing.T) {
 	t.Parallel()
 	for _, connections := range []int{1, 8} {
 		t.Run(fmt.Sprint(connections), func(t *testing.T) {
+			t.Parallel()
 			m, be, end := startWaits(t, fmt.Sprintf("CUDA_DEVICE_MAX_CONNECTIONS=%d", connections))
 			m.runStopped(be, 60, "behind sim_lamport 132 256 10")
 			if blp := m.peer(be).BLP; blp.Cuts == 0 || blp.GivenUp != 0 {

@@ -13,9 +13,34 @@ static pthread_t begin(void *(*run)(void *), void *argument)
 	return thread;
 }
 
+static struct begun {
+	void *(*run)(void *);
+	void *argument;
+	_Atomic pid_t thread;
+} begun;
+
+static void *run_begun(void *unused)
+{
+	(void)unused;
+	void *(*run)(void *) = begun.run, *argument = begun.argument;
+	begun.thread = gettid();
+	return run(argument);
+}
+
+// The thread waits in its call, or has ended.
+static pthread_t begin_waiting(void *(*run)(void *), void *argument)
+{
+	begun.run = run;
+	begun.argument = argument;
+	begun.thread = 0;
+	pthread_t thread = begin(run_begun, NULL);
+	until_it_waits(&begun.thread);
+	return thread;
+}
+
 static void join(pthread_t thread) { CHECK(!pthread_join(thread, NULL)); }
 
-enum { CALLED_US = 100000, PATIENCE_US = 5000000 };
+enum { CALLED_US = 100000 };
 
 // Lets the kernel go when told to, or where that does not come for long: the test has failed by then.
 static _Atomic bool told;
@@ -23,9 +48,7 @@ static _Atomic bool told;
 static void *let_go_when_told(void *unused)
 {
 	(void)unused;
-	for (int us = 0; !told && us < PATIENCE_US; us += 1000)
-		usleep(1000);
-	released |= !told;
+	released |= !comes(&told);
 	let_go();
 	return NULL;
 }
@@ -166,7 +189,7 @@ static void ask(const struct asked *a, unsigned round)
 		CHECK(!released);
 		break;
 	}
-	for (int us = 0; cuStreamQuery(a->short_on) && us < PATIENCE_US / 2; us += 1000)
+	while (cuStreamQuery(a->short_on) && !released)
 		usleep(1000);
 	CHECK(!cuStreamQuery(a->short_on) && !released);
 	told = true;
@@ -183,10 +206,8 @@ static void asked_while(unsigned rounds, void *(*waits_with_lock)(void *), void 
 		if (prepare)
 			prepare();
 		struct asked a = begin_asked();
-		pthread_t waits = begin(waits_with_lock, another);
-		usleep(CALLED_US);
-		pthread_t other = begin(beside[r / 4 % WAYS], another);
-		usleep(CALLED_US);
+		pthread_t waits = begin_waiting(waits_with_lock, another);
+		pthread_t other = begin_waiting(beside[r / 4 % WAYS], another);
 		ask(&a, r);
 		join(waits);
 		join(other);
@@ -239,10 +260,8 @@ static void asked_while_first_graph(unsigned rounds)
 	for (unsigned r = 0; r < rounds * 4; r++) {
 		find_fresh_graph();
 		struct asked a = begin_asked();
-		pthread_t waits = begin(launch_graph, another);
-		usleep(CALLED_US);
-		pthread_t other = begin(launch_one, another);
-		usleep(CALLED_US);
+		pthread_t waits = begin_waiting(launch_graph, another);
+		pthread_t other = begin_waiting(launch_one, another);
 		ask(&a, r);
 		join(waits);
 		join(other);
@@ -270,8 +289,7 @@ static void asked_late(unsigned rounds)
 		pthread_t other = begin(launch_slowly, another);
 		while (pause_word != 1)
 			usleep(50);
-		pthread_t loads = begin(load_module, NULL);
-		usleep(CALLED_US);
+		pthread_t loads = begin_waiting(load_module, NULL);
 		pause_word = 2;
 		usleep(CALLED_US / 2);
 		ask(&a, r);
@@ -308,10 +326,8 @@ static void asked_while_freeing(unsigned rounds)
 		opened = true;
 		while (!passed)
 			usleep(50);
-		pthread_t frees = begin(free_memory, NULL);
-		usleep(CALLED_US);
-		pthread_t other = begin(launch_one, another);
-		usleep(CALLED_US);
+		pthread_t frees = begin_waiting(free_memory, NULL);
+		pthread_t other = begin_waiting(launch_one, another);
 		pthread_t late = begin_to_let_go();
 		CHECK((r % 2 ? cuEventQuery(reached) : cuStreamQuery(one)) == NOT_READY && !released);
 		CHECK(cuStreamQuery(another) == NOT_READY || !released);
@@ -366,14 +382,15 @@ enum { MOST = 12 };
 static struct unloaded {
 	handle context, module, library;
 	int result;
-	_Atomic bool begins, over;
+	_Atomic pid_t begins; // the thread
+	_Atomic bool over;
 } unloaded[MOST];
 
 static void *unload(void *unload)
 {
 	struct unloaded *u = unload;
 	OK(cuCtxSetCurrent(u->context));
-	u->begins = true;
+	u->begins = gettid();
 	u->result = u->library ? cuLibraryUnload(u->library) : cuModuleUnload(u->module);
 	u->over = true;
 	return NULL;
@@ -381,7 +398,8 @@ static void *unload(void *unload)
 
 static pthread_t begin_unload(struct unloaded *u)
 {
-	u->begins = u->over = false;
+	u->begins = 0;
+	u->over = false;
 	pthread_t thread = begin(unload, u);
 	while (!u->begins)
 		usleep(50);
@@ -413,14 +431,10 @@ static void launch_kernel(handle kernel, struct chained *b, handle stream, unsig
 
 static bool all_over(int count)
 {
-	for (int us = 0; us < PATIENCE_US; us += 1000, usleep(1000)) {
-		int over = 0;
-		for (int i = 0; i < count; i++)
-			over += unloaded[i].over;
-		if (over == count)
-			return true;
-	}
-	return false;
+	for (int i = 0; i < count; i++)
+		if (!comes(&unloaded[i].over))
+			return false;
+	return true;
 }
 
 // The driver waits without its lock for what was there before it unloads code. A thread launches a kernel meanwhile that waits for the thread
@@ -444,7 +458,8 @@ static void unloaded_meanwhile(unsigned rounds, bool library, int count, bool ca
 			OK(cuStreamBeginCapture_v2(captured, RELAXED));
 		for (int i = 0; i < count; i++)
 			thread[i] = begin_unload(&unloaded[i]);
-		usleep(CALLED_US / 2);
+		for (int i = 0; i < count; i++)
+			until_waiting(unloaded[i].begins);
 		spin(another);
 		bool returned = all_over(count);
 		let_go();
@@ -517,7 +532,7 @@ static void unloaded_and_destroyed(unsigned rounds)
 		unloaded[0] = load_code(r % 2, &kernel);
 		launch_kernel(kernel, &b, one, r, 300000);
 		pthread_t unloads = begin_unload(&unloaded[0]);
-		usleep(CALLED_US / 2);
+		until_waiting(unloaded[0].begins);
 		spin(another);
 		waits = usual;
 		CHECK(all_over(1));
@@ -544,7 +559,7 @@ static void unloaded_at_exit(unsigned rounds)
 	unloaded[0] = load_code(false, &kernel);
 	launch_kernel(kernel, &b, one, 1, 300000);
 	pthread_t unloads = begin_unload(&unloaded[0]);
-	usleep(CALLED_US / 2);
+	until_waiting(unloaded[0].begins);
 	spin(another);
 	join(unloads);
 	CHECK(!unloaded[0].result && *(_Atomic uint32_t *)(uintptr_t)word);

@@ -27,14 +27,15 @@ struct resource { // CUdevResource
 static struct meanwhile {
 	handle stream; // NULL: the legacy stream
 	bool all;      // of the context
-	_Atomic bool begins, over;
+	_Atomic pid_t begins; // the thread; 0: not yet
+	_Atomic bool over;
 } meanwhile;
 
 static void *wait_meanwhile(void *unused)
 {
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
-	meanwhile.begins = true;
+	meanwhile.begins = gettid();
 	if (meanwhile.all)
 		OK(cuCtxSynchronize());
 	else
@@ -46,24 +47,21 @@ static void *wait_meanwhile(void *unused)
 // Where the thread loses the processor just before its call, it waits for the kernel, too, and that is right.
 static void launched_meanwhile(bool all, handle on, handle stream, handle another, unsigned rounds)
 {
-	enum { LAUNCHES = 10, LAUNCH_US = 20000, CALLED_US = 50000, PATIENCE_US = 10000000 };
+	enum { LAUNCHES = 10, LAUNCH_US = 20000 };
 	struct chained b = buffer();
 	unsigned late = 0;
 	for (unsigned r = 0; r < rounds; r++) {
 		pthread_t thread;
 		meanwhile.all = all;
 		meanwhile.stream = stream;
-		meanwhile.begins = meanwhile.over = false;
+		meanwhile.begins = 0;
+		meanwhile.over = false;
 		for (int i = 0; i < LAUNCHES; i++)
 			launch(&b, on, r, LAUNCH_US);
 		CHECK(!pthread_create(&thread, NULL, wait_meanwhile, NULL));
-		while (!meanwhile.begins)
-			usleep(50);
-		usleep(CALLED_US);
+		until_it_waits(&meanwhile.begins);
 		spin(another);
-		for (int us = 0; !meanwhile.over && us < PATIENCE_US; us += 1000)
-			usleep(1000);
-		late += !meanwhile.over;
+		late += !comes(&meanwhile.over);
 		let_go();
 		CHECK(!pthread_join(thread, NULL));
 		copy(&b, on);
@@ -90,10 +88,7 @@ static void stream_meanwhile(unsigned rounds)
 // was launched on a stream after the call had begun. What else was to end has ended by the time of this call.
 static bool returns_before(pthread_t thread, _Atomic bool *over)
 {
-	enum { PATIENCE_US = 5000000 };
-	for (int us = 0; !*over && us < PATIENCE_US; us += 1000)
-		usleep(1000);
-	bool returned = *over;
+	bool returned = comes(over);
 	let_go();
 	CHECK(!pthread_join(thread, NULL));
 	OK(cuCtxSynchronize());
@@ -102,15 +97,13 @@ static bool returns_before(pthread_t thread, _Atomic bool *over)
 
 static pthread_t begin_meanwhile(bool all, handle stream)
 {
-	enum { CALLED_US = 100000 };
 	pthread_t thread;
 	meanwhile.all = all;
 	meanwhile.stream = stream;
-	meanwhile.begins = meanwhile.over = false;
+	meanwhile.begins = 0;
+	meanwhile.over = false;
 	CHECK(!pthread_create(&thread, NULL, wait_meanwhile, NULL));
-	while (!meanwhile.begins)
-		usleep(50);
-	usleep(CALLED_US);
+	until_it_waits(&meanwhile.begins);
 	return thread;
 }
 
@@ -222,14 +215,15 @@ static void let_run_meanwhile(unsigned rounds)
 
 static struct renewed {
 	handle event;
-	_Atomic bool begins, over;
+	_Atomic pid_t begins;
+	_Atomic bool over;
 } renewed;
 
 static void *wait_for_event(void *unused)
 {
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
-	renewed.begins = true;
+	renewed.begins = gettid();
 	OK(cuEventSynchronize(renewed.event));
 	renewed.over = true;
 	return NULL;
@@ -239,7 +233,6 @@ static void *wait_for_event(void *unused)
 // waits for that thread.
 static void renewed_meanwhile(unsigned rounds, bool destroyed, bool waits_for_event)
 {
-	enum { CALLED_US = 100000 };
 	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING);
 	for (unsigned r = 0; r < rounds; r++) {
 		handle event = new_event();
@@ -248,11 +241,10 @@ static void renewed_meanwhile(unsigned rounds, bool destroyed, bool waits_for_ev
 		OK(cuEventRecord(event, one));
 		if (waits_for_event) {
 			renewed.event = event;
-			renewed.begins = renewed.over = false;
+			renewed.begins = 0;
+			renewed.over = false;
 			CHECK(!pthread_create(&thread, NULL, wait_for_event, NULL));
-			while (!renewed.begins)
-				usleep(50);
-			usleep(CALLED_US);
+			until_it_waits(&renewed.begins);
 		} else {
 			thread = begin_meanwhile(false, one);
 		}
@@ -280,7 +272,7 @@ static void *free_meanwhile(void *unused)
 {
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
-	meanwhile.begins = true;
+	meanwhile.begins = gettid();
 	if (freed.array)
 		OK(cuArrayDestroy(freed.array));
 	else if (freed.pinned)
@@ -295,7 +287,7 @@ enum freed_kind { MEMORY, PINNED, ARRAY };
 
 static pthread_t begin_freeing(enum freed_kind kind)
 {
-	enum { CALLED_US = 50000, BYTES = 4 << 20 };
+	enum { BYTES = 4 << 20 };
 	static const struct {
 		size_t width, height;
 		int format;
@@ -308,11 +300,10 @@ static pthread_t begin_freeing(enum freed_kind kind)
 	case PINNED: OK(cuMemHostAlloc(&freed.pinned, BYTES, 0)); break;
 	case ARRAY: OK(cuArrayCreate_v2(&freed.array, &flat)); break;
 	}
-	meanwhile.begins = meanwhile.over = false;
+	meanwhile.begins = 0;
+	meanwhile.over = false;
 	CHECK(!pthread_create(&thread, NULL, free_meanwhile, NULL));
-	while (!meanwhile.begins)
-		usleep(50);
-	usleep(CALLED_US);
+	until_it_waits(&meanwhile.begins);
 	return thread;
 }
 
@@ -345,9 +336,7 @@ static void freed_meanwhile(unsigned rounds)
 		case 4: OK(cuLaunchHostFunc(another, host_wait, NULL)); break;
 		case 5: OK(cuStreamWaitValue32_v2(another, word, 0, 1)); break; // equal
 		}
-		for (int us = 0; !meanwhile.over && us < 5000000; us += 1000)
-			usleep(1000);
-		bool over = meanwhile.over;
+		bool over = comes(&meanwhile.over);
 		released = true; // else the host function would not end
 		late += !(returns_before(thread, &meanwhile.over) && over);
 		copy(&b, one);
@@ -360,6 +349,7 @@ static void freed_meanwhile(unsigned rounds)
 static struct copied {
 	struct chained b;
 	handle stream;
+	_Atomic pid_t begins;
 	_Atomic bool over;
 } copied;
 
@@ -367,6 +357,7 @@ static void *copy_meanwhile(void *unused)
 {
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
+	copied.begins = gettid();
 	copy(&copied.b, copied.stream);
 	OK(cuStreamSynchronize(copied.stream));
 	copied.over = true;
@@ -378,20 +369,20 @@ static void *copy_meanwhile(void *unused)
 // copy for that. Something else waits until the copy is over.
 static void freed_behind(unsigned rounds)
 {
-	enum { CALLED_US = 50000, BEHIND = 10 };
+	enum { BEHIND = 10 };
 	copied.b = buffer();
 	copied.stream = stream_of(NON_BLOCKING);
 	handle another = stream_of(NON_BLOCKING);
 	for (unsigned r = 0; r < rounds * BEHIND; r++) {
 		pthread_t copies;
+		copied.begins = 0;
 		copied.over = false;
 		wait_for_value(another);
 		launch(&copied.b, copied.stream, r, 200000);
 		CHECK(!pthread_create(&copies, NULL, copy_meanwhile, NULL));
-		usleep(CALLED_US);
+		until_it_waits(&copied.begins);
 		pthread_t frees = begin_freeing(MEMORY);
-		for (int us = 0; !meanwhile.over && us < 5000000; us += 1000)
-			usleep(1000);
+		comes(&meanwhile.over);
 		bool over = copied.over;
 		release();
 		CHECK(!pthread_join(copies, NULL));
@@ -438,9 +429,7 @@ static void freed_green(unsigned rounds)
 		else
 			OK(cuLaunchHostFunc(green.stream, host_wait, NULL));
 		OK(cuCtxSetCurrent(context));
-		for (int us = 0; !meanwhile.over && us < 5000000; us += 1000)
-			usleep(1000);
-		bool over = meanwhile.over;
+		bool over = comes(&meanwhile.over);
 		released = true; // else the host function would not end
 		late += !(returns_before(thread, &meanwhile.over) && over);
 		copy(&b, one);
@@ -702,9 +691,7 @@ static _Atomic bool recorded, forced;
 static void *restore_late(void *stream)
 {
 	OK(cuCtxSetCurrent(context));
-	for (int us = 0; !recorded && us < 5000000; us += 1000)
-		usleep(1000);
-	forced = !recorded;
+	forced = !comes(&recorded);
 	OK(gpreempt_stream_restore(stream, 0));
 	return NULL;
 }

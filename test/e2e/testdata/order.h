@@ -173,6 +173,46 @@ static inline void until_reached(handle event)
 		usleep(50);
 }
 
+// How long a program waits for what comes at once unless the test has failed, on a loaded machine too.
+enum { PATIENCE_S = 60 };
+
+// True: it came.
+static inline bool comes(const _Atomic bool *it)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	for (time_t until = now.tv_sec + PATIENCE_S; !*it && now.tv_sec < until; clock_gettime(CLOCK_MONOTONIC, &now))
+		usleep(1000);
+	return *it;
+}
+
+// Waits until a thread of this process waits in a call: it was asleep at some looks, or has ended. A thread that a loaded machine keeps
+// from the processor is not asleep.
+static inline void until_waiting(pid_t thread)
+{
+	enum { LOOKS = 10 };
+	char path[64], stat[256], *state;
+	snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)thread);
+	for (int asleep = 0; asleep < LOOKS; usleep(2000)) {
+		FILE *file = fopen(path, "r");
+		if (!file)
+			return;
+		state = fgets(stat, sizeof stat, file) ? strrchr(stat, ')') : NULL;
+		fclose(file);
+		if (!state || state[2] == 'Z' || state[2] == 'X')
+			return;
+		asleep += state[2] == 'S';
+	}
+}
+
+// The same for a thread that is about to say that it begins.
+static inline void until_it_waits(const _Atomic pid_t *begins)
+{
+	while (!*begins)
+		usleep(50);
+	until_waiting(*begins);
+}
+
 struct wait {
 	handle stream;
 	_Atomic bool over;
