@@ -10,12 +10,12 @@ import (
 	"github.com/gpreempt/gpreempt/broker/wire"
 )
 
-// answersWithin is how long the broker has for each message of an answer.
-const answersWithin = 2 * time.Second
+// AnswersWithin is how long the broker has for each message of an answer. Tests give it more, for a loaded machine.
+var AnswersWithin = 2 * time.Second
 
 // ask makes a request and calls each with the messages of the answer until Done, which it returns.
 func ask(path string, question wire.Message, each func(wire.Message, []int) error) (*wire.Done, error) {
-	fd, err := connect(path, answersWithin)
+	fd, err := connect(path, AnswersWithin)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func ask(path string, question wire.Message, each func(wire.Message, []int) erro
 		return nil, err
 	}
 	for {
-		m, fds, err := receive(fd, time.Now().Add(answersWithin))
+		m, fds, err := receive(fd, time.Now().Add(AnswersWithin))
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func Ask(path string, m *wire.Ask) (there bool, err error) {
 
 // Statistics is what the broker has counted.
 func Statistics(path string) (counted *wire.Counted, err error) {
-	fd, err := connect(path, answersWithin)
+	fd, err := connect(path, AnswersWithin)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +102,7 @@ func Statistics(path string) (counted *wire.Counted, err error) {
 	if err := request(fd, &wire.Statistics{}); err != nil {
 		return nil, err
 	}
-	m, fds, err := receive(fd, time.Now().Add(answersWithin))
+	m, fds, err := receive(fd, time.Now().Add(AnswersWithin))
 	wire.CloseAll(fds)
 	if err != nil {
 		return nil, err
