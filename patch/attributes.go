@@ -3,7 +3,6 @@ package patch
 import (
 	"errors"
 	"fmt"
-	"slices"
 )
 
 // Formats of an attribute of .nv.info, as cuobjdump names them.
@@ -324,18 +323,17 @@ func (c *cubin) dropMercury() error {
 	if c.kept == len(c.sections) {
 		return nil
 	}
-	kept := c.sections[:c.kept]
 	for _, s := range c.sections[c.kept:] {
-		shared := slices.ContainsFunc(kept, func(k *section) bool {
-			return k.data != nil && k.offset < s.offset+s.size && s.offset < k.offset+k.size
-		})
-		if s.data != nil && s.size > 0 && !shared {
+		if len(s.data) > 0 && !s.shared {
 			s.edit(nil)
 		}
 	}
-	for _, s := range kept {
-		if s.kind == shtCUDACompatInfo {
-			return disableFinalization(s)
+	for _, s := range c.sections[:c.kept] {
+		if s.kind != shtCUDACompatInfo {
+			continue
+		}
+		if err := disableFinalization(s); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sort"
 )
 
 // Names as in <elf.h>.
@@ -50,11 +51,18 @@ const (
 	osabiCUDA13 = 0x41 // ABI version 8: the architecture in e_flags[15:8]
 )
 
-// Insertions are multiples of this, so that what follows stays aligned: no section of a cubin asks for more.
-const insertionAlignment = 128
+// Insertions are multiples of what a section asks for, so that what follows stays aligned: of the first, as code does, and for data of a
+// program's own up to the second.
+const (
+	insertionAlignment = 128
+	maxAlignment       = 512
+)
 
 // The most sections that a cubin may have: each is looked at a few times.
 const maxSections = 1 << 16
+
+// The most program headers: compilers write six, and each is compared with all sections.
+const maxSegments = 256
 
 var le = binary.LittleEndian
 
@@ -73,6 +81,7 @@ type section struct {
 
 	data   []byte // nil: occupies no space in the file
 	edited bool
+	shared bool // a dropped section whose place in the file is also that of one that is kept
 }
 
 type symbol struct {
@@ -97,7 +106,8 @@ type cubin struct {
 
 	sectionOffset, segmentOffset uint64
 	segments                     int
-	kept                         int // sections, all but the mercury ones at the end: those that count
+	alignment                    uint64 // of insertions
+	kept                         int    // sections, all but the mercury ones at the end: those that count
 }
 
 func parseCubin(raw []byte) (*cubin, error) {
@@ -113,7 +123,7 @@ func parseCubin(raw []byte) (*cubin, error) {
 	if le.Uint16(raw[52:]) != elfHeaderSize || le.Uint16(raw[58:]) != sectionHeaderSize {
 		return nil, fmt.Errorf("%w: unknown header sizes", ErrFormat)
 	}
-	c := &cubin{raw: raw, osabi: raw[7], sectionOffset: le.Uint64(raw[40:]), segmentOffset: le.Uint64(raw[32:])}
+	c := &cubin{raw: raw, osabi: raw[7], alignment: insertionAlignment, sectionOffset: le.Uint64(raw[40:]), segmentOffset: le.Uint64(raw[32:])}
 	flags := le.Uint32(raw[48:])
 	switch c.osabi {
 	case osabiCUDA12:
@@ -124,14 +134,54 @@ func parseCubin(raw []byte) (*cubin, error) {
 		return nil, fmt.Errorf("%w: unknown OS ABI %#x", ErrFormat, c.osabi)
 	}
 	if c.segments = int(le.Uint16(raw[56:])); c.segments > 0 {
-		if le.Uint16(raw[54:]) != segmentSize || !inside(raw, c.segmentOffset, uint64(c.segments)*segmentSize) {
+		if c.segments > maxSegments || le.Uint16(raw[54:]) != segmentSize || !inside(raw, c.segmentOffset, uint64(c.segments)*segmentSize) {
 			return nil, fmt.Errorf("%w: bad program headers", ErrFormat)
 		}
 	}
 	if err := c.parseSections(); err != nil {
 		return nil, err
 	}
+	if err := c.checkPlaces(); err != nil {
+		return nil, err
+	}
 	return c, c.parseSymbols()
+}
+
+// checkPlaces refuses a file in which two tables or sections share bytes: what is written to one would change the other. Compilers
+// let mercury sections share all their bytes with a section of the first form, and no others.
+func (c *cubin) checkPlaces() error {
+	type place struct{ start, end uint64 }
+	places := []place{
+		{0, elfHeaderSize},
+		{c.sectionOffset, c.sectionOffset + uint64(len(c.sections))*sectionHeaderSize},
+		{c.segmentOffset, c.segmentOffset + uint64(c.segments)*segmentSize},
+	}
+	kept := make(map[place]bool)
+	for i, s := range c.sections {
+		at := place{s.offset, s.offset + uint64(len(s.data))}
+		if s.shared = i >= c.kept && kept[at]; len(s.data) > 0 && !s.shared {
+			places = append(places, at)
+			kept[at] = i < c.kept
+		}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.start, b.start) })
+	end := uint64(0)
+	for _, p := range places {
+		if p.start == p.end {
+			continue
+		}
+		if p.start < end {
+			return fmt.Errorf("%w: tables or sections overlap at %#x", ErrFormat, p.start)
+		}
+		end = p.end
+	}
+	for i := range c.segments {
+		h := c.raw[c.segmentOffset+uint64(i)*segmentSize:]
+		if size := le.Uint64(h[32:]); size > 0 && !inside(c.raw, le.Uint64(h[8:]), size) {
+			return fmt.Errorf("%w: program header %d points outside the file", ErrFormat, i)
+		}
+	}
+	return nil
 }
 
 func inside(raw []byte, offset, size uint64) bool {
@@ -155,11 +205,18 @@ func (c *cubin) parseSections() error {
 			size: le.Uint64(h[32:]), link: le.Uint32(h[40:]), info: le.Uint32(h[44:]),
 			align: le.Uint64(h[48:]), entry: le.Uint64(h[56:]),
 		}
+		if i == 0 && s.kind != shtNull {
+			return fmt.Errorf("%w: section 0 has a kind", ErrFormat)
+		}
 		if s.kind != shtNull && s.kind != shtNobits {
 			if !inside(c.raw, s.offset, s.size) {
 				return fmt.Errorf("%w: section %d lies outside the file", ErrFormat, i)
 			}
 			s.data = c.raw[s.offset : s.offset+s.size : s.offset+s.size]
+			if s.align&(s.align-1) != 0 || s.align > maxAlignment {
+				return fmt.Errorf("%w: section %d is aligned to %d bytes", ErrFormat, i, s.align)
+			}
+			c.alignment = max(c.alignment, s.align)
 		}
 		c.sections[i] = s
 	}
@@ -236,7 +293,8 @@ func (c *cubin) setSymbol(i int, value, size uint64) {
 }
 
 var (
-	errOverlap = errors.New("sections overlap")
+	errNoPlace = errors.New("a section that is empty would get contents")
+	errCut     = errors.New("a program header ends within a section")
 	errMercury = errors.New("mercury sections between others")
 )
 
@@ -245,26 +303,26 @@ type replacement struct {
 	start, end uint64
 	data       []byte
 	padded     uint64 // length in the new file
+	grown      uint64 // by this much, modulo 2^64, everything behind it moves
 }
 
-// layout maps offsets of the old file to the new one.
+// layout maps offsets of the old file to the new one: what is replaced, by its place.
 type layout []replacement
 
 // at maps the offset at which something starts.
 func (l layout) at(offset uint64) uint64 {
-	delta := uint64(0)
-	for _, r := range l {
-		if offset < r.end || r.start == offset {
-			break
-		}
-		delta += r.padded - (r.end - r.start)
+	// Replacements that end before the offset come first.
+	n := sort.Search(len(l), func(i int) bool { return offset < l[i].end || offset == l[i].start })
+	if n > 0 {
+		offset += l[n-1].grown
 	}
-	return offset + delta
+	return offset
 }
 
 // splits says whether an offset lies within what is replaced.
 func (l layout) splits(offset uint64) bool {
-	return slices.ContainsFunc(l, func(r replacement) bool { return r.start < offset && offset < r.end })
+	n := sort.Search(len(l), func(i int) bool { return offset < l[i].end })
+	return n < len(l) && l[n].start < offset
 }
 
 // write puts the file together.
@@ -298,56 +356,29 @@ func (c *cubin) replacements() (layout, error) {
 		}
 		r := replacement{start: s.offset, end: s.offset, data: s.data}
 		r.end += le.Uint64(c.raw[c.sectionOffset+uint64(s.index)*sectionHeaderSize+32:])
-		if r.start == r.end { // an insertion
+		if r.start == r.end {
 			if len(s.data) > 0 {
-				return nil, errOverlap
+				return nil, errNoPlace
 			}
 			continue
 		}
-		r.padded = (r.end - r.start) % insertionAlignment
+		r.padded = (r.end - r.start) % c.alignment
 		for r.padded < uint64(len(r.data)) {
-			r.padded += insertionAlignment
+			r.padded += c.alignment
 		}
 		replaced = append(replaced, r)
 	}
 	slices.SortFunc(replaced, func(a, b replacement) int { return cmp.Compare(a.start, b.start) })
-	fixed := []replacement{
-		{start: 0, end: elfHeaderSize},
-		{start: c.sectionOffset, end: c.sectionOffset + uint64(len(c.sections))*sectionHeaderSize},
-		{start: c.segmentOffset, end: c.segmentOffset + uint64(c.segments)*segmentSize},
-	}
-	for _, s := range c.sections[:c.kept] {
-		if !s.edited && s.data != nil {
-			fixed = append(fixed, replacement{start: s.offset, end: s.offset + s.size})
-		}
-	}
-	slices.SortFunc(fixed, func(a, b replacement) int { return cmp.Compare(a.start, b.start) })
+	grown := uint64(0)
 	for i, r := range replaced {
-		if i > 0 && r.start < replaced[i-1].end {
-			return nil, errOverlap
-		}
+		grown += r.padded - (r.end - r.start)
+		replaced[i].grown = grown
 	}
 	for i := range c.segments {
 		h := c.raw[c.segmentOffset+uint64(i)*segmentSize:]
 		start, size := le.Uint64(h[8:]), le.Uint64(h[32:])
 		if replaced.splits(start) || replaced.splits(start+size) {
-			return nil, errOverlap
-		}
-	}
-	// Parts that were not edited may overlap each other, but not edited ones: a sweep over both lists.
-	furthest, next := uint64(0), 0
-	for _, r := range replaced {
-		for next < len(fixed) && fixed[next].start < r.end {
-			if fixed[next].end > fixed[next].start {
-				if fixed[next].start >= r.start {
-					return nil, errOverlap
-				}
-				furthest = max(furthest, fixed[next].end)
-			}
-			next++
-		}
-		if furthest > r.start {
-			return nil, errOverlap
+			return nil, errCut
 		}
 	}
 	return replaced, nil
@@ -382,7 +413,7 @@ func (c *cubin) writeHeaders(out []byte, replaced layout) {
 	for i := range c.segments {
 		h := out[segmentOffset+uint64(i)*segmentSize:][:segmentSize]
 		start, size, memory := le.Uint64(h[8:]), le.Uint64(h[32:]), le.Uint64(h[40:])
-		if size == 0 || !inside(c.raw, start, size) {
+		if size == 0 {
 			continue
 		}
 		le.PutUint64(h[8:], replaced.at(start))

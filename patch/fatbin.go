@@ -207,6 +207,9 @@ func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error)
 		}
 	}
 	le.PutUint64(out[8:], uint64(len(out)-fatbinHeaderSize))
+	if err := confirmEntries(list, rewritten, out); err != nil {
+		return nil, nil, err
+	}
 	return out, reports, nil
 }
 

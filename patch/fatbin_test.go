@@ -380,24 +380,26 @@ func TestOtherArchitectures(t *testing.T) {
 	}
 }
 
+// fatbinOf puts cubins into a fatbin.
+func fatbinOf(cubins ...[]byte) []byte {
+	out := make([]byte, fatbinHeaderSize)
+	le.PutUint32(out, fatbinMagic)
+	le.PutUint16(out[6:], fatbinHeaderSize)
+	for _, c := range cubins {
+		header := make([]byte, entryHeaderSize)
+		le.PutUint16(header[entryKind:], entryKindELF)
+		le.PutUint32(header[entryHeader:], entryHeaderSize)
+		out = entryData{header: header}.appendRaw(out, c)
+	}
+	le.PutUint64(out[8:], uint64(len(out)-fatbinHeaderSize))
+	return out
+}
+
 // The driver takes one of several cubins: a kernel has a guard in all those of a family, or in none.
 func TestKernelsOfSeveralCubins(t *testing.T) {
 	seed := func(name string) []byte { return seeds(t, name)["testdata/seeds/"+name] }
 	spoilt := func(cubin []byte) []byte { // the code of one kernel is in an unexpected section
 		return bytes.ReplaceAll(cubin, []byte(".text.seed\x00"), []byte(".tixt.seed\x00"))
-	}
-	fatbin := func(cubins ...[]byte) []byte {
-		out := make([]byte, fatbinHeaderSize)
-		le.PutUint32(out, fatbinMagic)
-		le.PutUint16(out[6:], fatbinHeaderSize)
-		for _, c := range cubins {
-			header := make([]byte, entryHeaderSize)
-			le.PutUint16(header[entryKind:], entryKindELF)
-			le.PutUint32(header[entryHeader:], entryHeaderSize)
-			out = entryData{header: header}.appendRaw(out, c)
-		}
-		le.PutUint64(out[8:], uint64(len(out)-fatbinHeaderSize))
-		return out
 	}
 	for _, test := range []struct {
 		name          string
@@ -408,7 +410,7 @@ func TestKernelsOfSeveralCubins(t *testing.T) {
 		{"of one family", seed("sm_80.cubin"), spoilt(seed("sm_80_cuda12.cubin")), [2]bool{false, false}},
 		{"of two families", seed("sm_80.cubin"), spoilt(seed("sm_90.cubin")), [2]bool{true, false}},
 	} {
-		_, entries, err := Rewrite(Image{FormFatbin, fatbin(test.first, test.second)}, Options{Guards: testGuards(t)})
+		_, entries, err := Rewrite(Image{FormFatbin, fatbinOf(test.first, test.second)}, Options{Guards: testGuards(t)})
 		if err != nil || len(entries) != 2 {
 			t.Fatalf("%s: %d entries, %v", test.name, len(entries), err)
 		}

@@ -137,6 +137,9 @@ func rewriteCubin(image []byte, options Options) ([]byte, Report, error) {
 		return image, report, nil
 	}
 	out, err := c.apply(plans, options)
+	if err == nil {
+		err = confirm(image, out, plans)
+	}
 	if err != nil {
 		return nil, Report{}, err
 	}

@@ -429,16 +429,26 @@ func (c *cubin) applyTo(p *plan) error {
 			c.setSymbol(s.index, s.value+delta, s.size)
 		}
 	}
-	// Before sm_90 a second register count stands here; in debug builds it leaves out the functions that are called.
-	if own := p.text.info >> 24; own != 0 {
-		p.text.info = p.text.info&0xffffff | max(own, uint32(p.guard.Registers))<<24
-	}
-	if p.barriersInFlags {
-		const shift, mask = 20, uint64(0x1f << 20)
-		barriers := max(p.text.flags&mask>>shift, uint64(p.guard.Barriers))
-		p.text.flags = p.text.flags&^mask | barriers<<shift
-	}
+	p.text.flags, p.text.info = p.newFlags(p.text.flags), p.newInfo(p.text.info)
 	return nil
+}
+
+// newInfo is what becomes of a code section's sh_info. Before sm_90 a second register count stands there; in debug builds it leaves
+// out the functions that are called.
+func (p *plan) newInfo(info uint32) uint32 {
+	if own := info >> 24; own != 0 {
+		return info&0xffffff | max(own, uint32(p.guard.Registers))<<24
+	}
+	return info
+}
+
+// newFlags is what becomes of a code section's flags, which may hold its barriers.
+func (p *plan) newFlags(flags uint64) uint64 {
+	if !p.barriersInFlags {
+		return flags
+	}
+	const shift, mask = 20, uint64(0x1f << 20)
+	return flags&^mask | max(flags&mask>>shift, uint64(p.guard.Barriers))<<shift
 }
 
 func (c *cubin) setRegisterCounts(counts map[int]int) error {

@@ -85,9 +85,9 @@ func inPlace(target *section, r relocation) int64 {
 }
 
 // debugging sections describe the code: its first instruction, not the guard. All others mean the kernel by its symbol, to
-// start it.
+// start it. A section by such a name that is a table for this package is none.
 func (s *section) debugging() bool {
-	return strings.HasPrefix(s.name, ".debug_") || strings.HasPrefix(s.name, ".nv_debug")
+	return s.kind == shtProgbits && (strings.HasPrefix(s.name, ".debug_") || strings.HasPrefix(s.name, ".nv_debug"))
 }
 
 // pointsInto says whether a relocation's value is a place in a kernel's code that has no symbol of its own: the symbol of
