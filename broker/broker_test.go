@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -56,10 +57,10 @@ func start(t *testing.T, rules string, prepare ...func(s *Server)) *bench {
 	}
 	b := &bench{t: t, server: s, done: make(chan error, 1)}
 	b.cgroup.Store("/test")
-	s.identify = func(int) (identity, error) {
+	s.identify = func(int, uint64) (identity, error) {
 		pidfd, err := unix.PidfdOpen(os.Getpid(), 0)
 		pid := b.pid.Add(1)
-		return identity{pid: pid, uid: b.uid.Load(), cgroup: b.cgroup.Load().(string), nested: []int32{pid}, pidfd: pidfd}, err
+		return identity{pid: pid, uid: b.uid.Load(), cgroup: b.cgroup.Load().(string), nested: []int32{pid}, users: users{own: true}, pidfd: pidfd}, err
 	}
 	s.limits.hello, s.limits.mapped, s.limits.read = soon, soon, soon // a loaded machine is no client that is late
 	for _, do := range prepare {
@@ -71,7 +72,7 @@ func start(t *testing.T, rules string, prepare ...func(s *Server)) *bench {
 	return b
 }
 
-// sockets makes a socket for each level, in a folder that every user can reach.
+// sockets makes a socket for each level, and the administrator's, in a folder that every user can reach.
 func sockets(t *testing.T, s *Server) (directory string) {
 	t.Helper()
 	directory, err := os.MkdirTemp("", "gpreempt-broker-") // short: paths of sockets are
@@ -90,6 +91,13 @@ func sockets(t *testing.T, s *Server) (directory string) {
 		if err := s.Listen(fd, level); err != nil {
 			t.Fatal(err)
 		}
+	}
+	fd, err := BindAdmin(join.AdminIn(directory))
+	if err == nil {
+		err = s.ListenAdmin(fd)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	return directory
 }
@@ -444,7 +452,7 @@ func TestMembersWithoutConnectionCount(t *testing.T) {
 		}
 	})
 	eventually(t, "nothing is counted any more", func() (none bool) {
-		b.do(func(s *Server) { none = len(s.byUID) == 0 && len(s.byCgroup) == 0 })
+		b.do(func(s *Server) { none = len(s.byUID)+len(s.byOwner)+len(s.byCgroup) == 0 })
 		return none
 	})
 }
@@ -493,6 +501,9 @@ func TestContainerOf(t *testing.T) {
 		"/../../../../user.slice/user-1000.slice/user@1000.service/app.slice/docker-" + id + ".scope":              "",
 		"/../../../../user.slice/user-1000.slice/user@1000.service/kubepods.slice/cri-containerd-" + id + ".scope": "",
 		"/../../../../system.slice/a.service/docker-" + id + ".scope":                                              "",
+		// A container makes the groups below its own, whatever these are called.
+		"/machine.slice/libpod-" + id + ".scope/container": id, "/docker/" + id + "/a/" + strings.Repeat("1", 64): id, "/kubepods/pod1/" + id + "/" + strings.Repeat("1", 64): id,
+		"/../../pod1/" + id + "/docker-" + strings.Repeat("1", 64) + ".scope": id,
 		"/docker/" + id + "0": "", "/docker/" + id[1:]: "", "/docker/" + strings.ToUpper(id): "",
 	} {
 		if got := containerOf(path); got != want {
@@ -638,16 +649,39 @@ func TestPagesAreOfTheirUser(t *testing.T) {
 	b := start(t, "[control]\nwhen = 'asker.uid != 3'")
 	b.uid.Store(1)
 	b.join(1, 7)
-	for uid, want := range map[uint32]string{0: "2 pages", 1: "2 pages", 2: "0 pages", 3: ""} {
-		b.uid.Store(uid)
+	for uid, want := range map[uint32]string{admin: "2 pages", 0: "0 pages", 1: "2 pages", 2: "0 pages", 3: ""} {
 		got := ""
-		if err := join.List(join.SocketIn(b.directory, 7), func(_ *wire.Entry, pages []int) error { got += fmt.Sprintf("%d pages", len(pages)); return nil }); err != nil {
+		if err := join.List(b.askedBy(uid), func(_ *wire.Entry, pages []int) error { got += fmt.Sprintf("%d pages", len(pages)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if got != want {
 			t.Errorf("user %d is told of %q, must be %q", uid, got, want)
 		}
 	}
+}
+
+// admin stands for the administrator among users.
+const admin = 1<<32 - 1
+
+// withoutAdmin is a directory with the sockets for programs alone.
+func (b *bench) withoutAdmin() (directory string) {
+	b.t.Helper()
+	directory = b.t.TempDir()
+	for level := range wire.Levels {
+		if err := os.Symlink(filepath.Join(b.directory, strconv.Itoa(level)), filepath.Join(directory, strconv.Itoa(level))); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+	return directory
+}
+
+// askedBy is the socket by which a user asks that clients are from now on.
+func (b *bench) askedBy(uid uint32) string {
+	b.uid.Store(uid)
+	if uid == admin {
+		return join.AdminIn(b.directory)
+	}
+	return join.SocketIn(b.directory, 0)
 }
 
 func TestSlotsRunOut(t *testing.T) {
@@ -676,8 +710,8 @@ func TestAnotherVersionIsRefused(t *testing.T) {
 func TestComingBack(t *testing.T) {
 	b := start(t, "", func(s *Server) {
 		same := s.identify
-		s.identify = func(fd int) (identity, error) { // all are one process, each on a GPU
-			who, err := same(fd)
+		s.identify = func(fd int, accepted uint64) (identity, error) { // all are one process, each on a GPU
+			who, err := same(fd, accepted)
 			who.pid = 7
 			return who, err
 		}
@@ -728,7 +762,7 @@ func TestPeople(t *testing.T) {
 	b.uid.Store(5)
 	p := b.join(1, 7)
 	var pid int32
-	socket := join.SocketIn(b.directory, 3)
+	socket := join.SocketIn(b.directory, 0)
 	list := func() (all []wire.Entry) {
 		t.Helper()
 		if err := join.List(socket, func(e *wire.Entry, pages []int) error {
@@ -791,6 +825,10 @@ func TestPeople(t *testing.T) {
 		t.Errorf("another user suspends it: %t, %v", there, err)
 	}
 	b.uid.Store(0)
+	if _, err := set(wire.Set{Fields: wire.SetPaused, Paused: 1}); !refused(err, wire.RefusedPolicy) {
+		t.Errorf("root pauses it by a socket for programs: %v", err)
+	}
+	socket = join.AdminIn(b.directory)
 	if n, err := set(wire.Set{Fields: wire.SetShare, Share: 600_000}); n != 1 || err != nil {
 		t.Error(n, err)
 	}
@@ -806,7 +844,7 @@ func TestLongAnswers(t *testing.T) {
 	for i := range 200 {
 		b.join(byte(i%4), 7)
 	}
-	if text, err := join.Policy(join.SocketIn(b.directory, 0)); err != nil || text != rules {
+	if text, err := join.Policy(join.AdminIn(b.directory)); err != nil || text != rules {
 		t.Errorf("%d bytes of %d, %v", len(text), len(rules), err)
 	}
 	n := 0
@@ -948,7 +986,8 @@ func TestConnectionsAreCounted(t *testing.T) {
 
 // Connections that say nothing keep nobody out, of their user or of another, and are no more than there may be.
 func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
-	for name, most := range map[string]struct{ quota, all int }{"of a user": {8, 100}, "of all": {100, 8}} {
+	// A client is one of all, and of the user's it is counted apart from those that say nothing.
+	for name, most := range map[string]struct{ quota, all, client int }{"of a user": {8, 100, 0}, "of all": {100, 8, 1}} {
 		t.Run(name, func(t *testing.T) {
 			b := start(t, fmt.Sprintf("[quota]\nconnections_per_uid = %d", most.quota), func(s *Server) {
 				s.limits.hello, s.limits.connections = time.Hour, most.all
@@ -966,12 +1005,12 @@ func TestSilentConnectionsKeepNobodyOut(t *testing.T) {
 			joins := func() bool { _, err := b.try(options(1, 7), 7); return err == nil }
 			eventually(t, "there are as many as there may be", fills(places))
 			eventually(t, "one joins", joins)
-			eventually(t, "there are as many again", fills(places-1))
+			eventually(t, "there are as many again", fills(places-most.client))
 			if b.clients() != 1 {
 				t.Error("a client had to go for those who say nothing")
 			}
 			eventually(t, "another joins", joins)
-			if n := b.unfinished(); n > places-2 || b.clients() != 2 {
+			if n := b.unfinished(); n > places-1-most.client || b.clients() != 2 {
 				t.Errorf("%d are left beside %d clients", n, b.clients())
 			}
 		})
@@ -1035,9 +1074,7 @@ func TestClientsLeaveRoomForOthers(t *testing.T) {
 
 // A user that connects as fast as it can, and says nothing, keeps no other one out.
 func TestFloodOfSilence(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("only root makes processes of other users")
-	}
+	needsRoot(t)
 	b := start(t, "[quota]\nconnections_per_uid = 300", func(s *Server) {
 		real(s)
 		s.limits.hello, s.limits.connections = time.Hour, 64
@@ -1049,8 +1086,8 @@ func TestFloodOfSilence(t *testing.T) {
 		b.join(gpu, 7)
 	}
 	b.do(func(s *Server) {
-		if s.clientsOf[0] != 20 {
-			t.Errorf("%d clients", s.clientsOf[0])
+		if s.clientsOf[owner{}] != 20 {
+			t.Errorf("%d clients", s.clientsOf[owner{}])
 		}
 	})
 }
@@ -1188,13 +1225,13 @@ func TestManyConnectionsMultiplyNothing(t *testing.T) {
 	b := start(t, fmt.Sprintf("[quota]\nmessages_per_second = 1000\nmessages_per_uid = %d", most))
 	b.do(func(s *Server) {
 		now := time.Now()
-		through := func(p payer, connections int) (n int) {
+		through := func(p owner, connections int) (n int) {
 			for range connections {
-				c := &connection{payer: p}
+				c := &connection{owner: p}
 				for s.spend(c, now) == 0 {
 					n++
 				}
-				if wait := s.spend(c, now); wait < payerAgain {
+				if wait := s.spend(c, now); wait < ownerAgain {
 					t.Errorf("it is read again after %v", wait)
 				}
 				if c.bucket.left < 1 {
@@ -1203,22 +1240,22 @@ func TestManyConnectionsMultiplyNothing(t *testing.T) {
 			}
 			return n
 		}
-		container := payer{1, strings.Repeat("a", 64)}
-		for _, p := range []payer{{uid: 1}, {uid: 2}, container} {
+		container := owner{1, strings.Repeat("a", 64)}
+		for _, p := range []owner{{uid: 1}, {uid: 2}, container} {
 			if n := through(p, 10); n != most {
 				t.Errorf("%+v: %d messages by ten connections", p, n)
 			}
 		}
 		now = now.Add(time.Second)
-		s.charge(&connection{payer: container}, most) // pays for what costs as much
+		s.charge(&connection{owner: container}, most) // pays for what costs as much
 		if n := through(container, 1); n != 0 {
 			t.Errorf("%d messages of who has spent them", n)
 		}
-		if n := through(payer{uid: 1}, 3); n != most {
+		if n := through(owner{uid: 1}, 3); n != most {
 			t.Errorf("%d messages a second later", n)
 		}
 		now = now.Add(time.Hour)
-		if through(payer{uid: 3}, 1); len(s.spending) != 1 {
+		if through(owner{uid: 3}, 1); len(s.spending) != 1 {
 			t.Errorf("%d are remembered who spend nothing", len(s.spending))
 		}
 	})

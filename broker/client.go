@@ -1,9 +1,12 @@
 package broker
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/policy"
@@ -18,7 +21,13 @@ func (s *Server) drop(c *client) {
 		return
 	}
 	delete(s.clients, c.id)
-	s.clientsOf.remove(c.who.uid)
+	if i, is := slices.BinarySearchFunc(s.order, c.id, func(of *client, id uint64) int { return cmp.Compare(of.id, id) }); is {
+		s.order = slices.Delete(s.order, i, i+1)
+	}
+	if c.member {
+		s.members--
+	}
+	s.clientsOf.remove(c.who.owner())
 	s.unkept = s.unkept || c.set.Fields != 0
 	delete(s.away, c)
 	delete(s.podless, c)
@@ -55,7 +64,7 @@ func (s *Server) lost(c *connection, now time.Time) {
 	if member := c.client; member != nil && member.member {
 		member.connection, member.backUntil = nil, now.Add(s.limits.back)
 		s.away[member] = true
-		member.holds, c.counted, c.counts = holds{c.uid, c.counted, c.who.cgroup, c.counts}, false, false // who waits for it counts as it
+		member.holds, c.holds = c.holds, holds{} // who waits for it counts as it
 		c.client = nil
 	} else if member != nil {
 		s.drop(member)
@@ -69,13 +78,13 @@ func (c *client) judge(s *Server) {
 	grant, err := s.policy.Grant(c.facts)
 	if err != nil {
 		s.counted.Failed++
-		s.often.Warn().Err(err).Msg("a condition of the policy cannot be evaluated")
+		s.say(zerolog.WarnLevel, sayCondition, ofUser(c.who.uid)).Err(err).Msg(sayCondition)
 	}
 	c.grant = grant
 	if grant.Per != wire.PerProcess && c.gpu != nil {
 		c.gpu.divide(time.Now(), s.policy.QuantumMs)
 	} else {
-		c.part = part{uint32(grant.Share * 1e6), grant.MemoryMB}
+		c.part = share{uint32(grant.Share * 1e6), grant.MemoryMB}
 	}
 	c.apply(s.policy.QuantumMs)
 }
@@ -102,7 +111,7 @@ func (c *client) apply(quantumMs uint32) {
 }
 
 func factsOf(who *identity, uuid [16]byte, socket, wanted int) policy.Facts {
-	return policy.Facts{UID: who.uid, GID: who.gid, Groups: who.groups, Cgroup: who.cgroup, Container: containerOf(who.cgroup),
+	return policy.Facts{UID: who.uid, GID: who.gid, Groups: who.groups, Cgroup: who.cgroup, Container: containerOf(who.cgroup), Host: who.isHost(),
 		Namespace: who.pod.Namespace, Pod: who.pod.Name, Annotations: who.pod.Annotations, GPU: uuidOf(uuid), Socket: socket, Wanted: wanted}
 }
 

@@ -47,7 +47,7 @@ func (s *Server) end(c *connection) {
 	if c.who.pidfd >= 0 {
 		unix.Close(c.who.pidfd)
 	}
-	held := holds{c.uid, c.counted, c.who.cgroup, c.counts}
+	held := c.holds
 	if s.bare {
 		unix.Close(c.fd)
 		s.release(held)
@@ -58,10 +58,13 @@ func (s *Server) end(c *connection) {
 }
 
 func (s *Server) release(h holds) {
-	if h.ofUID {
+	switch h.as {
+	case asUser:
 		s.byUID.remove(h.uid)
-	}
-	if h.ofCgroup {
+	case asOwner:
+		s.byOwner.remove(h.owner)
 		s.byCgroup.remove(h.cgroup)
+	case asAdmin:
+		s.admins--
 	}
 }

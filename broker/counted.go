@@ -39,11 +39,6 @@ func (s *Server) PolicyWrong() { s.command(func() { s.counted.PolicyWrong = 1 })
 
 func (s *Server) statistics() *wire.Counted {
 	now := s.counted
-	now.Clients, now.Connections, now.GPUs = uint32(len(s.clients)), uint32(len(s.connections)), uint32(len(s.gpus))
-	for _, c := range s.clients {
-		if c.member {
-			now.Members++
-		}
-	}
+	now.Clients, now.Members, now.Connections, now.GPUs = uint32(len(s.clients)), uint32(s.members), uint32(len(s.connections)), uint32(len(s.gpus))
 	return &now
 }

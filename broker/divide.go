@@ -18,8 +18,8 @@ import (
 // workedLately is how long ago a client had work that still counts.
 const workedLately = 10 * time.Second
 
-// part is what a client has of what it divides with others.
-type part struct {
+// share is what a client has of what it divides with others.
+type share struct {
 	share    uint32 // millionths
 	memoryMB uint32
 }
@@ -37,7 +37,7 @@ func (c *client) dividers() dividers {
 	case wire.PerUser:
 		of.uid = c.who.uid
 	case wire.PerCgroup:
-		of.cgroup = c.who.cgroup
+		of.cgroup = groupOf(c.who.cgroup)
 	}
 	return of
 }
@@ -53,7 +53,7 @@ func (g *gpu) divide(now time.Time, quantumMs uint32) {
 	for _, all := range groups {
 		shares, memory := shares(all, now), memories(all)
 		for i, c := range all {
-			if next := (part{shares[i], memory[i]}); next != c.part {
+			if next := (share{shares[i], memory[i]}); next != c.part {
 				c.part = next
 				c.apply(quantumMs)
 			}

@@ -184,7 +184,7 @@ func TestAnotherPolicyThatDivides(t *testing.T) {
 	}
 }
 
-// What is divided nobody takes more of than its part, but root.
+// Of what is divided only the administrator takes more than a part.
 func TestSetWhatIsDivided(t *testing.T) {
 	b := start(t, dividing+"user'")
 	p := b.joinAs(1, "/a", 1)
@@ -194,9 +194,8 @@ func TestSetWhatIsDivided(t *testing.T) {
 			pid = c.who.pid
 		}
 	})
-	for uid, may := range map[uint32]bool{0: true, 1: false} {
-		b.uid.Store(uid)
-		_, err := join.Set(join.SocketIn(b.directory, 7), &wire.Set{Pid: pid, Fields: wire.SetShare, Share: 100_000})
+	for uid, may := range map[uint32]bool{admin: true, 0: false, 1: false} {
+		_, err := join.Set(b.askedBy(uid), &wire.Set{Pid: pid, Fields: wire.SetShare, Share: 100_000})
 		if may != (err == nil) || !may && !refused(err, wire.RefusedPolicy) {
 			t.Errorf("user %d: %v", uid, err)
 		}

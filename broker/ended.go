@@ -1,13 +1,14 @@
 package broker
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // The pages of members that have ended are kept for a while, so that who looks once a second finds all that they counted. A client
-// that comes and goes often costs others no more than that they are kept for less long.
+// that comes and goes often costs others nothing: the owner that has most of them loses its first.
 const (
 	keepEnded = time.Minute
 	mostEnded = 128 // of all GPUs
@@ -18,14 +19,14 @@ func (s *Server) keep(c *client, now time.Time) {
 	c.endedUntil = now.Add(keepEnded)
 	s.ended = append(s.ended, c)
 	for len(s.ended) > mostEnded {
-		s.forgetEnded()
+		s.forgetEnded(first(s.ended, func(c *client) owner { return c.who.owner() }))
 	}
 }
 
-// forgetEnded gives up the pages of the member that ended first.
-func (s *Server) forgetEnded() {
-	c := s.ended[0]
-	s.ended = append(s.ended[:0], s.ended[1:]...)
+// forgetEnded gives up the pages of one of those that ended.
+func (s *Server) forgetEnded(i int) {
+	c := s.ended[i]
+	s.ended = slices.Delete(s.ended, i, i+1)
 	unix.Close(c.state)
 	unix.Close(c.counters)
 }
@@ -33,6 +34,6 @@ func (s *Server) forgetEnded() {
 // expireEnded gives up the pages of those that ended long ago.
 func (s *Server) expireEnded(now time.Time) {
 	for len(s.ended) > 0 && !s.ended[0].endedUntil.After(now) {
-		s.forgetEnded()
+		s.forgetEnded(0)
 	}
 }

@@ -40,7 +40,7 @@ func (s *Server) gpuOf(uuid [16]byte) (*gpu, error) {
 		view.Unmap()
 		return nil, fmt.Errorf("common page: %w", err)
 	}
-	g := &gpu{uuid: uuid, common: fd, view: view, byUID: counts[uint32]{}, byCgroup: counts[string]{}}
+	g := &gpu{uuid: uuid, common: fd, view: view, byOwner: counts[owner]{}, byCgroup: counts[string]{}}
 	w := g.words()
 	w.Magic, w.Version, w.Slots, w.GPU, w.Generation = segment.Magic, s.layout, wire.Slots, uuid, s.generation
 	w.BrokerHeartbeatNs.Store(segment.Now())
@@ -64,7 +64,7 @@ func (s *Server) forget(g *gpu) {
 
 // room chooses a slot for a client, or says why there is none.
 func (g *gpu) room(c *client, quota policy.Quota) wire.Reason {
-	if g.byUID[c.who.uid] >= quota.MembersPerUID || g.byCgroup[c.who.cgroup] >= quota.MembersPerCgroup {
+	if g.byOwner[c.who.owner()] >= quota.MembersPerUID || g.byCgroup[groupOf(c.who.cgroup)] >= quota.MembersPerCgroup {
 		return wire.RefusedQuota
 	}
 	for slot, taken := range g.slot {
@@ -78,8 +78,8 @@ func (g *gpu) room(c *client, quota policy.Quota) wire.Reason {
 
 func (g *gpu) enter(c *client) {
 	g.slot[c.slot] = c
-	g.byUID[c.who.uid]++
-	g.byCgroup[c.who.cgroup]++
+	g.byOwner[c.who.owner()]++
+	g.byCgroup[groupOf(c.who.cgroup)]++
 }
 
 // admit shows a client to the others.
@@ -94,8 +94,8 @@ func (g *gpu) admit(c *client) {
 // leave frees a client's slot, and its turns.
 func (g *gpu) leave(c *client) {
 	g.slot[c.slot] = nil
-	g.byUID.remove(c.who.uid)
-	g.byCgroup.remove(c.who.cgroup)
+	g.byOwner.remove(c.who.owner())
+	g.byCgroup.remove(groupOf(c.who.cgroup))
 	if !c.member {
 		return
 	}

@@ -24,20 +24,50 @@ type identity struct {
 	started  uint64  // when, in clock ticks since the start of the machine
 	nested   []int32 // its pids, from the broker's PID namespace to its own
 	space    string  // its PID namespace, where that is another one than the broker's; "": it cannot be told
-	pidfd    int     // readable once it has ended
+	users    users
+	admin    bool // it has CAP_SYS_ADMIN
+	pidfd    int  // readable once it has ended
 	pod      pods.Pod
 }
 
-var errNotSeen = errors.New("the process cannot be seen from here: the broker needs the host's PID namespace")
+// users is a user namespace: its name, where the broker may look at it, and the map of its users, which everybody may read.
+type users struct {
+	name, mapped string
+	own          bool // the broker's
+}
 
-const soPeerPidfd = 77 // SO_PEERPIDFD, of Linux 6.5
+// errIdentity is wrapped by errors about a process that is not the one that connected, or not any more.
+var errIdentity = errors.New("the process is not what it was when it connected")
+
+var (
+	errNotSeen   = errors.New("the process cannot be seen from here: the broker needs the host's PID namespace")
+	errNotStated = errors.New("/proc does not say which user, capabilities and pids it has")
+)
+
+const (
+	soPeerPidfd = 77 // SO_PEERPIDFD, of Linux 6.5
+	// mostGroups is how many a process may have beside its first one: a condition of the policy looks through them.
+	mostGroups = 1024
+)
 
 // proc can be replaced by tests.
 var proc = "/proc"
 
-// peerOf finds out who connected. The pidfd is the caller's. What is read of the process is of the one that the pidfd is for: it
-// lived after all was read.
-func peerOf(socket int) (who identity, err error) {
+// peerPidfd can be replaced by tests, which stand for old kernels.
+var peerPidfd = func(socket int) (pidfd int, err error) {
+	return unix.GetsockoptInt(socket, unix.SOL_SOCKET, soPeerPidfd)
+}
+
+// peerOf finds out which process connected. The pidfd is the caller's. accepted is the time since the start of the machine, in clock
+// ticks, when the connection had been made.
+//
+// The kernel says of the moment when it connected: pid, uid, gid and groups. Everything else is read of the process that has the pid now.
+// Two processes can be confused: another one that has got the pid since, and the same one after it has become another user. Exec of a
+// program with the setuid bit does that. The first is ruled out by SO_PEERPIDFD, which is of the process that connected, and lives after all was read.
+// The second is ruled out by the uid and gid, which are the same before and after. Before Linux 6.5 the process must have started before
+// the connection was accepted: who makes another process of its user get its pid in between passes for that one. That is why nothing is
+// granted for being root but at the administrator's socket.
+func peerOf(socket int, accepted uint64) (who identity, err error) {
 	who.pidfd = -1
 	defer func() {
 		if err != nil && who.pidfd >= 0 {
@@ -53,32 +83,25 @@ func peerOf(socket int) (who identity, err error) {
 	if who.pid <= 0 {
 		return who, errNotSeen
 	}
-	known := true // that the pidfd is of who connected
-	if who.pidfd, err = unix.GetsockoptInt(socket, unix.SOL_SOCKET, soPeerPidfd); err != nil {
+	if who.groups, err = peerGroups(socket); err != nil {
+		return who, fmt.Errorf("groups of process %d: %w", who.pid, err)
+	}
+	known := true // that the pidfd is of the process that connected
+	who.pidfd, err = peerPidfd(socket)
+	if errors.Is(err, unix.ENOPROTOOPT) { // Linux before 6.5. Any other error says that the process has ended
 		known = false
-		if who.pidfd, err = unix.PidfdOpen(int(who.pid), 0); err != nil {
-			who.pidfd = -1
-			return who, fmt.Errorf("pidfd of process %d: %w", who.pid, err)
-		}
+		who.pidfd, err = unix.PidfdOpen(int(who.pid), 0)
+	}
+	if err != nil {
+		who.pidfd = -1
+		return who, fmt.Errorf("pidfd of process %d: %w", who.pid, err)
 	}
 	unix.CloseOnExec(who.pidfd)
-	folder := filepath.Join(proc, strconv.Itoa(int(who.pid)))
-	status, err := os.ReadFile(filepath.Join(folder, "status"))
-	if err != nil {
+	if err := who.read(); err != nil {
 		return who, err
 	}
-	cgroups, err := os.ReadFile(filepath.Join(folder, "cgroup"))
-	if err != nil {
-		return who, err
-	}
-	var uid uint32
-	uid, who.groups, who.nested = parseStatus(status)
-	who.cgroup, who.started = parseCgroup(cgroups), startOf(who.pid)
-	if len(who.nested) > 1 {
-		who.space, _ = os.Readlink(filepath.Join(folder, "ns/pid")) // else its pid is told to nobody in there
-	}
-	if !known && uid != who.uid { // the pid was given to another process; one of the same user is no worse
-		return who, fmt.Errorf("process %d is user %d's, and was user %d's when it connected", who.pid, uid, who.uid)
+	if !known && who.started > accepted {
+		return who, fmt.Errorf("process %d: %w: it started later", who.pid, errIdentity)
 	}
 	if ended(who.pidfd) {
 		return who, fmt.Errorf("process %d: %w", who.pid, unix.ESRCH)
@@ -86,39 +109,98 @@ func peerOf(socket int) (who identity, err error) {
 	return who, nil
 }
 
-func ended(pidfd int) bool {
-	ready := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
-	n, err := unix.Poll(ready, 0)
-	return err == nil && n > 0
+// read reads what /proc says of the process.
+func (who *identity) read() error {
+	folder := filepath.Join(proc, strconv.Itoa(int(who.pid)))
+	status, err := os.ReadFile(filepath.Join(folder, "status"))
+	if err != nil {
+		return err
+	}
+	cgroups, err := os.ReadFile(filepath.Join(folder, "cgroup"))
+	if err != nil {
+		return err
+	}
+	said, err := parseStatus(status)
+	if err != nil {
+		return fmt.Errorf("process %d: %w", who.pid, err)
+	}
+	if said.uid != who.uid || said.gid != who.gid {
+		return fmt.Errorf("process %d: %w: it is user %d's and group %d's, and was user %d's and group %d's", who.pid, errIdentity, said.uid, said.gid, who.uid, who.gid)
+	}
+	who.nested, who.admin = said.nested, said.admin
+	who.cgroup, who.started = parseCgroup(cgroups), startOf(who.pid)
+	if len(who.nested) > 1 {
+		who.space, _ = os.Readlink(filepath.Join(folder, "ns/pid")) // else its pid is told to nobody in there
+	}
+	who.users, err = usersOf(folder)
+	return err
 }
 
-// parseStatus reads the effective uid, the groups and the pids of /proc/PID/status.
-func parseStatus(status []byte) (uid uint32, groups []uint32, nested []int32) {
-	for line := range bytes.Lines(status) {
+// usersOf is the user namespace of a process.
+func usersOf(folder string) (u users, err error) {
+	of := func(folder string) (u users, err error) {
+		mapped, err := os.ReadFile(filepath.Join(folder, "uid_map"))
+		u.mapped = strings.Join(strings.Fields(string(mapped)), " ")
+		u.name, _ = os.Readlink(filepath.Join(folder, "ns/user")) // not allowed for every process
+		return u, err
+	}
+	own, err := of(filepath.Join(proc, "self"))
+	if err == nil {
+		u, err = of(folder)
+	}
+	u.own = u.same(own)
+	return u, err
+}
+
+// same says whether two are one namespace, by what is known of both.
+func (u users) same(other users) bool {
+	if u.name != "" && other.name != "" {
+		return u.name == other.name
+	}
+	return u.mapped == other.mapped
+}
+
+// status is what /proc/PID/status says.
+type status struct {
+	uid, gid uint32 // effective
+	nested   []int32
+	admin    bool
+}
+
+// parseStatus reads /proc/PID/status, of which it needs each line: what is not said is not taken for zero.
+func parseStatus(text []byte) (s status, err error) {
+	found := 0
+	for line := range bytes.Lines(text) {
 		key, values, _ := strings.Cut(string(line), ":")
 		fields := strings.Fields(values)
 		switch {
 		case key == "Uid" && len(fields) > 1: // real, effective, saved, file system
-			uid = uint32(number(fields[1]))
-		case key == "Groups":
+			s.uid, found = number(fields[1]), found|1
+		case key == "Gid" && len(fields) > 1:
+			s.gid, found = number(fields[1]), found|2
+		case key == "NSpid" && len(fields) > 0:
 			for _, f := range fields {
-				groups = append(groups, uint32(number(f)))
+				s.nested = append(s.nested, int32(number(f)))
 			}
-		case key == "NSpid":
-			for _, f := range fields {
-				nested = append(nested, int32(number(f)))
-			}
+			found |= 4
+		case key == "CapEff" && len(fields) == 1:
+			held, err := strconv.ParseUint(fields[0], 16, 64)
+			s.admin = err == nil && held&(1<<unix.CAP_SYS_ADMIN) != 0
+			found |= 8
 		}
 	}
-	return uid, groups, nested
+	if found != 1|2|4|8 {
+		return status{}, errNotStated
+	}
+	return s, nil
 }
 
-func number(text string) uint64 {
+func number(text string) uint32 {
 	n, err := strconv.ParseUint(text, 10, 32)
 	if err != nil {
-		return 0
+		return 1<<32 - 1 // no user, and no process
 	}
-	return n
+	return uint32(n)
 }
 
 // parseCgroup reads the path of /proc/PID/cgroup: of version 2, or of the first hierarchy of version 1 that is not the root.
@@ -138,14 +220,14 @@ func parseCgroup(lines []byte) (path string) {
 	return path
 }
 
-// containers are the paths that runtimes of the system make, of which the last part is the id. Below another one, as a user's own slice,
-// anybody can name a cgroup like that.
-var containers = regexp.MustCompile(`^/(?:(?:docker|kubepods[^/]*)/(?:[^/]+/)*|(?:system|machine)\.slice/|kubepods\.slice/(?:kubepods-[^/]+\.slice/)*)(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?$`)
+// containers are the paths that runtimes of the system make, of which the first part that is an ID is the container's: what is below
+// that is the container's own choice. Below another path, as a user's own slice, anybody can name a cgroup like that.
+var containers = regexp.MustCompile(`^/(?:(?:docker|kubepods[^/]*)/(?:[^/]+/)*?|(?:system|machine)\.slice/|kubepods\.slice/(?:kubepods-[^/]+\.slice/)*)(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
 
 // relatives are the rest of such a path for a broker that is in a container itself: with a cgroup namespace of its own, as pods have it,
 // the kernel shows it the way from its own cgroup. What they have in common is left out, so the rest begins anywhere below kubepods, or
 // beside the broker's own container. Nobody but the system makes cgroups there.
-var relatives = regexp.MustCompile(`^/(?:kubepods-[^/]+\.slice/)*(?:(?:(?:burstable|besteffort)/)?pod[^/]+/)?(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?$`)
+var relatives = regexp.MustCompile(`^/(?:kubepods-[^/]+\.slice/)*(?:(?:(?:burstable|besteffort)/)?pod[^/]+/)?(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?(?:/|$)`)
 
 // containerOf is the container's id in the path of its cgroup; "" where there is none.
 func containerOf(cgroup string) string {
@@ -160,6 +242,21 @@ func containerOf(cgroup string) string {
 		return found[1]
 	}
 	return ""
+}
+
+// systems is the part of a cgroup's path that the system made: a user's slice, a service, a scope. The part below it may be delegated.
+var systems = regexp.MustCompile(`^.*?/(?:user-[0-9]+\.slice|[^/]+\.service|[^/]+\.scope)(?:/|$)`)
+
+// groupOf is the cgroup that something is counted for: the container's, or the part of the path that the system made. So it does not
+// help to make cgroups below one's own.
+func groupOf(cgroup string) string {
+	if container := containerOf(cgroup); container != "" {
+		return container
+	}
+	if found := systems.FindString(cgroup); found != "" {
+		return strings.TrimSuffix(found, "/")
+	}
+	return cgroup
 }
 
 // pidFor is the pid of a process as another one sees it, 0 if it does not.

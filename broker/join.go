@@ -4,6 +4,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/page"
@@ -29,11 +30,11 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	if before != nil { // exec, or a connection that was forgotten
 		s.drop(before)
 	}
-	if s.clientsOf[c.who.uid] >= s.part() {
+	if s.clientsOf[c.owner] >= s.part() {
 		s.refuse(c, wire.RefusedRate, time.Second)
 		return
 	}
-	if wait := s.joins(c.who.uid, now); wait > 0 {
+	if wait := s.joins(c.owner, now); wait > 0 {
 		s.refuse(c, wire.RefusedRate, wait)
 		return
 	}
@@ -55,7 +56,7 @@ func (s *Server) hello(c *connection, m *wire.Hello, now time.Time) {
 	case errors.Is(err, unix.EPIPE): // it has gone
 		s.drop(member)
 	default: // it has been sent nothing yet: it cannot be full
-		s.often.Warn().Err(err).Int32("pid", c.who.pid).Msg("pages could not be sent")
+		s.say(zerolog.WarnLevel, sayNotSent, ofUser(c.uid)).Err(err).Int32("pid", c.who.pid).Msg(sayNotSent)
 		s.refuse(c, wire.RefusedBroken, time.Second)
 	}
 }
@@ -120,7 +121,7 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 	}
 	g, err := s.gpuOf(m.GPU)
 	if err != nil {
-		s.often.Error().Err(err).Msg("no page could be made")
+		s.say(zerolog.ErrorLevel, sayNoPage, everyone).Err(err).Msg(sayNoPage)
 		return nil, wire.RefusedBroken
 	}
 	if reason := g.room(member, s.policy.Quota); reason != 0 {
@@ -131,7 +132,7 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 		err = s.watch(member.who.pidfd, unix.EPOLLIN)
 	}
 	if err != nil {
-		s.often.Error().Err(err).Msg("no pages could be made")
+		s.say(zerolog.ErrorLevel, sayNoPage, everyone).Err(err).Msg(sayNoPage)
 		member.release()
 		s.forget(g)
 		return nil, wire.RefusedBroken
@@ -142,7 +143,8 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 	g.enter(member)
 	g.divide(member.workedAt, s.policy.QuantumMs)
 	s.clients[member.id], s.dying[member.who.pidfd] = member, member
-	s.clientsOf[member.who.uid]++
+	s.order = append(s.order, member) // ids grow
+	s.clientsOf[member.who.owner()]++
 	if s.pods != "" && member.facts.Container != "" && member.facts.Namespace == "" {
 		s.podless[member] = true
 	}
@@ -161,11 +163,12 @@ func (c *client) makePages() (err error) {
 // mapped makes a client a member: its pages are sealed, and others see them.
 func (s *Server) mapped(c *client, now time.Time) {
 	if err := c.seal(); err != nil {
-		s.often.Warn().Err(err).Int32("pid", c.who.pid).Uint32("uid", c.who.uid).Msg("pages of a client cannot be sealed")
+		s.say(zerolog.WarnLevel, sayNotSealed, ofUser(c.who.uid)).Err(err).Int32("pid", c.who.pid).Msg(sayNotSealed)
 		s.refuse(c.connection, wire.RefusedPages, time.Minute)
 		return
 	}
 	c.member = true
+	s.members++
 	s.counted.Joined++
 	s.endAt(c.connection, time.Time{})
 	c.gpu.admit(c)

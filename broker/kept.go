@@ -11,6 +11,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
@@ -129,7 +130,7 @@ func (s *Server) keepSet(now time.Time, end bool) {
 		add(t, set)
 	}
 	if err := writeOwn(s.keepsIn, file); err != nil {
-		s.often.Error().Err(err).Msg("what people set is lost with this broker")
+		s.say(zerolog.ErrorLevel, sayNotKept, everyone).Err(err).Msg(sayNotKept)
 	}
 }
 

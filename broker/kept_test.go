@@ -19,10 +19,10 @@ import (
 func keeps(t *testing.T, path string, started uint64) *bench {
 	t.Helper()
 	return start(t, "[default]\nlevel = 2", func(s *Server) {
-		s.identify = func(int) (identity, error) {
+		s.identify = func(int, uint64) (identity, error) {
 			pid := int32(os.Getpid())
 			pidfd, err := unix.PidfdOpen(int(pid), 0)
-			return identity{pid: pid, started: started, nested: []int32{pid}, pidfd: pidfd}, err
+			return identity{pid: pid, started: started, nested: []int32{pid}, users: users{own: true}, pidfd: pidfd}, err
 		}
 		if err := s.Keep(path); err != nil {
 			t.Error(err)
@@ -33,7 +33,7 @@ func keeps(t *testing.T, path string, started uint64) *bench {
 func (b *bench) set(m wire.Set) {
 	b.t.Helper()
 	m.Pid = int32(os.Getpid())
-	if n, err := join.Set(join.SocketIn(b.directory, 0), &m); n == 0 || err != nil {
+	if n, err := join.Set(join.AdminIn(b.directory), &m); n == 0 || err != nil {
 		b.t.Fatalf("%d clients, %v", n, err)
 	}
 }

@@ -17,11 +17,6 @@ const backlog = 4096
 // is negative, that group. A socket that is there is replaced, so that there is always one. The caller sees to it that nobody else does this
 // at the same time: what a broker has left there that was killed meanwhile is removed.
 func Bind(path string, mode os.FileMode, gid int) (fd int, err error) {
-	const longest = 107 // of sockaddr_un
-	temporary := path + ".new"
-	if len(temporary) > longest {
-		return -1, fmt.Errorf("socket %s: the path must be at most %d bytes long", path, longest-len(temporary)+len(path))
-	}
 	folder := filepath.Dir(path)
 	if err := os.Mkdir(folder, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return -1, fmt.Errorf("socket: %w", err)
@@ -34,6 +29,18 @@ func Bind(path string, mode os.FileMode, gid int) (fd int, err error) {
 	if err := os.Chmod(folder, mode); err != nil { // whatever the umask
 		return -1, fmt.Errorf("socket: %w", err)
 	}
+	return bind(path, 0o666)
+}
+
+// BindAdmin makes the administrator's socket in a folder that there is, for this process's user alone. It is Bind otherwise.
+func BindAdmin(path string) (fd int, err error) { return bind(path, 0o600) }
+
+func bind(path string, mode os.FileMode) (fd int, err error) {
+	const longest = 107 // of sockaddr_un
+	temporary := path + ".new"
+	if len(temporary) > longest {
+		return -1, fmt.Errorf("socket %s: the path must be at most %d bytes long", path, longest-len(temporary)+len(path))
+	}
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
@@ -41,8 +48,11 @@ func Bind(path string, mode os.FileMode, gid int) (fd int, err error) {
 	defer os.Remove(temporary) // fails once it is renamed
 	_ = os.Remove(temporary)   // else nobody was killed here
 	err = unix.Bind(fd, &unix.SockaddrUnix{Name: temporary})
+	if err == nil { // nobody can connect before it listens, when it has its mode
+		err = os.Chmod(temporary, mode)
+	}
 	if err == nil {
-		err = errors.Join(os.Chmod(temporary, 0o666), unix.Listen(fd, backlog))
+		err = unix.Listen(fd, backlog)
 	}
 	if err == nil {
 		err = os.Rename(temporary, path)

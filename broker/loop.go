@@ -33,7 +33,7 @@ func (s *Server) hear(on bool) {
 // interest says what is to be heard of a connection.
 func (s *Server) interest(c *connection) {
 	events := uint32(0)
-	if c.again.IsZero() && len(c.answer) == 0 {
+	if c.again.IsZero() && c.answer == nil {
 		events |= unix.EPOLLIN
 	}
 	if c.full {

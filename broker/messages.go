@@ -13,7 +13,7 @@ import (
 
 // look sends what is to be sent and reads what has come.
 func (s *Server) look(c *connection, events uint32, now time.Time) {
-	waits := !c.again.IsZero() || len(c.answer) > 0
+	waits := !c.again.IsZero() || c.answer != nil
 	if waits && events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
 		s.lost(c, now) // nothing of it is read any more: this would come again and again
 		return
@@ -22,13 +22,13 @@ func (s *Server) look(c *connection, events uint32, now time.Time) {
 		c.full = false
 		s.interest(c)
 	}
-	if len(c.answer) > 0 && !s.reply(c, now) {
+	if c.answer != nil && !s.timed(c, func() bool { return s.reply(c, now) }) {
 		return
 	}
 	if c.client != nil && c.client.member {
 		s.tell(c.client, now)
 	}
-	for i := 0; i < atOnce && s.connections[c.fd] == c && c.again.IsZero() && len(c.answer) == 0; i++ {
+	for i := 0; i < atOnce && s.connections[c.fd] == c && c.again.IsZero() && c.answer == nil; i++ {
 		if !s.read(c, now) {
 			return
 		}
@@ -72,14 +72,13 @@ func (s *Server) read(c *connection, now time.Time) bool {
 		s.lost(c, now)
 		return false
 	}
-	s.dispatch(c, m, now)
-	return true
+	return s.timed(c, func() bool { s.dispatch(c, m, now); return true })
 }
 
 func (s *Server) dispatch(c *connection, m wire.Message, now time.Time) {
 	switch m := m.(type) {
 	case *wire.Hello:
-		if c.client == nil && !c.told {
+		if c.client == nil && !c.told && !c.admin {
 			s.hello(c, m, now)
 			return
 		}

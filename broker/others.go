@@ -1,6 +1,8 @@
 package broker
 
 import (
+	"github.com/rs/zerolog"
+
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/configs"
@@ -47,7 +49,7 @@ func (s *Server) SetWorkers(workers map[string][]int32) {
 				}
 			}
 			if g.words().Others.Swap(count) != count {
-				s.log.Info().Str("gpu", uuid).Uint32("count", count).Msg("number of processes at work that are no clients, or that take no part in turns")
+				s.say(zerolog.InfoLevel, sayOthers, uuid).Uint32("count", count).Msg(sayOthers)
 				page.Ring(&g.words().Rings.Bell)
 			}
 		}

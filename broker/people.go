@@ -3,15 +3,19 @@ package broker
 import (
 	"cmp"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
+
+// answer is what is still to be sent of an answer. Each call sends one part, or passes over one; more says that there is another. A part
+// that could not be sent is sent by the next call. So an answer of any length costs what one part costs.
+type answer func() (more bool, err error)
 
 // people answers a request of people. Nothing more is read of the connection until they have read the answer.
 func (s *Server) people(c *connection, m wire.Message, now time.Time) {
@@ -21,45 +25,60 @@ func (s *Server) people(c *connection, m wire.Message, now time.Time) {
 	c.told = true
 	switch m := m.(type) {
 	case *wire.List:
-		s.list(c)
-		s.charge(c, len(c.answer)/4) // who may see which is found out for each
+		c.answer = s.list(c)
 	case *wire.Policies:
-		if c.who.uid != 0 {
-			s.answers(c, s.refusal(wire.RefusedPolicy, 0))
-			break
-		}
-		for part := range slices.Chunk([]byte(s.policy.String()), len(wire.Text{}.Text)) {
-			text := wire.Text{Length: uint16(len(part))}
-			copy(text.Text[:], part)
-			s.answers(c, &text)
-		}
-		s.answers(c, &wire.Done{})
+		c.answer = s.policies(c)
 	case *wire.Query:
-		if m.Layout != s.layout { // it could not join
-			s.answers(c, s.refusal(wire.RefusedVersion, 0))
-			break
-		}
-		asker := &client{who: c.who, socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
-		asker.judge(s)
-		if reason := s.judged(asker, [16]byte{}); reason != 0 {
-			s.answers(c, s.refusal(reason, refusalAgain))
-		} else {
-			s.answers(c, &wire.Changed{Policy: asker.inForce})
-		}
+		c.answer = s.says(c, s.query(c, m))
 	case *wire.Statistics:
-		s.answers(c, s.statistics())
-		s.charge(c, len(s.clients)/64) // which are looked at
+		c.answer = s.says(c, s.statistics())
 	case *wire.Set:
-		s.answers(c, s.set(c, m))
+		c.answer = s.says(c, s.set(c, m))
 	case *wire.Ask:
-		s.answers(c, s.ask(c, m))
+		c.answer = s.says(c, s.ask(c, m))
 	}
 	s.reply(c, now)
 }
 
-// answers lets a message follow what else is answered.
-func (s *Server) answers(c *connection, m wire.Message) {
-	c.answer = append(c.answer, func() error { return s.send(c.fd, m) })
+// says is an answer of one message.
+func (s *Server) says(c *connection, m wire.Message) answer {
+	return func() (bool, error) { return false, s.send(c.fd, m) }
+}
+
+// policies are the policy's text. It is the administrator's: it names users and what they may have.
+func (s *Server) policies(c *connection) answer {
+	if !c.admin {
+		return s.says(c, s.refusal(wire.RefusedPolicy, 0))
+	}
+	rest := s.policy.String()
+	return func() (bool, error) {
+		if rest == "" {
+			return false, s.send(c.fd, &wire.Done{})
+		}
+		text := wire.Text{Length: uint16(min(len(rest), len(wire.Text{}.Text)))}
+		copy(text.Text[:], rest)
+		err := s.send(c.fd, &text)
+		if err == nil {
+			rest = rest[text.Length:]
+		}
+		return true, err
+	}
+}
+
+// query is what a client of this process would get.
+func (s *Server) query(c *connection, m *wire.Query) wire.Message {
+	if c.admin {
+		return s.refusal(wire.RefusedForm, 0)
+	}
+	if m.Layout != s.layout { // it could not join
+		return s.refusal(wire.RefusedVersion, 0)
+	}
+	asker := &client{who: c.who, socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
+	asker.judge(s)
+	if reason := s.judged(asker, [16]byte{}); reason != 0 {
+		return s.refusal(reason, refusalAgain)
+	}
+	return &wire.Changed{Policy: asker.inForce}
 }
 
 // answeredAtOnce is how many parts of an answer are sent before others have their turn.
@@ -67,23 +86,28 @@ const answeredAtOnce = 64
 
 // reply sends what is left of an answer. It returns false where the connection is not to be read.
 func (s *Server) reply(c *connection, now time.Time) bool {
-	for parts := 0; len(c.answer) > 0; parts++ {
+	for parts := 0; c.answer != nil; parts++ {
 		if parts == answeredAtOnce { // others have their turn
 			s.lookAgain(c, now.Add(time.Millisecond))
 			s.interest(c)
 			return false
 		}
-		err := c.answer[0]()
-		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+		more, err := c.answer()
+		switch {
+		case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOBUFS):
 			c.full = true
 			s.interest(c)
 			return false
-		}
-		if err != nil {
+		case errors.Is(err, unix.ETOOMANYREFS):
+			s.lookAgain(c, now.Add(refsAgain))
+			s.interest(c)
+			return false
+		case err != nil:
 			s.end(c)
 			return false
+		case !more:
+			c.answer = nil
 		}
-		c.answer = c.answer[1:]
 		s.endAt(c, now.Add(s.limits.read))
 	}
 	s.interest(c)
@@ -91,41 +115,57 @@ func (s *Server) reply(c *connection, now time.Time) bool {
 }
 
 // list sends an Entry of each client that the asker may see, of those that have ended, whose pages are kept, and of those that the policy
-// does not take. Who may see which is found out when it is sent: conditions take their time.
-func (s *Server) list(c *connection) {
-	count := uint32(0)
-	sends := func(target *client, ended bool) func() error {
-		return func() error {
-			own := c.who.uid == 0 || c.who.uid == target.who.uid
-			switch {
-			case ended && (!own || !slices.Contains(s.ended, target)): // its pages are given up
-				return nil
-			case !ended && s.clients[target.id] != target: // it left meanwhile
-				return nil
-			case !s.may(c, target):
-				return nil
+// does not take. Which they are is found out when each is sent: conditions take their time, and clients come and go.
+func (s *Server) list(c *connection) answer {
+	ended, refusals, last, count := slices.Clone(s.ended), slices.Clone(s.refusals), uint64(0), uint32(0)
+	return func() (more bool, err error) {
+		if len(ended) > 0 {
+			if err = s.sendEnded(c, ended[0]); err == nil {
+				ended = ended[1:]
 			}
-			var pages []int
-			if own && (ended || target.member) { // the first of its two pages says how it is, the second what it has done
-				pages = []int{target.state, target.counters}
+			return true, err
+		}
+		if i, _ := slices.BinarySearchFunc(s.order, last+1, func(of *client, id uint64) int { return cmp.Compare(of.id, id) }); i < len(s.order) {
+			target := s.order[i]
+			sent, err := s.sendClient(c, target)
+			if err == nil {
+				last = target.id
 			}
-			err := s.send(c.fd, s.entry(c, target), pages...)
-			if err == nil && !ended {
+			if sent {
 				count++
 			}
-			return err
+			return true, err
 		}
+		if len(refusals) > 0 {
+			if err = s.sendRefusal(c, refusals[0]); err == nil {
+				refusals = refusals[1:]
+			}
+			return true, err
+		}
+		return false, s.send(c.fd, &wire.Done{Count: count})
 	}
-	for _, target := range s.ended {
-		c.answer = append(c.answer, sends(target, true))
+}
+
+// sendEnded tells of a client that has ended, if its pages are kept still.
+func (s *Server) sendEnded(c *connection, target *client) error {
+	if !s.has(c, target) || !slices.Contains(s.ended, target) {
+		return nil
 	}
-	for _, target := range slices.SortedFunc(maps.Values(s.clients), func(a, b *client) int { return cmp.Compare(a.id, b.id) }) {
-		c.answer = append(c.answer, sends(target, false))
+	return s.send(c.fd, s.entry(c, target), target.state, target.counters)
+}
+
+// sendClient tells of a client. Its pages are for who has it: whoever may change it by the policy's word sees that it is there, and no more.
+func (s *Server) sendClient(c *connection, target *client) (sent bool, err error) {
+	own := s.has(c, target)
+	if !own && !s.may(c, target) {
+		return false, nil
 	}
-	for _, r := range s.refusals {
-		c.answer = append(c.answer, func() error { return s.sendRefusal(c, r) })
+	var pages []int
+	if own && target.member { // the first of its two pages says how it is, the second what it has done
+		pages = []int{target.state, target.counters}
 	}
-	c.answer = append(c.answer, func() error { return s.send(c.fd, &wire.Done{Count: count}) })
+	err = s.send(c.fd, s.entry(c, target), pages...)
+	return err == nil, err
 }
 
 func (s *Server) entry(c *connection, target *client) *wire.Entry {
@@ -152,12 +192,25 @@ func (s *Server) entry(c *connection, target *client) *wire.Entry {
 	return e
 }
 
-// may says whether somebody may change what a client is allowed. Those who may can see it.
+// has says whether a client is one of the asker's own, as the administrator's all are. A socket speaks for its level and those below: who
+// has that of best effort has no process that came by a better one.
+func (s *Server) has(c *connection, target *client) bool {
+	return c.admin || c.level >= 0 && c.level <= target.socket && c.who.has(&target.who)
+}
+
+// may says whether somebody may change what a client is allowed.
 func (s *Server) may(c *connection, target *client) bool {
-	may, err := s.policy.MaySet(factsOf(&c.who, target.gpu.uuid, c.level, target.wanted), target.facts)
+	if c.admin {
+		return true
+	}
+	own, asker := s.has(c, target), factsOf(&c.who, target.gpu.uuid, c.level, target.wanted)
+	if !own {
+		asker = abroad(&c.who, asker)
+	}
+	may, err := s.policy.MaySet(asker, target.facts, own)
 	if err != nil {
 		s.counted.Failed++
-		s.often.Warn().Err(err).Msg("control.when of the policy cannot be evaluated")
+		s.say(zerolog.WarnLevel, sayControl, ofUser(c.who.uid)).Err(err).Msg(sayControl)
 	}
 	return may
 }
@@ -165,18 +218,18 @@ func (s *Server) may(c *connection, target *client) bool {
 // set changes all clients of a process, or none.
 func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 	var targets []*client
-	for _, target := range s.clients {
+	for _, target := range s.order {
 		if pidFor(&c.who, &target.who) != m.Pid {
 			continue
 		}
-		bySelf := m.Fields&wire.SetShare == 0 || c.who.uid == 0 || target.grant.Per == wire.PerProcess && m.Share <= uint32(target.grant.Share*1e6)
+		bySelf := m.Fields&wire.SetShare == 0 || c.admin || target.grant.Per == wire.PerProcess && m.Share <= uint32(target.grant.Share*1e6)
 		if !s.may(c, target) || !bySelf {
 			return s.refusal(wire.RefusedPolicy, 0)
 		}
 		targets = append(targets, target)
 	}
 	for _, target := range targets {
-		to := &target.set
+		to, before := &target.set, target.set
 		if m.Fields == wire.SetClear {
 			*to = wire.Set{}
 		}
@@ -190,10 +243,12 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 			to.Paused = m.Paused
 		}
 		to.Fields |= m.Fields &^ wire.SetClear
-		s.unkept = true
+		s.unkept = s.unkept || *to != before
 		target.judge(s)
 	}
-	s.log.Info().Uint32("by", c.who.uid).Int32("pid", m.Pid).Uint8("fields", m.Fields).Int("clients", len(targets)).Msg("set")
+	if len(targets) > 0 {
+		s.say(zerolog.InfoLevel, saySet, c.by()).Int32("pid", m.Pid).Uint8("fields", m.Fields).Int("clients", len(targets)).Msg(saySet)
+	}
 	return &wire.Done{Count: uint32(len(targets))}
 }
 
@@ -206,6 +261,7 @@ func (s *Server) ask(c *connection, m *wire.Ask) wire.Message {
 	if !s.may(c, target) {
 		return s.refusal(wire.RefusedPolicy, 0)
 	}
+	before := target.set
 	target.asked = m.Request
 	switch m.What() {
 	case wire.AskSuspend:
@@ -213,8 +269,16 @@ func (s *Server) ask(c *connection, m *wire.Ask) wire.Message {
 	case wire.AskResume:
 		target.set.Paused, target.set.Fields = 0, target.set.Fields&^wire.SetPaused
 	}
-	s.unkept = true
+	s.unkept = s.unkept || target.set != before
 	target.judge(s)
-	s.log.Info().Uint32("by", c.who.uid).Uint64("client", m.ID).Uint8("what", m.What()).Msg("asked")
+	s.say(zerolog.InfoLevel, sayAsked, c.by()).Uint64("client", m.ID).Uint8("what", m.What()).Msg(sayAsked)
 	return &wire.Done{Count: 1}
+}
+
+// by is who asks, for the log.
+func (c *connection) by() string {
+	if c.admin {
+		return "administrator"
+	}
+	return ofUser(c.who.uid)
 }

@@ -46,8 +46,17 @@ func (b *bucket) takeOf(now time.Time, rate, most float64) (wait time.Duration) 
 	return 0
 }
 
-// payer is whose messages are counted together, whatever connections they come by: a user's, or a container's, since in many all are root's.
-type payer struct {
-	uid       uint32
-	container string // "": none, or not known yet
+// first is the first of the list that is of the owner that has most in it.
+func first[T any](list []T, of func(T) owner) (i int) {
+	has := counts[owner]{}
+	for _, one := range list {
+		has[of(one)]++
+	}
+	most := 0
+	for j, one := range list {
+		if n := has[of(one)]; n > most {
+			i, most = j, n
+		}
+	}
+	return i
 }

@@ -16,7 +16,7 @@ import (
 // Whom the policy does not take runs on as best effort among the programs of its user, or without a role. The broker remembers who
 // that is, so that people can see why a program is no client.
 
-// mostRefusals are remembered, the last ones: who is refused often costs others no more than that.
+// mostRefusals are remembered. Beyond that the owner that has most of them loses its first: who is refused often costs others nothing.
 const mostRefusals = 128
 
 // refusalAgain is when one that the policy refused may ask again: there may be another policy.
@@ -47,7 +47,8 @@ func (s *Server) judged(c *client, gpu [16]byte) wire.Reason {
 		reason = wire.RefusedOff
 	}
 	if len(s.refusals) == mostRefusals {
-		s.refusals = slices.Delete(s.refusals, 0, 1)
+		i := first(s.refusals, func(r *refusal) owner { return r.who.owner() })
+		s.refusals = slices.Delete(s.refusals, i, i+1)
 	}
 	r := &refusal{who: c.who, entry: wire.Entry{GPU: gpu, UID: c.who.uid, Socket: uint8(c.socket), Wanted: uint8(c.wanted), Refused: uint8(reason),
 		Policy: wire.Policy{Level: wire.Levels - 1, Best: wire.Levels - 1}}}
@@ -61,7 +62,7 @@ func (s *Server) judged(c *client, gpu [16]byte) wire.Reason {
 
 // sendRefusal tells people of one, if they may know, and it is there still.
 func (s *Server) sendRefusal(c *connection, r *refusal) error {
-	if c.who.uid != 0 && c.who.uid != r.who.uid || !slices.Contains(s.refusals, r) || !r.lives() {
+	if !c.admin && (c.level > int(r.entry.Socket) || !c.who.has(&r.who)) || !slices.Contains(s.refusals, r) || !r.lives() {
 		return nil
 	}
 	e := r.entry

@@ -15,10 +15,10 @@ const refusing = "[[rule]]\nname = 'gone'\nwhen = 'wanted == 3'\nadmit = false\n
 // refusals are those that a broker shows, as "NAME GPU RULE REASON".
 func (b *bench) refusals() (all []string) {
 	b.t.Helper()
-	if err := join.List(join.SocketIn(b.directory, 7), func(e *wire.Entry, pages []int) error {
+	if err := join.List(b.askedBy(b.uid.Load()), func(e *wire.Entry, pages []int) error {
 		if e.Refused != 0 {
 			all = append(all, fmt.Sprintf("%s %d %s %d", wire.GetText(e.Name[:]), e.GPU[0], wire.GetText(e.Rule[:]), e.Refused))
-			if len(pages) != 0 || e.Member != 0 || e.UID != b.uid.Load() && b.uid.Load() != 0 {
+			if len(pages) != 0 || e.Member != 0 || e.UID != b.uid.Load() && b.uid.Load() != admin {
 				b.t.Errorf("%+v, %d pages", e, len(pages))
 			}
 		}
@@ -32,8 +32,8 @@ func (b *bench) refusals() (all []string) {
 // self makes all clients be this process.
 func self(s *Server) {
 	identify := s.identify
-	s.identify = func(fd int) (identity, error) {
-		who, err := identify(fd)
+	s.identify = func(fd int, accepted uint64) (identity, error) {
+		who, err := identify(fd, accepted)
 		who.pid, who.started = int32(os.Getpid()), startOf(int32(os.Getpid()))
 		return who, err
 	}
@@ -67,7 +67,7 @@ func TestRefusalsAreShown(t *testing.T) {
 	if all := b.refusals(); len(all) != 2 || all[1] != "test 2 lowered 4" {
 		t.Errorf("%q", all)
 	}
-	for uid, want := range map[uint32]int{0: 2, 6: 0} {
+	for uid, want := range map[uint32]int{admin: 2, 0: 0, 6: 0} {
 		b.uid.Store(uid)
 		if all := b.refusals(); len(all) != want {
 			t.Errorf("user %d sees %q", uid, all)

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -22,9 +23,8 @@ import (
 
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
-	s := &Server{limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{}, podless: map[*client]bool{},
-		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[uint32]{}, byUID: counts[uint32]{}, byCgroup: counts[string]{}, joining: map[uint32]*bucket{}, spending: map[payer]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
-	s.often = log.Sample(&zerolog.BurstSampler{Burst: 20, Period: 10 * time.Second})
+	s := &Server{said: map[saying]*said{}, limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, busy: threadTime, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{}, podless: map[*client]bool{},
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[owner]{}, byUID: counts[uint32]{}, byOwner: counts[owner]{}, byCgroup: counts[string]{}, joining: map[owner]*bucket{}, spending: map[owner]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.counted.StartedNs = uint64(time.Now().UnixNano())
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -52,7 +52,13 @@ func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
 
 // Listen takes connections from a listening SOCK_SEQPACKET socket, which it closes in the end. Clients of it have that level at best.
 // To be called before Run.
-func (s *Server) Listen(socket, level int) error {
+func (s *Server) Listen(socket, level int) error { return s.listen(socket, level) }
+
+// ListenAdmin takes connections from a socket of the same kind by which the administrator comes, and no client: whoever reaches it may
+// see and change all clients, within their rules. Its file must be the administrator's alone.
+func (s *Server) ListenAdmin(socket int) error { return s.listen(socket, adminLevel) }
+
+func (s *Server) listen(socket, level int) error {
 	kind, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_TYPE)
 	listens, errListens := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err := errors.Join(err, errListens); err != nil {
@@ -86,6 +92,8 @@ func (s *Server) SetPolicy(p *policy.Policy) {
 
 // Run serves until Stop. Then nothing of the server is left.
 func (s *Server) Run() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	defer s.close()
 	var events [256]unix.EpollEvent
 	for !s.stopped {
@@ -160,7 +168,7 @@ func (s *Server) expire(now time.Time) {
 			s.interest(c)
 			s.look(c, 0, now)
 		case due && c.client != nil && c.client.member: // it does not read
-			s.often.Info().Int32("pid", c.who.pid).Msg("a client does not read what it is told: it is no member any more")
+			s.say(zerolog.InfoLevel, sayUnread, ofUser(c.uid)).Int32("pid", c.who.pid).Msg(sayUnread)
 			s.counted.Lost++
 			s.drop(c.client)
 		case due && c.client == nil && c.told: // people
@@ -177,6 +185,10 @@ func (s *Server) expire(now time.Time) {
 		}
 	}
 	s.expireEnded(now)
+	if !s.sayNext.After(now) {
+		s.sayMore(now, false)
+		s.sayNext = now.Add(sayAgain / 6)
+	}
 	s.live()
 }
 
@@ -192,7 +204,6 @@ func (s *Server) live() {
 		g.divide(now, s.policy.QuantumMs)
 	}
 	s.findPods()
-	s.forgetJoins(now)
 }
 
 // patience is how long there is nothing to do by itself, in milliseconds; -1: for ever.
@@ -204,6 +215,9 @@ func (s *Server) patience(now time.Time) int {
 		}
 	}
 	sooner(s.deaf)
+	if len(s.said) > 0 {
+		sooner(s.sayNext)
+	}
 	for c := range s.due {
 		sooner(c.deadline)
 		sooner(c.again)
@@ -227,13 +241,14 @@ func (s *Server) patience(now time.Time) int {
 }
 
 func (s *Server) close() {
+	defer s.sayMore(time.Now(), true)
 	s.keepSet(time.Now(), true)
 	s.keepsIn = "" // that the clients are dropped says nothing about them
 	for _, c := range s.clients {
 		s.drop(c)
 	}
 	for len(s.ended) > 0 {
-		s.forgetEnded()
+		s.forgetEnded(0)
 	}
 	for _, c := range s.connections {
 		s.end(c)

@@ -1,39 +1,65 @@
 package broker
 
-import "time"
+import (
+	"time"
 
-// Messages and joins of users, and how many they may have.
+	"golang.org/x/sys/unix"
+)
 
-// payerAgain is how long the connections of a payer who has had its part are not read at least: there may be many, and each look costs some.
-const payerAgain = 50 * time.Millisecond
+// Messages and joins of owners, and how many they may have.
 
-// spend takes a message of a connection, and of all that its payer has. A wait says that there is none left, and for how long it is not
+// ownerAgain is how long the connections of an owner that has had its part are not read at least: there may be many, and each look costs some.
+const ownerAgain = 50 * time.Millisecond
+
+// spend takes a message of a connection, and of all that its owner has. A wait says that there is none left, and for how long it is not
 // read.
 func (s *Server) spend(c *connection, now time.Time) (wait time.Duration) {
+	if c.admin {
+		return 0
+	}
 	if wait = c.bucket.take(now, s.policy.Quota.MessagesPerSecond); wait > 0 {
 		return wait
 	}
-	b := s.spending[c.payer]
+	b := s.spending[c.owner]
 	if b == nil {
 		s.forgetSpending(now)
 		b = &bucket{}
-		s.spending[c.payer] = b
+		s.spending[c.owner] = b
 	}
 	if wait = b.take(now, s.policy.Quota.MessagesPerUID); wait > 0 {
 		c.bucket.left++
-		return max(wait, payerAgain)
+		return max(wait, ownerAgain)
 	}
 	return 0
 }
 
-// charge counts so many messages more, or fewer, of the payer: for one that costs as much. Those that follow pay for it.
+// charge counts so many messages more, or fewer, of the owner: for one that costs as much. The next ones pay for it.
 func (s *Server) charge(c *connection, messages int) {
-	if b := s.spending[c.payer]; b != nil {
+	if b := s.spending[c.owner]; b != nil {
 		b.left -= float64(messages)
 	}
 }
 
-// forgetSpending forgets payers who have all of their part again.
+// messageTakes is the processor time that a message may take. One that takes more counts as several, whatever it is that takes it: many
+// clients to be looked at, conditions of the policy, groups of who asks. So an owner has at most messages_per_uid times as much of each second.
+const messageTakes = 50 * time.Microsecond
+
+// timed does something for a connection, whose owner pays for the time.
+func (s *Server) timed(c *connection, do func() bool) bool {
+	began := s.busy()
+	done := do()
+	s.charge(c, int((s.busy()-began)/messageTakes))
+	return done
+}
+
+// threadTime is how long this thread has run. Run stays on one thread.
+func threadTime() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now) // it is there since Linux 2.6.12
+	return time.Duration(now.Nano())
+}
+
+// forgetSpending forgets owners that have all of their part again, of messages and of joins.
 func (s *Server) forgetSpending(now time.Time) {
 	if now.Before(s.forgets) {
 		return
@@ -44,27 +70,23 @@ func (s *Server) forgetSpending(now time.Time) {
 			delete(s.spending, who)
 		}
 	}
+	for who, b := range s.joining {
+		if now.Sub(b.at).Seconds()*joinsPerSecond >= float64(s.policy.Quota.ConnectionsPerUID) {
+			delete(s.joining, who)
+		}
+	}
 }
 
-// joinsPerSecond is how many clients of a user join in a second, when so many at once as it may have connections have joined: all
+// joinsPerSecond is how many clients of an owner join in a second, when so many at once as it may have connections have joined: all
 // members of a GPU are told of each.
 const joinsPerSecond = 64
 
-// joins takes a join of a user. A wait says that it has had its part, and when it has more.
-func (s *Server) joins(uid uint32, now time.Time) (wait time.Duration) {
-	b := s.joining[uid]
+// joins takes a join of an owner. A wait says that it has had its part, and when it has more.
+func (s *Server) joins(of owner, now time.Time) (wait time.Duration) {
+	b := s.joining[of]
 	if b == nil {
 		b = &bucket{}
-		s.joining[uid] = b
+		s.joining[of] = b
 	}
 	return b.takeOf(now, joinsPerSecond, float64(s.policy.Quota.ConnectionsPerUID))
-}
-
-// forgetJoins forgets users who have all of their part again.
-func (s *Server) forgetJoins(now time.Time) {
-	for uid, b := range s.joining {
-		if now.Sub(b.at).Seconds()*joinsPerSecond >= float64(s.policy.Quota.ConnectionsPerUID) {
-			delete(s.joining, uid)
-		}
-	}
 }

@@ -18,6 +18,10 @@ import (
 const (
 	// heartbeat is how often the broker writes that it lives, while there are clients.
 	heartbeat = time.Second
+	// adminLevel is the administrator's socket among the levels.
+	adminLevel = -1
+	// mostAdmins is how many connections the administrator may have. They are not among those of clients, who cannot keep it out.
+	mostAdmins = 64
 	// acceptAgain is when new connections are taken after there was no descriptor for one.
 	acceptAgain = 100 * time.Millisecond
 	// refsAgain is when descriptors are sent again after the kernel said that too many are under way.
@@ -40,18 +44,20 @@ type limits struct {
 // Server is a broker.
 type Server struct {
 	limits     limits
-	identify   func(socket int) (identity, error)
+	identify   func(socket int, accepted uint64) (identity, error)
+	busy       func() time.Duration // the processor time that this took
 	layout     uint32
 	policy     *policy.Policy
-	log        zerolog.Logger // each line
-	often      zerolog.Logger // lines that clients can cause as often as they like
-	weaker     bool           // pages are protected less well
+	log        zerolog.Logger // lines that clients cannot cause; the others are said by say
+	said       map[saying]*said
+	sayNext    time.Time // when it is looked what is to be said again
+	weaker     bool      // pages are protected less well
 	generation uint64
 	lastID     uint64
 	counted    wire.Counted // without what there is now
 
 	epoll, wake int
-	listeners   map[int]int // level of the socket, by descriptor
+	listeners   map[int]int // level of the socket, by descriptor; adminLevel: the administrator's
 	deaf        time.Time   // no connections are taken until then; zero: they are
 	connections map[int]*connection
 	due         map[*connection]bool // all that have a time when something is to be done, and some that had one
@@ -62,16 +68,20 @@ type Server struct {
 	waiting     counts[uint32]       // of these, by user
 	dying       map[int]*client      // by pidfd
 	clients     map[uint64]*client
+	order       []*client // the same, by id
+	members     int
 	refusals    []*refusal // whom the policy does not take, the first before
 	ended       []*client  // members whose pages are kept, those that ended first before
 	gpus        map[[16]byte]*gpu
-	clientsOf   counts[uint32]
-	byUID       counts[uint32] // connections
+	clientsOf   counts[owner]
+	byUID       counts[uint32] // connections of which it is not known yet whose they are
+	byOwner     counts[owner]  // the other ones
 	byCgroup    counts[string]
-	joining     map[uint32]*bucket // by user
-	spending    map[payer]*bucket  // messages
-	forgets     time.Time          // when payers are forgotten next who spend nothing
-	bare        bool               // the kernel lets nobody send descriptors
+	admins      int               // the administrator's connections
+	joining     map[owner]*bucket // joins
+	spending    map[owner]*bucket // messages
+	forgets     time.Time         // when owners are forgotten next that spend nothing
+	bare        bool              // the kernel lets nobody send descriptors
 	closer      closer
 	keepsIn     string                    // a file; "": what people set is not kept
 	left        map[target]wire.Set       // what they set at an earlier broker, of processes that have not come yet
@@ -88,32 +98,42 @@ type Server struct {
 
 // connection is a socket. It becomes a client's by HELLO, or people ask by it.
 type connection struct {
-	fd      int
-	level   int // of the socket that it came to
-	uid     uint32
-	counted bool // among those of its user
-	counts  bool // among those of its cgroup
-	who     identity
-	seen    bool          // who is known
-	place   *list.Element // among the unfinished; nil once it is a client's
-	client  *client
-	told    bool           // people were answered
-	answer  []func() error // of people: what is still to be sent
+	fd       int
+	level    int // of the socket that it came to
+	admin    bool
+	uid      uint32
+	accepted uint64 // when, in clock ticks since the start of the machine
+	holds    holds
+	who      identity
+	seen     bool          // who is known
+	place    *list.Element // among the unfinished; nil once it is a client's
+	client   *client
+	told     bool   // people were answered
+	answer   answer // of people: what is still to be sent; nil: nothing
 
 	bucket   bucket
-	payer    payer
+	owner    owner
 	full     bool      // it does not read: it is looked at when it does
 	again    time.Time // not looked at before; zero: it is
 	deadline time.Time // when it ends, or its client; zero: it does not. Both are set by endAt and lookAgain
 }
 
-// holds is what a connection, or a member without one, counts as.
+// holds is what a connection, or a member without one, counts as: of a user, or of an owner and a control group, or the administrator's.
 type holds struct {
-	uid      uint32
-	ofUID    bool
-	cgroup   string
-	ofCgroup bool
+	as     countsAs
+	uid    uint32
+	owner  owner
+	cgroup string
 }
+
+type countsAs uint8
+
+const (
+	asNothing countsAs = iota
+	asUser
+	asOwner
+	asAdmin
+)
 
 // client is a process on one GPU. It has a slot from WELCOME on, and is a member, which others see, from MAPPED on.
 type client struct {
@@ -134,7 +154,7 @@ type client struct {
 	socket, wanted int
 	facts          policy.Facts
 	grant          policy.Grant
-	part           part // of that
+	part           share // of that
 	workedAt       time.Time
 	set            wire.Set    // what people changed
 	asked          uint64      // by people, of its memory: the last request
@@ -157,7 +177,7 @@ type gpu struct {
 	slot     [wire.Slots]*client // nil: free
 	common   int                 // descriptor of the common page, sealed
 	view     page.Mapping        // of it, writable
-	byUID    counts[uint32]      // clients
+	byOwner  counts[owner]       // clients
 	byCgroup counts[string]
 	changed  bool // members are to be told something
 }

@@ -35,8 +35,14 @@ func Libraries() (places []string) {
 	return places
 }
 
-// ReadOnly are the options of a mount from which programs are loaded, and through which nothing is changed.
-func ReadOnly() []string { return []string{"ro", "nosuid", "nodev", "rbind", "rprivate"} }
+// Options are those of a mount at a place in a container. It changes nothing of the host. Programs are loaded from that of the library, and
+// nothing from that of the socket, where nothing is mounted below either.
+func Options(destination string) []string {
+	if destination == Socket {
+		return []string{"ro", "nosuid", "nodev", "noexec", "bind", "rprivate"}
+	}
+	return []string{"ro", "nosuid", "nodev", "rbind", "rprivate"}
+}
 
 // Append puts the library behind what LD_PRELOAD has, unless that names one already.
 func Append(preload string) string {

@@ -45,6 +45,21 @@ func TestRoles(t *testing.T) {
 	}
 }
 
+// All mounts are read-only, and bring no device and no program with other rights. From the place of the socket nothing is executed.
+func TestOptions(t *testing.T) {
+	for destination, executes := range map[string]bool{Folder: true, Command: true, Libraries()[0]: true, Socket: false} {
+		options := Options(destination)
+		for _, want := range []string{"ro", "nosuid", "nodev", "rprivate"} {
+			if !slices.Contains(options, want) {
+				t.Errorf("%s: no %s in %q", destination, want, options)
+			}
+		}
+		if slices.Contains(options, "noexec") == executes || slices.Contains(options, "rbind") != executes {
+			t.Errorf("%s: %q", destination, options)
+		}
+	}
+}
+
 // The library looks for the broker's socket where it is put.
 func TestSocketIsWhereTheLibraryLooks(t *testing.T) {
 	if first := join.Sockets(configs.Default().Segment.Broker)[0]; filepath.Dir(first) != Socket {

@@ -137,7 +137,7 @@ func adjust(container *api.Container, level int, mounts []mount) (*api.Container
 	for _, m := range mounts {
 		switch found := place(container, m.destination); {
 		case found == free:
-			change.AddMount(&api.Mount{Source: m.source, Destination: m.destination, Type: "bind", Options: inject.ReadOnly()})
+			change.AddMount(&api.Mount{Source: m.source, Destination: m.destination, Type: "bind", Options: inject.Options(m.destination)})
 			changed = true
 		case found == blocked, !preloaded: // if it is preloaded, another instance or CDI put there what is mounted
 			return nil, Conflict

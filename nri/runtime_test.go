@@ -202,7 +202,7 @@ func TestShapes(t *testing.T) {
 			process.Env = append([]string{"PATH=/bin"}, c.env...)
 			version := filepath.Join(filepath.Dir(p.config.Library), "v1")
 			for _, m := range []specs.Mount{{Destination: inject.Folder, Source: version}, {Destination: inject.Socket, Source: fmt.Sprint(p.config.Sockets, "/", c.level)}} {
-				m.Type, m.Options = "bind", []string{"ro", "nosuid", "nodev", "rbind", "rprivate"}
+				m.Type, m.Options = "bind", inject.Options(m.Destination)
 				want.Mounts = append(want.Mounts, m)
 			}
 		}

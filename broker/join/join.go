@@ -26,6 +26,9 @@ func SocketIn(directory string, level int) string {
 	return filepath.Join(directory, strconv.Itoa(level), socketName)
 }
 
+// AdminIn is the path of the socket for the administrator of the machine. No container gets it: what it shows and changes is everybody's.
+func AdminIn(directory string) string { return filepath.Join(directory, "admin.sock") }
+
 // Sockets are the places where a process looks for a broker, best first: in a container the one that was mounted into it, then of
 // each level. Which it can reach says what it may have, and not what it wants.
 func Sockets(directory string) []string {

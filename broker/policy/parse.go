@@ -99,8 +99,6 @@ var controlSettings = []setting[string]{
 	{"when", "a condition in CEL", func(to *string, value any) (ok bool) { *to, ok = value.(string); return ok && *to != "" }},
 }
 
-const mayControl = "asker.uid == 0 || asker.uid == target.uid"
-
 // Parse reads a policy. The name is for errors.
 func Parse(name string, data []byte) (*Policy, error) {
 	var file map[string]any
@@ -115,7 +113,7 @@ func Parse(name string, data []byte) (*Policy, error) {
 	p := &Policy{Path: name, text: string(data), QuantumMs: 100, MemoryLateMs: 200_000,
 		Quota: Quota{MembersPerUID: 48, MembersPerCgroup: 48, ConnectionsPerUID: 512, ConnectionsPerCgroup: 512, MessagesPerSecond: 1000, MessagesPerUID: 4000}}
 	r := reader{name: name}
-	control, fallback := mayControl, draft{grant: Grant{Rule: "default", Admit: true, Level: Levels - 1}}
+	control, fallback := "", draft{grant: Grant{Rule: "default", Admit: true, Level: Levels - 1}}
 	for _, key := range sorted(file) {
 		switch value := file[key]; key {
 		case "default":
@@ -134,9 +132,10 @@ func Parse(name string, data []byte) (*Policy, error) {
 		}
 	}
 	p.fallback = fallback.grant
-	p.control, err = compile(environment("asker.", "target."), control)
-	if err != nil {
-		r.wrong("control.when = %q: %v", control, err)
+	if control != "" {
+		if p.control, err = compile(environment("asker.", "target."), control); err != nil {
+			r.wrong("control.when = %q: %v", control, err)
+		}
 	}
 	if len(r.errs) > 0 {
 		return nil, errors.Join(r.errs...)

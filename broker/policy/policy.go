@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"cel.dev/cel-go/cel"
@@ -26,8 +27,9 @@ type Facts struct {
 	Pod         string
 	Annotations map[string]string
 	GPU         string
-	Socket      int // the best level of the socket by which it came
-	Wanted      int // the level that it asked for
+	Host        bool // in no container, PID namespace or user namespace of its own.
+	Socket      int  // the best level of the socket by which it came
+	Wanted      int  // the level that it asked for
 }
 
 // Grant is what a client gets.
@@ -59,7 +61,7 @@ type Policy struct {
 	text         string
 	fallback     Grant
 	rules        []rule
-	control      cel.Program
+	control      cel.Program // nil: everybody may change its own
 }
 
 type rule struct {
@@ -113,7 +115,7 @@ func (p *Policy) String() string { return p.text }
 // client may have so many groups that a rule fails which takes something away.
 func (p *Policy) Grant(f Facts) (Grant, error) {
 	var errs []error
-	values := f.values("")
+	values := known{&f, ""}
 	for _, r := range p.rules {
 		holds, err := eval(r.when, values)
 		if err != nil {
@@ -130,13 +132,13 @@ func (p *Policy) Grant(f Facts) (Grant, error) {
 	return p.fallback, errors.Join(errs...)
 }
 
-// MaySet says whether somebody may change what a client is allowed, within what its rule says.
-func (p *Policy) MaySet(asker, target Facts) (bool, error) {
-	values := asker.values("asker.")
-	for name, value := range target.values("target.") {
-		values[name] = value
+// MaySet says whether somebody may change what a client is allowed, within what its rule says. own says that the client is one of the
+// asker's own processes. Without [control] it may change these and no others.
+func (p *Policy) MaySet(asker, target Facts, own bool) (bool, error) {
+	if p.control == nil {
+		return own, nil
 	}
-	return eval(p.control, values)
+	return eval(p.control, both{known{&asker, "asker."}, known{&target, "target."}, own})
 }
 
 // variable is a fact as conditions know it.
@@ -168,22 +170,59 @@ var variables = []variable{
 		return all
 	}},
 	{"gpu", cel.StringType, func(f *Facts) any { return f.GPU }},
+	{"host", cel.BoolType, func(f *Facts) any { return f.Host }},
 	{"socket", cel.IntType, func(f *Facts) any { return int64(f.Socket) }},
 	{"wanted", cel.IntType, func(f *Facts) any { return int64(f.Wanted) }},
 }
 
 func cut(text string) string { return text[:min(len(text), mostFact)] }
 
-func (f *Facts) values(prefix string) map[string]any {
-	all := make(map[string]any, 2*len(variables))
-	for _, v := range variables {
-		all[prefix+v.name] = v.value(f)
-	}
-	return all
+// known are facts, as a condition asks for them: what it does not name is not made.
+type known struct {
+	of     *Facts
+	prefix string
 }
 
+// ResolveName is of interpreter.Activation.
+func (k known) ResolveName(name string) (any, bool) {
+	rest, is := strings.CutPrefix(name, k.prefix)
+	i := slices.IndexFunc(variables, func(v variable) bool { return v.name == rest })
+	if !is || i < 0 {
+		return nil, false
+	}
+	return variables[i].value(k.of), true
+}
+
+// Parent is of interpreter.Activation.
+func (known) Parent() interpreter.Activation { return nil }
+
+// both are the facts that [control] asks for.
+type both struct {
+	asker, target known
+	own           bool
+}
+
+// ResolveName is of interpreter.Activation.
+func (b both) ResolveName(name string) (any, bool) {
+	if name == ownName {
+		return b.own, true
+	}
+	if value, is := b.asker.ResolveName(name); is {
+		return value, true
+	}
+	return b.target.ResolveName(name)
+}
+
+// Parent is of interpreter.Activation.
+func (both) Parent() interpreter.Activation { return nil }
+
+const ownName = "own"
+
 func environment(prefixes ...string) *cel.Env {
-	var options []cel.EnvOption
+	options := []cel.EnvOption{}
+	if len(prefixes) > 1 {
+		options = append(options, cel.Variable(ownName, cel.BoolType))
+	}
 	for _, prefix := range prefixes {
 		for _, v := range variables {
 			options = append(options, cel.Variable(prefix+v.name, v.kind))
@@ -212,7 +251,7 @@ func compile(env *cel.Env, condition string) (cel.Program, error) {
 	return env.Program(ast, cel.CostLimit(mostCost))
 }
 
-func eval(condition cel.Program, values map[string]any) (bool, error) {
+func eval(condition cel.Program, values interpreter.Activation) (bool, error) {
 	result, _, err := condition.Eval(values)
 	if err != nil {
 		return false, err

@@ -109,15 +109,17 @@ level = 0`)
 
 func TestWhoMaySet(t *testing.T) {
 	p := parsed(t, example)
+	own := parsed(t, "[control]\nwhen = 'own && asker.host && !target.host'")
 	for _, c := range []struct {
 		policy        *Policy
 		asker, target Facts
-		want          bool
+		own, want     bool
 	}{
-		{p, Facts{UID: 0}, Facts{}, true}, {p, Facts{UID: 1, GID: 100}, Facts{Namespace: "dev"}, true}, {p, Facts{UID: 1, GID: 100}, Facts{UID: 1}, false},
-		{Default(), Facts{UID: 0}, Facts{UID: 4}, true}, {Default(), Facts{UID: 4}, Facts{UID: 4}, true}, {Default(), Facts{UID: 4}, Facts{UID: 5}, false},
+		{p, Facts{UID: 0}, Facts{}, false, true}, {p, Facts{UID: 1, GID: 100}, Facts{Namespace: "dev"}, false, true}, {p, Facts{UID: 1, GID: 100}, Facts{UID: 1}, true, false},
+		{Default(), Facts{UID: 0}, Facts{UID: 4}, false, false}, {Default(), Facts{UID: 4}, Facts{UID: 4}, false, false}, {Default(), Facts{UID: 4}, Facts{UID: 5}, true, true},
+		{own, Facts{Host: true}, Facts{}, true, true}, {own, Facts{Host: true}, Facts{}, false, false}, {own, Facts{}, Facts{}, true, false}, {own, Facts{Host: true}, Facts{Host: true}, true, false},
 	} {
-		if got, err := c.policy.MaySet(c.asker, c.target); got != c.want || err != nil {
+		if got, err := c.policy.MaySet(c.asker, c.target, c.own); got != c.want || err != nil {
 			t.Errorf("%+v on %+v: %v, %v", c.asker, c.target, got, err)
 		}
 	}

@@ -109,7 +109,7 @@ func askBroker(directory string) (counted *wire.Counted, err error) {
 	if directory == "" {
 		return nil, nil
 	}
-	err = member.Reach(directory, func(path string) error {
+	err = member.ReachToAsk(directory, func(path string) error {
 		counted, err = join.Statistics(path)
 		return err
 	})

@@ -34,7 +34,8 @@ func setCommand() *cobra.Command {
 		Short: "Change what a running process may have, at the broker",
 		Long: `Changes level, share or pause of a running process that joined by a broker (gpreemptd). It takes effect at once, and lasts until the
 process ends, or --clear. Nobody gets more than the policy's rule for the process and its socket allow, and root alone gives a share above the
-rule's. By default a user may change its own processes, and root all.`,
+rule's. By default a user may change its own processes in its own
+container, and root of the host all.`,
 		Example: "  gpreempt set 4711 --priority be\n  gpreempt set 4711 --share 0.2\n  gpreempt set 4711 --pause=false\n  gpreempt set 4711 --clear",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -110,12 +111,12 @@ func (o *setting) run(c *cobra.Command, process string) error {
 	return nil
 }
 
-// reach calls do with the broker's socket.
+// reach calls do with the broker's socket: the administrator's, or one for programs.
 func reach(settings configs.Config, do func(path string) error) error {
 	if settings.Segment.Broker == "" {
 		return errors.New(`segment.broker is "": there is no broker`)
 	}
-	return member.Reach(settings.Segment.Broker, do)
+	return member.ReachToAsk(settings.Segment.Broker, do)
 }
 
 func policyCommand() *cobra.Command {
@@ -125,8 +126,8 @@ func policyCommand() *cobra.Command {
 		Short: "Show what processes may have, at the broker",
 		Long: `Shows the processes that joined by a broker (gpreemptd) and that this user may see, with the rule of the policy that holds for each and what it
 gives them; SHARE and MEMORY are the process's part of what it divides with others of its user, cgroup or rule (PER). A star marks what people
-changed. Those that the policy refused are "refused" as BEST, and run on as best effort, or off: without a role. For root the policy itself
-follows.`,
+changed. Those that the policy refused are "refused" as BEST, and run on as best effort, or off: without a role. For root of the
+host the policy itself follows.`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			settings, _, _, err := loadConfig(config)
@@ -173,7 +174,7 @@ func showPolicy(out io.Writer, path string) error {
 	text, err := join.Policy(path)
 	var refused join.RefusedError
 	if errors.As(err, &refused) && refused.Reason == wire.RefusedPolicy {
-		return nil // for root alone
+		return nil // for the administrator alone
 	}
 	if err != nil {
 		return err

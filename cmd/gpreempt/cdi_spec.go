@@ -52,5 +52,5 @@ func cdiSpec(files cdiFiles, preloaded bool) *specs.Spec {
 }
 
 func readOnly(host, inside string) *specs.Mount {
-	return &specs.Mount{HostPath: host, ContainerPath: inside, Options: inject.ReadOnly()}
+	return &specs.Mount{HostPath: host, ContainerPath: inside, Options: inject.Options(inside)}
 }

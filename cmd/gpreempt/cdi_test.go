@@ -178,8 +178,13 @@ func TestCDIByABroker(t *testing.T) {
 			t.Fatalf("%s: %q, %v", device, unknown, err)
 		}
 		i := slices.IndexFunc(container.Mounts, func(m specs.Mount) bool { return m.Destination == "/run/gpreempt/broker" })
-		if i < 0 || len(container.Mounts) != 5 || container.Mounts[i].Source != filepath.Join(sockets, level) || !slices.Contains(container.Mounts[i].Options, "ro") {
+		if i < 0 || len(container.Mounts) != 5 || container.Mounts[i].Source != filepath.Join(sockets, level) || !slices.Contains(container.Mounts[i].Options, "noexec") {
 			t.Errorf("%s: %+v", device, container.Mounts)
+		}
+		for _, m := range container.Mounts { // the socket of its level, and no other; all read-only
+			if reaches := strings.HasPrefix(sockets+"/", m.Source+"/") || strings.HasPrefix(m.Source, sockets); reaches != (m.Destination == inject.Socket) || !slices.Contains(m.Options, "ro") {
+				t.Errorf("%s: %+v", device, m)
+			}
 		}
 	}
 }

@@ -49,8 +49,9 @@ func rootCommand() *cobra.Command {
 		Short: "Let processes that do not trust each other share GPUs under gpreempt",
 		Long: `gpreemptd gives each process under libgpreempt.so pages that only this process can write, shows them to the others on its GPU, and says
 whose turn it is, by a policy. Programs find it by its sockets, one for each level from 0 to 7: DIRECTORY/LEVEL/broker.sock, and lc and be beside
-them. A process has the level of the socket at best, so what a container can reach is what was mounted into it. Under
-systemd, sockets of such paths come from a socket unit. SIGHUP reads the policy again, SIGTERM ends it: programs go on, and join the next one.`,
+them. A process has the level of the socket at best, so what a container can reach is what was mounted into it.
+DIRECTORY/admin.sock is for the administrator alone, who sees and changes all processes; no container is given it. Under
+systemd, sockets of such paths come from socket units. SIGHUP reads the policy again, SIGTERM ends it: programs go on, and join the next one.`,
 		Args:    cobra.NoArgs,
 		Version: cli.Version(version),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -254,7 +255,20 @@ func listen(server *broker.Server, o options) (made sockets, err error) {
 			return nil, err
 		}
 	}
-	return made, names(o.directory)
+	admin := join.AdminIn(o.directory)
+	fd, err := broker.BindAdmin(admin)
+	if err == nil {
+		made = append(made, admin)
+		err = server.ListenAdmin(fd)
+	}
+	if err == nil {
+		err = names(o.directory)
+	}
+	if err != nil {
+		made.remove()
+		return nil, err
+	}
+	return made, nil
 }
 
 // groupID returns the number of a group that is given by name or number.
@@ -269,7 +283,7 @@ func groupID(group string) (int, error) {
 	return strconv.Atoi(found.Gid)
 }
 
-// take listens at a socket of systemd's. Its path says its level.
+// take listens at a socket of systemd's. Its path says its level, or that it is the administrator's.
 func take(server *broker.Server, file *os.File) error {
 	defer file.Close()
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 3)
@@ -281,10 +295,17 @@ func take(server *broker.Server, file *os.File) error {
 	if at, is := address.(*unix.SockaddrUnix); is {
 		path = at.Name
 	}
+	if err == nil && filepath.Base(path) == filepath.Base(join.AdminIn("")) {
+		if err = server.ListenAdmin(fd); err != nil {
+			unix.Close(fd)
+			return fmt.Errorf("socket %s of systemd: %w", path, err)
+		}
+		return nil
+	}
 	level, bad := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 	if err != nil || bad != nil || level < 0 || level >= configs.Levels {
 		unix.Close(fd)
-		return fmt.Errorf("socket %q of systemd: its path must end in LEVEL/NAME with a level from 0 to %d", path, configs.Levels-1)
+		return fmt.Errorf("socket %q of systemd: its path must end in LEVEL/NAME with a level from 0 to %d, or in admin.sock", path, configs.Levels-1)
 	}
 	if err := server.Listen(fd, level); err != nil {
 		unix.Close(fd)

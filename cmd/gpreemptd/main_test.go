@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -128,6 +129,9 @@ func TestServing(t *testing.T) {
 			t.Errorf("level %d: %v, %v", level, info.Mode(), err)
 		}
 	}
+	if info, err := os.Stat(join.AdminIn(directory)); err != nil || info.Mode() != os.ModeSocket|0o600 {
+		t.Errorf("the administrator's socket: %v, %v", info.Mode(), err)
+	}
 	for name, level := range map[string]string{"lc": "0", "be": "7"} {
 		if to, err := os.Readlink(filepath.Join(directory, name)); to != level || err != nil {
 			t.Errorf("%s: %s, %v", name, to, err)
@@ -160,9 +164,20 @@ func TestServing(t *testing.T) {
 	if err := d.Wait(); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(directory, "*", "*")); err != nil || len(left) != 0 {
+	if left, err := leftIn(directory); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// leftIn are the sockets in a directory.
+func leftIn(directory string) (sockets []string, err error) {
+	err = filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
+		if err == nil && entry.Type() == fs.ModeSocket {
+			sockets = append(sockets, path)
+		}
+		return err
+	})
+	return sockets, err
 }
 
 // A killed broker leaves its sockets, also one that is half made. The next one takes their place, and leaves nothing when it ends.
@@ -199,7 +214,7 @@ func TestAfterAKill(t *testing.T) {
 	if err := d.Wait(); err != nil {
 		t.Error(err)
 	}
-	if left, err := filepath.Glob(filepath.Join(directory, "*", "*")); err != nil || len(left) != 0 {
+	if left, err := leftIn(directory); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
 }

@@ -34,6 +34,15 @@ func TestUnitsSayThePaths(t *testing.T) {
 	if !strings.Contains(socket, strings.Join(want, "\n")+"\n") || strings.Count(socket, "Listen") != len(want) {
 		t.Errorf("%q in\n%s", want, socket)
 	}
+	admin, service := readUnit(t, "gpreemptd-admin.socket"), readUnit(t, "gpreemptd.service")
+	for _, want := range []string{"ListenSequentialPacket=" + join.AdminIn(join.Directory), "SocketMode=0600", "Service=gpreemptd.service"} {
+		if !strings.Contains(admin, "\n"+want+"\n") || strings.Count(admin, "Listen") != 1 {
+			t.Errorf("no %q in\n%s", want, admin)
+		}
+	}
+	if want := "\nSockets=gpreemptd.socket gpreemptd-admin.socket\n"; !strings.Contains(service, want) {
+		t.Errorf("no %q in\n%s", want, service)
+	}
 	names := readUnit(t, "gpreemptd.conf")
 	for name, level := range map[string]int{"lc": 0, "be": configs.Levels - 1} {
 		if want := fmt.Sprintf("\nL %s/%s - - - - %d\n", join.Directory, name, level); !strings.Contains(names, want) {
@@ -61,7 +70,7 @@ func TestUnitsAreUnderstood(t *testing.T) {
 		t.Helper()
 		folder := t.TempDir()
 		var paths []string
-		for _, name := range []string{"gpreemptd.service", "gpreemptd.socket", "gpreempt-cdi.service"} {
+		for _, name := range []string{"gpreemptd.service", "gpreemptd.socket", "gpreemptd-admin.socket", "gpreempt-cdi.service"} {
 			text := strings.NewReplacer("ExecStart=gpreemptd\n", "ExecStart="+command+"\n", "ExecStart=gpreempt ", "ExecStart=/bin/true ").Replace(readUnit(t, name))
 			path := filepath.Join(folder, name)
 			if err := os.WriteFile(path, []byte(change(text)), 0o644); err != nil {

@@ -16,9 +16,18 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Reach calls do with each socket of a directory until one can be reached.
+// Reach calls do with each socket for programs of a directory until one can be reached.
 func Reach(directory string, do func(path string) error) error {
-	for _, path := range join.Sockets(directory) {
+	return reach(directory, join.Sockets(directory), do)
+}
+
+// ReachToAsk does the same for what people ask, by the administrator's socket for whoever may connect to that.
+func ReachToAsk(directory string, do func(path string) error) error {
+	return reach(directory, append([]string{join.AdminIn(directory)}, join.Sockets(directory)...), do)
+}
+
+func reach(directory string, sockets []string, do func(path string) error) error {
+	for _, path := range sockets {
 		if err := do(path); !passable(err) {
 			return err
 		}
@@ -43,7 +52,7 @@ func Both(files func() ([]segment.Snapshot, error), broker string) ([]segment.Sn
 // where no broker answers.
 func Off(directory string) map[int]string {
 	off := map[int]string{}
-	_ = Reach(directory, func(path string) error {
+	_ = ReachToAsk(directory, func(path string) error {
 		return join.List(path, func(e *wire.Entry, _ []int) error {
 			if e.Refused == uint8(wire.RefusedOff) && e.Pid != 0 {
 				off[int(e.Pid)] = wire.GetText(e.Rule[:])
@@ -58,7 +67,7 @@ func Off(directory string) map[int]string {
 func Snapshots(directory string) ([]segment.Snapshot, error) {
 	parts, order := map[[16]byte][]segment.Part{}, [][16]byte{}
 	var broker string
-	err := Reach(directory, func(path string) error {
+	err := ReachToAsk(directory, func(path string) error {
 		broker = path
 		return join.List(path, func(e *wire.Entry, pages []int) error {
 			if e.Member == 0 && e.Ended == 0 || len(pages) != 2 {
