@@ -2,6 +2,7 @@ package patch
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -31,12 +32,15 @@ func oneOf[T any](c *choices, values ...T) T { return values[c.of(len(values))] 
 // builder makes a cubin as compilers lay it out.
 type builder struct {
 	*choices
-	length   int    // of each kernel's code, in instructions; 0: as is chosen
-	base     uint32 // of the parameters in constant bank 0; 0: as the architecture has it
-	sections []built
-	names    []byte
-	strings  []byte // of symbols
-	symbols  []byte
+	length int    // of each kernel's code, in instructions; 0: as is chosen
+	base   uint32 // of the parameters in constant bank 0; 0: as the architecture has it
+
+	sm, parameters int
+	version        uint32 // of the API
+	sections       []built
+	names          []byte
+	strings        []byte // of symbols
+	symbols        []byte
 }
 
 type built struct {
@@ -90,6 +94,9 @@ func buildCubin(c *choices) []byte { return (&builder{choices: c}).cubin(1 + c.o
 func (b *builder) cubin(count int) []byte {
 	c := b.choices
 	osabi, sm := byte(osabiCUDA13), oneOf(c, 90, 100, 80, 120)
+	if b.sm != 0 {
+		sm = b.sm
+	}
 	if sm <= 90 && c.yes() {
 		osabi = osabiCUDA12
 	}
@@ -141,7 +148,7 @@ func (b *builder) kernel(name string, base uint32, older bool) (symbol, register
 		flags |= uint64(b.of(4)) << 20
 	}
 	registers = uint32(oneOf(b.choices, 8, 32, 255))
-	parameters := b.of(4)
+	parameters := max(b.parameters, b.of(4))
 	size := uint32(8 * parameters)
 	text := b.add(".text."+name, built{kind: shtProgbits, flags: flags, link: atSymtab, align: 128, data: code, info: uint32(b.of(2)) * (10<<24 | 3)})
 	constants := b.add(".nv.constant0."+name, built{kind: shtProgbits, flags: 0x42, info: uint32(text), data: make([]byte, base+size)})
@@ -153,13 +160,13 @@ func (b *builder) kernel(name string, base uint32, older bool) (symbol, register
 	if len(code) > instructionSize && b.yes() {
 		b.symbol(name+"$f", sttFunc, 0, text, instructionSize, instructionSize)
 	}
-	info := attributeBytes(eiattrCUDAAPIVersion, words(130)...)
+	info := attributeBytes(eiattrCUDAAPIVersion, words(cmp.Or(b.version, 130))...)
 	for i := range parameters {
 		info = append(info, attributeBytes(eiattrKparamInfo, formatParameter(eiattrKparamInfo, i, 8*i, 8)...)...)
 	}
 	if parameters > 0 {
-		info = append(info, attributeBytes(eiattrParamCbank, append(words(bank), byte(base), byte(base>>8), byte(size), 0)...)...)
-		info = append(info, eifmtHVAL, eiattrCbankParamSize, byte(size), 0)
+		info = append(info, attributeBytes(eiattrParamCbank, append(words(bank), byte(base), byte(base>>8), byte(size), byte(size>>8))...)...)
+		info = append(info, eifmtHVAL, eiattrCbankParamSize, byte(size), byte(size>>8))
 	}
 	info = append(info, eifmtHVAL, eiattrMaxregCount, 0xff, 0)
 	if b.yes() {

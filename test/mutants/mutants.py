@@ -154,10 +154,10 @@ def copy_tree(folder):
     (tree / "build").mkdir(exist_ok=True)
     for entry in sorted((ROOT / "build").iterdir()):
         target = tree / "build" / entry.name
-        if entry.name.startswith("cuda-") or entry.name == "corpus":  # large, and no mutant changes them
+        if entry.name == "corpus":  # compiled once
             if not target.exists():
                 target.symlink_to(entry)
-        elif entry.name not in (WORK.name, "lint", "dist", "packages", "corpus", "sanitize"):
+        elif not entry.name.startswith("cuda-") and entry.name not in (WORK.name, "lint", "mutator", "dist", "packages", "sanitize"):
             subprocess.run(["cp", "-a", "-T", "--update", entry, target], check=True)
     return tree
 
@@ -180,6 +180,8 @@ def run(command, tree, limit, scratch):
     """Runs a command with all its processes in a session of their own; says whether it succeeded, or "time" or "memory"."""
     started, outcome = time.monotonic(), None
     env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")} | {"TMPDIR": str(scratch)}
+    for tools in ROOT.glob("build/cuda-*"):  # the copy has none of its own
+        env.setdefault("GPREEMPT_CUDA_VENV", str(tools.resolve()))
     with open(scratch / "output", "wb") as output:
         process = subprocess.Popen(
             ["sh", "-c", command], cwd=tree, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
