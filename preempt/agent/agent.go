@@ -214,7 +214,7 @@ func (a *agent) leave() {
 	isolateGPU(a.gpu)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
-		if err := errors.Join(t.schedule(a.gpu, true), t.setTimeslice(a.core.config.Timeslice.FairUs)); err != nil {
+		if err := errors.Join(a.device.schedule(t, true), a.device.setTimeslice(t, a.core.config.Timeslice.FairUs)); err != nil {
 			a.log.Warn().Err(err).Msg("the driver's settings could not be restored")
 		}
 	}

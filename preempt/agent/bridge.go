@@ -290,9 +290,9 @@ func (e StatusError) passing() bool {
 
 func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
 
-// schedule puts the TSG's channels on the runlist of a GPU or takes them off, preempting what they run.
-func (t TSG) schedule(gpu int, on bool) error {
-	if status := C.gp_runlist_set(C.int(gpu), C.uint32_t(t.client), C.uint32_t(t.handle), C.bool(on)); status != 0 {
+// schedule puts the TSG's channels on the runlist of the GPU or takes them off, preempting what they run.
+func (d driverDevice) schedule(t TSG, on bool) error {
+	if status := C.gp_runlist_set(C.int(d), C.uint32_t(t.client), C.uint32_t(t.handle), C.bool(on)); status != 0 {
 		return fmt.Errorf("schedule TSG %#x (%t): %w", t.handle, on, StatusError(status))
 	}
 	return nil

@@ -277,7 +277,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		}
 		sought = c.seekBroker(gpu)
 	}
-	a := &agent{core: c, gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot, sought: sought,
+	a := &agent{core: c, device: driverDevice(gpu), gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot, sought: sought,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.mps = underMPS(gpu)
 	a.log = c.logOf(gpu, slot)

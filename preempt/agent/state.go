@@ -40,9 +40,21 @@ type tsgKey struct{ client, handle, resets uint32 }
 
 type subdeviceKey struct{ client, subdevice uint32 }
 
+// device is what an agent does on its GPU, and asks of it, in C. Tests have another one, which refuses what they want to be refused.
+type device interface {
+	tsgs() []TSG // of all GPUs
+	uuid(TSG) ([16]byte, error)
+	setTimeslice(t TSG, us uint64) error
+	schedule(t TSG, on bool) error // puts it on the runlist or takes it off
+	worked() bool                  // something was submitted
+	busy() bool                    // work is unfinished
+	probe(on bool)                 // asks for a turn although no work is known, or takes the request back
+}
+
 // agent looks after one GPU for this process.
 type agent struct {
 	core    *Core
+	device  device
 	gpu     int
 	uuid    [16]byte
 	segment *segment.Segment

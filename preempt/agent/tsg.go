@@ -18,8 +18,16 @@ func (a *agent) canSetTimeslices() bool {
 	return a.uses(configs.Timeslice) && !a.refused && a.lacking&configs.FallbackNoTSG == 0
 }
 
+// driverDevice is the GPU of a number, as the driver has it.
+type driverDevice int
+
+func (d driverDevice) tsgs() []TSG   { return tsgs() }
+func (d driverDevice) worked() bool  { return worked(int(d)) }
+func (d driverDevice) busy() bool    { return busy(int(d)) }
+func (d driverDevice) probe(on bool) { probe(int(d), on) }
+
 // uuid returns the UUID of the GPU that a TSG belongs to.
-func (t TSG) uuid() (uuid [16]byte, err error) {
+func (d driverDevice) uuid(t TSG) (uuid [16]byte, err error) {
 	p := NV2080_CTRL_GPU_GET_GID_INFO_PARAMS{Flags: NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY}
 	if err := control(t, t.subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &p); err != nil {
 		return uuid, fmt.Errorf("get the UUID of subdevice %#x: %w", t.subdevice, err)
@@ -28,7 +36,7 @@ func (t TSG) uuid() (uuid [16]byte, err error) {
 	return uuid, nil
 }
 
-func (t TSG) setTimeslice(us uint64) error {
+func (d driverDevice) setTimeslice(t TSG, us uint64) error {
 	p := NVA06C_CTRL_TIMESLICE_PARAMS{TimesliceUs: us}
 	if err := control(t, t.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &p); err != nil {
 		return fmt.Errorf("set the timeslice of TSG %#x to %d us: %w", t.handle, us, err)
@@ -67,13 +75,13 @@ func (a *agent) besideOthers(p peers) bool {
 
 func (a *agent) mine() []TSG {
 	var mine []TSG
-	for _, t := range tsgs() {
+	for _, t := range a.device.tsgs() {
 		key := subdeviceKey{t.client, t.subdevice}
 		uuid, known := a.uuids[key]
 		if !known {
 			var err error
-			if uuid, err = t.uuid(); err != nil {
-				if !gone(t) && !passing(err) {
+			if uuid, err = a.device.uuid(t); err != nil {
+				if !a.freed(t) && !passing(err) {
 					a.refuse(err)
 				}
 				continue
@@ -90,7 +98,7 @@ func (a *agent) mine() []TSG {
 // settled says whether a TSG may be suspended. While libcuda makes a context it waits for work of its own, which nobody
 // counts. So a TSG is not suspended before the process has submitted something, nor soon after libcuda's last control.
 func (a *agent) settled(t TSG, now uint64) bool {
-	return worked(a.gpu) && now-min(now, t.changedNs) > settleNs
+	return a.device.worked() && now-min(now, t.changedNs) > settleNs
 }
 
 // made says until when libcuda is making a TSG, as far as is known; 0: it is not.
@@ -136,8 +144,8 @@ func (a *agent) applyTimeslice() {
 		key := tsgKey{t.client, t.handle, t.resets}
 		us := a.sliceUs[key]
 		if t.due(us, want, now) {
-			if err := t.setTimeslice(want); err != nil {
-				if gone(t) {
+			if err := a.device.setTimeslice(t, want); err != nil {
+				if a.freed(t) {
 					continue
 				}
 				if passing(err) { // it is set when the TSG is seen next
@@ -217,8 +225,8 @@ func (a *agent) enforce() bool {
 		off := a.suspended[key]
 		want := a.off && (off || a.settled(t, now))
 		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
-			if err := t.schedule(a.gpu, !want); err != nil {
-				if gone(t) {
+			if err := a.device.schedule(t, !want); err != nil {
+				if a.freed(t) {
 					continue
 				}
 				if since := cmp.Or(a.unsure[key], now); passing(err) && now-since < passingNs {
@@ -249,9 +257,9 @@ func passing(err error) bool {
 	return errors.As(err, &status) && status.passing()
 }
 
-// gone says whether a TSG was freed: controls of it then fail, and nothing is wrong.
-func gone(t TSG) bool {
-	return !slices.ContainsFunc(tsgs(), func(is TSG) bool { return is.client == t.client && is.handle == t.handle })
+// freed says whether a TSG was freed: controls of it then fail, and nothing is wrong.
+func (a *agent) freed(t TSG) bool {
+	return !slices.ContainsFunc(a.device.tsgs(), func(is TSG) bool { return is.client == t.client && is.handle == t.handle })
 }
 
 func (a *agent) hasSuspended(t TSG) bool {

@@ -40,7 +40,7 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 		}
 	}
 	probing := a.probes(now)
-	want := probing || busy(a.gpu)
+	want := probing || a.device.busy()
 	// The owner may keep a turn that nobody wants: it is late only from when somebody wants it.
 	if !want || a.askedTurn != turn {
 		a.askedTurn, a.askedNs = turn, now
@@ -131,16 +131,16 @@ func (a *agent) probes(now uint64) bool {
 	switch {
 	case a.probed == 0 && a.off && (now-a.offSince > a.probeAfter || a.drains()):
 		a.probed = now
-		probe(a.gpu, true)
+		a.device.probe(true)
 		a.segment.Ring()
 	case a.probed != 0 && !a.off && now-a.offSince > probeFor:
 		a.probed = 0
-		if busy(a.gpu) {
+		if a.device.busy() {
 			a.probeAfter = firstProbe
 		} else {
 			a.probeAfter = min(2*a.probeAfter, lastProbe)
 		}
-		probe(a.gpu, false)
+		a.device.probe(false)
 	}
 	return a.probed != 0
 }

@@ -1,0 +1,474 @@
+package agent
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+const refusedForGood = StatusError(0x1f)
+
+var ownUUID, otherUUID = [16]byte{1}, [16]byte{2}
+
+// testDevice is a GPU whose driver refuses what a test wants. TSGs are known by their handles.
+type testDevice struct {
+	list    []TSG
+	off     map[uint32]bool
+	us      map[uint32]uint64
+	refuses func(what string, t TSG) error
+	works   bool
+	asks    bool // for a turn
+	calls   int
+}
+
+func (d *testDevice) tsgs() []TSG { return d.list }
+
+func (d *testDevice) may(what string, t TSG) error {
+	d.calls++
+	if d.refuses == nil {
+		return nil
+	}
+	return d.refuses(what, t)
+}
+
+func (d *testDevice) uuid(t TSG) ([16]byte, error) {
+	if t.client == 2 {
+		return otherUUID, d.may("uuid", t)
+	}
+	return ownUUID, d.may("uuid", t)
+}
+
+func (d *testDevice) setTimeslice(t TSG, us uint64) error {
+	err := d.may("timeslice", t)
+	if err == nil {
+		d.us[t.handle] = us
+	}
+	return err
+}
+
+func (d *testDevice) schedule(t TSG, on bool) error {
+	what := "suspend"
+	if on {
+		what = "resume"
+	}
+	err := d.may(what, t)
+	if err == nil {
+		d.off[t.handle] = !on
+	}
+	return err
+}
+
+func (d *testDevice) worked() bool  { return true }
+func (d *testDevice) busy() bool    { return d.works }
+func (d *testDevice) probe(on bool) { d.asks = on }
+
+func (d *testDevice) count() (off int) {
+	for _, is := range d.off {
+		if is {
+			off++
+		}
+	}
+	return off
+}
+
+// refusesOne refuses something to the TSG of a handle.
+func refusesOne(what string, handle uint32, err error) func(string, TSG) error {
+	return func(asked string, t TSG) error {
+		if asked == what && t.handle == handle {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	}
+}
+
+const ownTSGs = 3 // handles 1 to 3, and one of another GPU
+
+// withDevice is an agent of the lowest level with TSGs that have settled.
+func withDevice(t *testing.T) (*agent, *testDevice) {
+	t.Helper()
+	s, err := segment.Open(t.TempDir()+"/d", ownUUID, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	slot, err := s.Claim(lowestLevel, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &testDevice{off: map[uint32]bool{}, us: map[uint32]uint64{}}
+	for handle := range uint32(ownTSGs + 1) {
+		d.list = append(d.list, TSG{client: 1, subdevice: 1, handle: handle + 1})
+	}
+	d.list[ownTSGs].client = 2
+	return &agent{core: coreOf(configs.Default(), lowestLevel), device: d, uuid: ownUUID, segment: s, slot: slot,
+		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}, d
+}
+
+func TestProcessLeavesTheRunlistWhole(t *testing.T) {
+	a, d := withDevice(t)
+	if !a.schedule(false) || d.count() != ownTSGs || d.off[ownTSGs+1] {
+		t.Fatalf("off: %v", d.off)
+	}
+	if a.own().Suspended.Load() != 1 {
+		t.Error("others do not see it")
+	}
+	calls := d.calls
+	if !a.enforce() || d.calls != calls {
+		t.Error("what is suspended is suspended again")
+	}
+	d.list[1].resets++ // libcuda scheduled some of its channels
+	if !a.enforce() || d.calls != calls+1 || d.count() != ownTSGs {
+		t.Errorf("after libcuda's control: %d controls, want 1", d.calls-calls)
+	}
+	if !a.schedule(true) || d.count() != 0 || a.own().Suspended.Load() != 0 {
+		t.Errorf("it came back: %v", d.off)
+	}
+	calls = d.calls
+	if !a.enforce() || d.calls != calls {
+		t.Error("controls though nothing is suspended")
+	}
+}
+
+// A TSG that the process makes when it is off the GPU is taken off once it has settled, and not before.
+func TestYoungTSGsStay(t *testing.T) {
+	a, d := withDevice(t)
+	d.list[1].changedNs = segment.Now() + uint64(time.Hour)
+	if !a.schedule(false) || d.off[2] || d.count() != ownTSGs-1 {
+		t.Errorf("off: %v", d.off)
+	}
+	d.list[1].changedNs = 0
+	if !a.enforce() || !d.off[2] {
+		t.Errorf("it has settled: %v", d.off)
+	}
+}
+
+// Whatever the driver refuses to suspend or to put back, and whichever TSG that is, all others come back, and that one as soon as it may.
+func TestPartialRefusalsLeaveNothingSuspended(t *testing.T) {
+	for handle := uint32(1); handle <= ownTSGs; handle++ {
+		for name, refused := range map[string]func(t *testing.T, a *agent, d *testDevice){
+			"one of them is not suspended": func(t *testing.T, a *agent, d *testDevice) {
+				d.refuses = refusesOne("suspend", handle, refusedForGood)
+				if a.schedule(false) {
+					t.Error("it says that the process is off")
+				}
+			},
+			"one that libcuda scheduled is not suspended again": func(t *testing.T, a *agent, d *testDevice) {
+				a.schedule(false)
+				d.list[handle-1].resets++
+				d.refuses = refusesOne("suspend", handle, refusedForGood)
+				if a.enforce() {
+					t.Error("it says that the process is off")
+				}
+			},
+			"one does not come back at once": func(t *testing.T, a *agent, d *testDevice) {
+				a.schedule(false)
+				d.refuses = refusesOne("resume", handle, refusedForGood)
+				if a.schedule(true) {
+					t.Error("it says that all are back")
+				}
+			},
+		} {
+			t.Run(fmt.Sprintf("%s/%d", name, handle), func(t *testing.T) {
+				a, d := withDevice(t)
+				refused(t, a, d)
+				if !a.noTurns || a.canTakeTurns() || configs.Fallback(a.own().Fallbacks.Load())&configs.FallbackSuspendRefused == 0 {
+					t.Error("turns are taken though the driver refuses")
+				}
+				if a.off {
+					a.schedule(true) // as step does where no turns are taken
+				}
+				d.refuses = nil
+				if !a.enforce() || d.count() != 0 {
+					t.Errorf("suspended for ever: %v", d.off)
+				}
+			})
+		}
+	}
+}
+
+// libcuda frees or makes something of a TSG: the control is repeated, whatever is wanted by then, for as long as that may take.
+func TestRefusalsInPassing(t *testing.T) {
+	passing := StatusError(NV_ERR_OBJECT_NOT_FOUND)
+	a, d := withDevice(t)
+	d.refuses = refusesOne("suspend", 2, passing)
+	if !a.schedule(false) || d.count() != ownTSGs-1 || len(a.unsure) != 1 {
+		t.Fatalf("off: %v, unsure: %v", d.off, a.unsure)
+	}
+	key := tsgKey{1, 2, 0}
+	since := a.unsure[key]
+	if !a.enforce() || a.unsure[key] != since || since == 0 {
+		t.Errorf("the time begins anew: %d, then %d", since, a.unsure[key])
+	}
+	d.refuses = nil
+	d.off[2] = true // some of its channels were suspended
+	if !a.schedule(true) || d.count() != 0 || len(a.unsure) != 0 {
+		t.Errorf("back: %v, unsure %v", d.off, a.unsure)
+	}
+	d.refuses = refusesOne("suspend", 2, passing)
+	a.schedule(false)
+	a.unsure[key] = segment.Now() - passingNs
+	if a.enforce() || !a.noTurns {
+		t.Error("it never gives up")
+	}
+	d.refuses = nil
+	if !a.schedule(true) || d.count() != 0 {
+		t.Errorf("back: %v", d.off)
+	}
+
+	// One that was freed is no refusal.
+	a, d = withDevice(t)
+	d.refuses = func(what string, t TSG) error {
+		if what == "suspend" && t.handle == 3 {
+			d.list = d.list[:2]
+			return refusedForGood
+		}
+		return nil
+	}
+	if !a.schedule(false) || a.noTurns || d.count() != 2 {
+		t.Errorf("off: %v, refused: %v", d.off, a.noTurns)
+	}
+}
+
+func TestTimeslicesThatAreRefused(t *testing.T) {
+	set := func(a *agent, us uint64) { a.wantUs = us; a.applyTimeslice() }
+	a, d := withDevice(t)
+	set(a, 300)
+	if d.us[1] != 300 || d.us[3] != 300 || d.us[ownTSGs+1] != 0 || a.own().TimesliceUs.Load() != 300 || a.own().TimesliceSets.Load() != ownTSGs {
+		t.Errorf("set: %v, told: %d", d.us, a.own().TimesliceUs.Load())
+	}
+	calls := d.calls
+	set(a, 300)
+	if d.calls != calls {
+		t.Error("set again though nothing has changed")
+	}
+	set(a, 1) // contexts of one process run beside each other
+	if d.us[2] != leastBoostUs {
+		t.Errorf("of three TSGs: %v", d.us)
+	}
+	d.refuses = refusesOne("timeslice", 2, StatusError(NV_ERR_INVALID_CHANNEL))
+	set(a, 400)
+	if a.refused || d.us[1] != 400 || d.us[3] != 400 || a.own().TimesliceUs.Load() != 400 {
+		t.Errorf("refused in passing: %v", d.us)
+	}
+	d.refuses = nil
+	set(a, 400)
+	if d.us[2] != 400 {
+		t.Errorf("not set later: %v", d.us)
+	}
+	d.refuses = refusesOne("timeslice", 2, StatusError(NV_ERR_INVALID_CHANNEL))
+	set(a, 100)
+	if a.own().TimesliceUs.Load() != 400 {
+		t.Errorf("others take %d us for the longest timeslice, and one has 400", a.own().TimesliceUs.Load())
+	}
+	d.refuses = refusesOne("timeslice", 1, refusedForGood)
+	set(a, 200)
+	if !a.refused || a.canSetTimeslices() || a.canTakeTurns() || configs.Fallback(a.own().Fallbacks.Load())&configs.FallbackControlRefused == 0 {
+		t.Error("the refusal is not told")
+	}
+	calls = d.calls
+	set(a, 500)
+	if d.calls != calls {
+		t.Error("asked again after a refusal")
+	}
+
+	a, d = withDevice(t)
+	d.list = nil
+	set(a, 300)
+	if a.canSetTimeslices() || configs.Fallback(a.own().Fallbacks.Load())&configs.FallbackNoTSG == 0 {
+		t.Error("without a TSG a timeslice is in force")
+	}
+	a, d = withDevice(t)
+	d.refuses = refusesOne("uuid", 1, refusedForGood)
+	set(a, 300)
+	if !a.refused {
+		t.Error("whose TSG it is cannot be asked, and timeslices are in force")
+	}
+	a, d = withDevice(t)
+	d.refuses = refusesOne("uuid", 1, StatusError(NV_ERR_INVALID_OBJECT_HANDLE))
+	set(a, 300)
+	if a.refused || d.us[1] != 0 || d.us[2] != 300 {
+		t.Errorf("a TSG that goes: %v", d.us)
+	}
+}
+
+const peerSlot = 40
+
+// inTurns is an agent beside another process of its level that has work and takes turns.
+func inTurns(t *testing.T) (a *agent, d *testDevice, p peers, quantum uint64) {
+	t.Helper()
+	a, d = withDevice(t)
+	s := a.segment.Slot(peerSlot)
+	s.Mechanisms.Store(uint32(configs.Turns))
+	s.HeartbeatNs.Store(1 << 62)
+	s.Job.Store(7)
+	a.own().Job.Store(8)
+	a.segment.Line(peerSlot).Busy.Store(1)
+	a.segment.Members.Or(1 << peerSlot)
+	a.segment.Level[peerSlot].Store(lowestLevel)
+	a.wantUs = 100
+	return a, d, peers{same: 1 << peerSlot}, a.quantumMs() * uint64(time.Millisecond)
+}
+
+func owner(a *agent) (slot int, owned, seized bool) {
+	turn := a.segment.Turn.Load()
+	slot, owned = segment.TurnOwner(turn)
+	return slot, owned, turn&segment.TurnSeized != 0
+}
+
+// A process that wants a turn takes one that is free, and leaves the runlist where it is another's.
+func TestTurnIsTaken(t *testing.T) {
+	const now = uint64(1e12)
+	a, d, p, quantum := inTurns(t)
+	a.turn(p, now)
+	if _, owned, _ := owner(a); owned || d.count() != ownTSGs {
+		t.Errorf("without work: owned %v, off %v", owned, d.off)
+	}
+	d.works = true
+	if wait := a.turn(p, now); uint64(wait) != quantum {
+		t.Errorf("it looks again after %v", wait)
+	}
+	if slot, _, seized := owner(a); slot != a.slot || seized || d.count() != 0 {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+	a.turn(p, segment.Now())
+	a.turn(p, segment.Now())
+	if n := a.own().Turns.Load(); n != 1 {
+		t.Errorf("%d turns, want 1", n)
+	}
+	a, d, p, _ = inTurns(t)
+	d.works = true
+	a.segment.MoveTurn(false, 0, peerSlot+1, false, now) // of a slot that nobody has
+	a.turn(p, now)
+	if slot, _, _ := owner(a); slot != a.slot {
+		t.Errorf("slot %d", slot)
+	}
+}
+
+// handsOn is an agent that has had the turn for so long that it is another's. The time is such that the order says so.
+func handsOn(t *testing.T) (a *agent, d *testDevice, p peers, now uint64) {
+	t.Helper()
+	a, d, p, quantum := inTurns(t)
+	d.works = true
+	for now = 1e12; a.pick(p.same|1<<a.slot, now/quantum) == a.slot; now += quantum {
+	}
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now-3*quantum)
+	return a, d, p, now
+}
+
+func TestTurnIsHandedOn(t *testing.T) {
+	a, d, p, now := handsOn(t)
+	a.turn(p, now)
+	if slot, owned, _ := owner(a); !owned || slot != peerSlot || d.count() != ownTSGs {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+	if ns := a.own().TurnNs.Load(); ns == 0 {
+		t.Error("its time is not counted")
+	}
+	// Nobody else wants it.
+	a, d, p, now = handsOn(t)
+	a.segment.Line(peerSlot).Busy.Store(0)
+	a.turn(p, now)
+	if slot, _, _ := owner(a); slot != a.slot || d.count() != 0 {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+	// Who wants it would not give it back.
+	a, d, p, now = handsOn(t)
+	a.segment.Slot(peerSlot).HeartbeatNs.Store(now - 4*uint64(heartbeat))
+	a.turn(p, now)
+	if slot, _, _ := owner(a); slot != a.slot || d.count() != 0 {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+	// A higher level's request is under way: a while later.
+	a, d, p, now = handsOn(t)
+	p.higher = 1 << 50
+	a.segment.Line(50).WindowOpenedNs.Store(1)
+	if wait := a.turn(p, now); wait != windowPoll || d.count() != 0 {
+		t.Errorf("it looks again after %v, off %v", wait, d.off)
+	}
+}
+
+// Where the driver does not let this process off the GPU the turn is nobody's: others are not made to wait for it.
+func TestTurnOfOneThatCannotLeave(t *testing.T) {
+	a, d, p, now := handsOn(t)
+	d.refuses = refusesOne("suspend", 2, refusedForGood)
+	if wait := a.turn(p, now); wait != heartbeat {
+		t.Errorf("it looks again after %v", wait)
+	}
+	if slot, owned, _ := owner(a); owned {
+		t.Errorf("the turn is of slot %d", slot)
+	}
+	if a.canTakeTurns() {
+		t.Error("it takes part in turns")
+	}
+}
+
+// An owner may keep a turn that nobody wants. It is late only from when somebody wants it.
+func TestTurnIsSeizedOnlyFromOneThatIsLate(t *testing.T) {
+	a, d, p, quantum := inTurns(t)
+	now, late := segment.Now(), 3*quantum+uint64(seizeAfter)
+	a.probeAfter = 1 << 62
+	a.segment.MoveTurn(false, 0, peerSlot, false, now-100*late)
+	for range 3 { // it has no work
+		if wait := a.turn(p, now); wait != heartbeat {
+			t.Errorf("it looks again after %v", wait)
+		}
+		now += late
+	}
+	d.works = true
+	now -= late // the last look at which it wanted none
+	if wait := uint64(a.turn(p, now+1)); wait != late+uint64(time.Millisecond)-1 {
+		t.Errorf("it looks again after %v, late is %v", time.Duration(wait), time.Duration(late))
+	}
+	if slot, _, _ := owner(a); slot != peerSlot || d.count() != ownTSGs {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+	now += late
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, false, now-100*late) // another turn, of the same process
+	a.turn(p, now)
+	if slot, _, _ := owner(a); slot != peerSlot {
+		t.Error("a new turn counts as the old one")
+	}
+	a.turn(p, now+late)
+	if slot, _, _ := owner(a); slot != peerSlot {
+		t.Error("seized before it was late")
+	}
+	a.turn(p, now+late+1)
+	if slot, _, seized := owner(a); slot != a.slot || !seized || d.count() != 0 {
+		t.Errorf("slot %d, seized %v, off %v", slot, seized, d.off)
+	}
+	if d.us[1] != a.core.config.Timeslice.FairUs {
+		t.Errorf("beside one that may be on the runlist: %v", d.us)
+	}
+	a.turn(p, segment.Now())
+	if n := a.own().TurnsSeized.Load(); n != 1 {
+		t.Errorf("%d seized turns, want 1", n)
+	}
+}
+
+// A process that is off the GPU for long asks for a turn though no work is known.
+func TestTurnWithoutKnownWork(t *testing.T) {
+	a, d, p, _ := inTurns(t)
+	now := segment.Now()
+	a.segment.MoveTurn(false, 0, peerSlot, false, now)
+	a.turn(p, now)
+	if d.asks || d.count() != ownTSGs {
+		t.Fatalf("asks %v, off %v", d.asks, d.off)
+	}
+	now = a.offSince + firstProbe + 1
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, false, now)
+	a.turn(p, now)
+	if !d.asks {
+		t.Error("it does not ask")
+	}
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
+	if wait := a.turn(p, now); uint64(wait) != probeFor || d.count() != 0 {
+		t.Errorf("in its turn: it looks again after %v, off %v", wait, d.off)
+	}
+	a.turn(p, a.offSince+probeFor+1)
+	if d.asks || a.probeAfter != 2*firstProbe {
+		t.Errorf("asks %v, and again after %v", d.asks, time.Duration(a.probeAfter))
+	}
+}
