@@ -1,6 +1,7 @@
 // account_test.c - with preempt/memory/account.c preempt/memory/ranges.c
 //
-// What a range counts as when it is pinned, also by a thread that does so while another frees it.
+// What a range counts as when it is pinned, also by a thread that does so while another frees it. Allocations of the driver are found
+// again, wherever they are in the table: each is counted until it is freed, once.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 #include "test/units/check.h"
@@ -10,7 +11,8 @@ struct gp_memory gp_memory[GP_GPUS];
 struct gp_driver gp_driver;
 static int lines;
 
-uint64_t gp_memory_left(const struct gp_gpu *g) { return UINT64_MAX; }
+static uint64_t left = UINT64_MAX;
+uint64_t gp_memory_left(const struct gp_gpu *g) { return left; }
 void gp_physical_pin(struct gp_physical *p, enum gp_pin pin) { CHECK(false); }
 void gp_log_line(const char *text) { lines++; }
 
@@ -20,6 +22,141 @@ static struct gp_range *range(CUdeviceptr at)
 	CHECK(r && gp_account_take(gp_gpu, &gp_memory[0].resident, GP_GRANULE));
 	r->gpu = gp_gpu;
 	return r;
+}
+
+// Allocations of the driver, as they should be counted.
+enum { ADDRESSES = 2000, CONTEXTS = 3 };
+static struct {
+	bool is;
+	size_t bytes;
+	int context;
+	CUdeviceptr address;
+} model[ADDRESSES];
+static int allocations;
+static uint64_t counted;
+static struct gp_context in[CONTEXTS];
+
+static bool refuses;
+static CUdeviceptr asked_to_free;
+static CUresult driver_free(CUdeviceptr address)
+{
+	asked_to_free = address;
+	return refuses ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+static CUresult driver_free_async(CUdeviceptr address, CUstream stream)
+{
+	(void)stream;
+	return driver_free(address);
+}
+
+static void made(int i)
+{
+	model[i].is = true;
+	model[i].bytes = 256 * (1 + random_number() % 100);
+	model[i].context = (int)(random_number() % CONTEXTS);
+	counted += model[i].bytes;
+	allocations++;
+	CHECK(gp_account_take(gp_gpu, &gp_memory[0].pinned, model[i].bytes));
+	gp_native_made(&in[model[i].context], model[i].address, model[i].bytes);
+}
+
+static void unmade(int i)
+{
+	model[i].is = false;
+	counted -= model[i].bytes;
+	allocations--;
+}
+
+static void freed(int i, bool async)
+{
+	CUresult result = CUDA_SUCCESS;
+	refuses = random_number() % 8 == 0; // then it is still there
+	asked_to_free = 0;
+	if (async)
+		result = gp_native_free_async(model[i].address, NULL);
+	else
+		CHECK(gp_native_free(model[i].address, &result) == model[i].is);
+	CHECK(asked_to_free == (model[i].is || async ? model[i].address : 0));
+	CHECK(!result == (asked_to_free == 0 || !refuses));
+	if (model[i].is && !refuses)
+		unmade(i);
+}
+
+static void end_context(int context)
+{
+	gp_native_context_destroying((CUcontext)&in[context]);
+	for (int i = 0; i < ADDRESSES; i++)
+		if (model[i].is && model[i].context == context)
+			unmade(i);
+}
+
+// So full that most searches meet other allocations, with addresses that differ little or much.
+static void test_table(void)
+{
+	const uint64_t before = gp_memory[0].pinned;
+	CUresult result;
+	gp_driver.cuMemFree = driver_free;
+	gp_driver.cuMemFreeAsync = driver_free_async;
+	CHECK(!gp_native_free(256, &result)); // there is no table
+	gp_native_context_destroying((CUcontext)&in[0]);
+	for (int i = 0; i < CONTEXTS; i++) {
+		in[i].handle = (CUcontext)&in[i];
+		in[i].gpu = gp_gpu;
+	}
+	for (int i = 0; i < ADDRESSES; i++)
+		model[i].address =
+			i % 2 ? 0x7f0000000000 + 256 * (CUdeviceptr)i : (1 + random_number() % (1ull << 39)) << 8;
+	for (int most = 400; most <= ADDRESSES; most *= 2) // the table has room for 511, then grows
+		for (int n = 0; n < 40000; n++) {
+			int i = (int)(random_number() % (uint64_t)most);
+			if (!model[i].is && random_number() % 3)
+				made(i);
+			else
+				freed(i, random_number() % 2);
+			if (n % 4000 == 0)
+				end_context((int)(random_number() % CONTEXTS));
+			CHECK(gp_memory[0].pinned == before + counted);
+		}
+	CHECK(allocations > 500);
+	refuses = false;
+	for (int i = 0; i < ADDRESSES; i++) {
+		if (!model[i].is)
+			made(i);
+		CHECK(!gp_native_free(100, &result)); // is not there: a search ends, however full the table is
+	}
+	for (int i = 0; i < CONTEXTS; i++)
+		end_context(i);
+	CHECK(!allocations && !counted && gp_memory[0].pinned == before);
+	for (int i = 0; i < ADDRESSES; i++)
+		CHECK(!gp_native_free(model[i].address, &result));
+	CHECK(!gp_native_free(0, &result));
+}
+
+// No more is taken than is left, nor than the agent has allowed; and others see what is taken at once.
+static void test_bounds(void)
+{
+	struct gp_memory *m = &gp_memory[1];
+	struct gp_gpu *g = &gp_gpu[1];
+	static struct gp_view view;
+	g->segment = &view.segment;
+	left = 100;
+	CHECK(!gp_account_take(g, &m->resident, 101) && !m->resident);
+	CHECK(gp_account_take(g, &m->resident, 100) && m->resident == 100);
+	CHECK(view.own.memory.resident == 100 && !view.own.memory.pinned);
+	left = UINT64_MAX;
+	m->allowance = 1 + 50;
+	CHECK(!gp_account_take(g, &m->pinned, 51) && m->allowance == 51 && !m->pinned);
+	CHECK(gp_account_take(g, &m->pinned, 30) && m->allowance == 21);
+	CHECK(gp_account_take(g, &m->pinned, 20) && m->allowance == 1);
+	CHECK(!gp_account_take(g, &m->pinned, 1)); // 1: none is left; 0 would be no bound
+	CHECK(view.own.memory.pinned == 50 && gp_account_own(g) == 150);
+	gp_account_move(&m->resident, &m->swapped, 40);
+	gp_account_move(&m->swapped, &m->swapped, 7);
+	CHECK(m->resident == 60 && m->swapped == 40 && gp_account_own(g) == 150);
+	gp_account_give(&m->pinned, 50);
+	CHECK(view.own.memory.resident == 60 && !view.own.memory.pinned && gp_account_own(g) == 100);
+	m->allowance = 0;
+	CHECK(gp_account_take(g, &m->pinned, 1ull << 40) && !m->allowance);
 }
 
 int main(void)
@@ -35,5 +172,10 @@ int main(void)
 	gp_account_give(&gp_memory[0].resident, ends->bytes);
 	gp_range_drop(ends);
 	CHECK(!gp_memory[0].resident && gp_account_own(gp_gpu) == GP_GRANULE);
+	CHECK(gp_memory_pins(gp_gpu) == (GP_PIN_REGISTERED | GP_PIN_EXPORTED));
+	gp_memory[0].pinned++; // of the driver's
+	CHECK(gp_memory_pins(gp_gpu) == (GP_PIN_REGISTERED | GP_PIN_EXPORTED | GP_PIN_DRIVER));
+	test_table();
+	test_bounds();
 	return 0;
 }
