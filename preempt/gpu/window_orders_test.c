@@ -233,7 +233,7 @@ int main(void)
 		{"work comes as the window closes", idle, {submit, watch}, unfinished, 2},
 		{"work comes as it is found to be done", open, {submit, watch}, unfinished, 2},
 		{"work comes before a window", closed, {submit, watch}, unfinished, 3},
-		{"two submit as the window closes", idle, {submit, submit, watch}, unfinished, 2},
+		{"two submit as the window closes", idle, {submit, submit, watch}, unfinished, 1},
 		{"work comes to another context", idle, {submit_to_second, watch}, both, 2},
 		{"work comes as other work is found to be done", waited, {submit, succeed, watch}, unfinished, 2},
 		{"a thread waits as the window closes", idle, {wait, watch}, over, 2},
@@ -244,7 +244,7 @@ int main(void)
 		{"the watcher sleeps as the window opens", closed, {submit, sleep_until_open}, unfinished, 2},
 		{"an agent sleeps as the window opens", closed, {submit, hear}, unfinished, 2},
 		{"a launch waits as the window closes", idle, {wait_at_gate, look}, told, 2},
-		{"a launch waits as lower levels are to run", idle, {wait_at_gate, give_way, look}, told, 2},
+		{"a launch waits as lower levels are to run", idle, {wait_at_gate, give_way, look}, told, 1},
 	};
 	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
 		interleave(&tests[i]);
