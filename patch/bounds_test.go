@@ -78,8 +78,8 @@ func (e *edited) attribute(info string, code byte, nth int) []byte {
 
 func put16(at []byte, v int) { le.PutUint16(at, uint16(v)) }
 
-// TestBounds changes one thing of an image at a time, to the last value with which kernel "seed" is guarded and to the first with which
-// it is not.
+// TestBounds changes one thing of an image at a time: to the last value with which kernel "seed" is guarded, and to the first one that
+// refuses it.
 func TestBounds(t *testing.T) {
 	const info, code, bank = ".nv.info.seed", ".text.seed", ".nv.constant0.seed"
 	for _, test := range []struct {
@@ -248,7 +248,7 @@ func TestRoom(t *testing.T) {
 	}
 }
 
-// What older generations keep in a section's header: barriers in 5 bits of the flags, and a register count beside a symbol.
+// Older generations keep two numbers in a section's header: barriers in 5 bits of the flags, and a register count beside a symbol.
 func TestNumbersInHeaders(t *testing.T) {
 	p := &plan{guard: &Guard{Registers: 14, Barriers: 2}, barriersInFlags: true}
 	for flags, expected := range map[uint64]uint64{6: 6 | 2<<20, 6 | 1<<20: 6 | 2<<20, 6 | 2<<20: 6 | 2<<20, 6 | 31<<20: 6 | 31<<20, 1 << 25: 1<<25 | 2<<20} {
@@ -285,6 +285,11 @@ func TestHeaders(t *testing.T) {
 		if out, _, err := Cubin(e.data, Options{Guards: testGuards(t)}); out != nil || err == nil || !strings.Contains(err.Error(), test.reason) {
 			t.Errorf("%d at %d: %v, expected %s", test.value, test.at, err, test.reason)
 		}
+	}
+	e := editSeed(t, "sm_90")
+	le.PutUint32(e.data[e.c.sectionOffset+4:], shtProgbits)
+	if _, _, err := Cubin(e.data, Options{Guards: testGuards(t)}); err == nil || !strings.Contains(err.Error(), "section 0 has a kind") {
+		t.Errorf("section 0: %v", err)
 	}
 	for length, refused := range map[int]bool{0: true, elfHeaderSize - 1: true} {
 		e := editSeed(t, "sm_90")

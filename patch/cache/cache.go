@@ -155,6 +155,10 @@ func mapFile(fd, size int) (Mapping, error) {
 		address, err := unix.MmapPtr(fd, 0, nil, uintptr(size), unix.PROT_READ, unix.MAP_PRIVATE)
 		return Mapping{Address: address, Bytes: size}, err
 	}
+	return readFile(fd, size)
+}
+
+func readFile(fd, size int) (Mapping, error) {
 	m, err := Allocate(size)
 	if err != nil {
 		return Mapping{}, err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
@@ -481,4 +484,35 @@ func fatbinOf(cubins ...[]byte) []byte {
 	}
 	le.PutUint64(out[8:], uint64(len(out)-16))
 	return out
+}
+
+// A file that is not mapped is read whole, or not used.
+func TestReadFile(t *testing.T) {
+	contents := bytes.Repeat([]byte("contents "), 10000)
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, contents, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	read := func(fd, size int) (Mapping, error) {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			t.Fatal(err)
+		}
+		return readFile(fd, size)
+	}
+	m, err := read(int(file.Fd()), len(contents))
+	if err != nil || !bytes.Equal(m.Data(), contents) {
+		t.Fatalf("%d of %d bytes: %v", len(m.Data()), len(contents), err)
+	}
+	m.Unmap()
+	if _, err := read(int(file.Fd()), len(contents)+1); !errors.Is(err, ErrDamaged) {
+		t.Errorf("a file that is too short: %v", err)
+	}
+	if _, err := read(-1, 1); !errors.Is(err, unix.EBADF) {
+		t.Errorf("no file: %v", err)
+	}
 }

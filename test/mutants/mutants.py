@@ -37,6 +37,7 @@ NO_LINES = [r"^\s*#", r"^package\b", r"^import\b", r'^\s*"[\w./-]+"$', r"\b(_S|s
 MEMORY = 6 << 30  # of all processes that a mutant's tests start: a mutant may allocate without end
 POLL = 0.2
 
+NO_TEST = b"no test"  # of a package
 UNTRIED = ("invalid", "same")  # does not compile; compiles to the same code
 
 
@@ -233,7 +234,7 @@ class Trial:
             done = subprocess.run(command, cwd=self.tree, capture_output=True)
             if done.returncode != 0:
                 return None
-            return hashlib.sha256(out.read_bytes()).digest() if out.exists() else b"no test"
+            return hashlib.sha256(out.read_bytes()).digest() if out.exists() else NO_TEST
 
     def of(self, m):
         """Tries a mutant: invalid, same (to the compiler), killed, time, memory or survived; and the command that decided."""
@@ -243,16 +244,16 @@ class Trial:
             self.code[m.file] = self.compiled(m.file)
         try:
             path.write_text("".join(m.apply(original.splitlines(keepends=True))))
-            code = self.compiled(m.file)
-            if code is None:
+            if m.file.endswith(".c") and self.compiled(m.file) is None:
                 return "invalid", ""
-            if code == self.code[m.file] and code != b"no test":
-                return "same", ""
             for command in self.folder.tests:
-                outcome, _, _ = self.run(command, self.limits[command])
+                outcome, _, output = self.run(command, self.limits[command])
+                if "[build failed]" in output:
+                    return "invalid", ""
                 if outcome is not True:
                     return ("killed" if outcome is False else outcome), command
-            return "survived", ""
+            code = self.compiled(m.file)
+            return "same" if code == self.code[m.file] and code != NO_TEST else "survived", ""
         finally:
             path.write_text(original)
 
