@@ -2,6 +2,7 @@ package patch
 
 import (
 	"bytes"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -144,6 +145,7 @@ func TestBounds(t *testing.T) {
 		{"a relocation before the code", "sm_90", func(e *edited) { le.PutUint64(relocationTo(e, "seed")[16:], ^uint64(0)) }, "relocation of type"},
 		{"a relocation that is not known", "sm_90", func(e *edited) { le.PutUint32(relocationTo(e, "seed")[8:], 77) }, "relocation of type 77"},
 		{"half an address", "sm_90", func(e *edited) { le.PutUint32(relocationTo(e, "seed")[8:], rCUDA32) }, ""},
+		{"debugging information that is a note", "sm_90", func(e *edited) { le.PutUint32(e.header(".debug_frame")[4:], 7) }, "in .debug_frame"},
 		{"a relocation to no symbol", "sm_90", func(e *edited) { le.PutUint32(relocationTo(e, "seed")[12:], uint32(len(e.c.symbols))) }, "relocation to no symbol"},
 		{"a part of a relocation", "sm_90", func(e *edited) { le.PutUint64(e.header(".rela.debug_frame")[32:], 47) }, "bad relocations"},
 		{"relocations of nothing", "sm_90", func(e *edited) { le.PutUint32(e.header(".rela.debug_frame")[44:], uint32(e.c.kept)) }, "bad relocations"},
@@ -400,6 +402,48 @@ func TestBranchTarget(t *testing.T) {
 		c := &cubin{sm: test.sm}
 		if got, expected := c.branchTarget(test.at, low, high), test.at+instructionSize+4*test.words; got != expected {
 			t.Errorf("%+v: %d, expected %d", test, got, expected)
+		}
+	}
+}
+
+// TestImageSizeBounds reads the length of images whose headers lie, or that end before they are whole.
+func TestImageSizeBounds(t *testing.T) {
+	size := func(e *edited) (int, error) { return ImageSize(bytes.NewReader(e.data)) }
+	for length, reason := range map[int]string{0: "read header", fatbinHeaderSize: "read ELF header", elfHeaderSize: "read section headers"} {
+		e := editSeed(t, "sm_90")
+		e.data = e.data[:length]
+		if n, err := size(e); n != 0 || err == nil || !strings.Contains(err.Error(), reason) {
+			t.Errorf("%d bytes: %d, %v", length, n, err)
+		}
+	}
+	for _, test := range []struct {
+		at, size int
+		value    uint64
+		expected error
+	}{
+		{0, 1, 0x7e, ErrFormat}, {4, 1, 1, ErrFormat}, {18, 2, 62, ErrFormat}, {58, 2, 63, ErrFormat},
+		{32, 8, DefaultMaxSize + 1, ErrTooLarge}, {40, 8, DefaultMaxSize + 1, ErrTooLarge}, {32, 8, DefaultMaxSize, ErrTooLarge},
+	} {
+		e := editSeed(t, "sm_90")
+		field{test.at, test.size}.put(e.data, test.value)
+		if n, err := size(e); n != 0 || !errors.Is(err, test.expected) {
+			t.Errorf("%d at %d: %d, %v", test.value, test.at, n, err)
+		}
+	}
+	for _, test := range []struct {
+		field    int // of the code's section header
+		value    uint64
+		expected error
+	}{{24, DefaultMaxSize + 1, ErrTooLarge}, {32, DefaultMaxSize + 1, ErrTooLarge}, {24, DefaultMaxSize, ErrTooLarge}, {24, 1 << 20, nil}} {
+		e := editSeed(t, "sm_90")
+		le.PutUint64(e.header(".text.seed")[test.field:], test.value)
+		n, err := size(e)
+		if !errors.Is(err, test.expected) || err == nil && n != 1<<20+int(e.section(".text.seed").size) {
+			t.Errorf("%d at %d: %d, %v", test.value, test.field, n, err)
+		}
+		le.PutUint32(e.header(".text.seed")[4:], shtNobits) // takes no room in the file
+		if n, err := size(e); err != nil || n != len(e.data) {
+			t.Errorf("not in the file: %d of %d, %v", n, len(e.data), err)
 		}
 	}
 }
