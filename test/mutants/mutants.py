@@ -311,7 +311,7 @@ HEAD = "| folder | mutants | killed (by a limit) | equivalent | survivors | of t
 def write_readme(results):
     """Replaces the rows and lists of the folders that were tried; those of others stay."""
     text = README.read_text()
-    for folder, rows in results.items():
+    for folder, rows in results:
         row, details = report(folder, rows)
         mark = re.escape(f"| `{folder.name}` |")
         text = re.sub(rf"(?m)^{mark}.*\n", lambda _: row + "\n", text)  # noqa: B023
@@ -332,11 +332,9 @@ def main():
     given = arguments.parse_args()
     chosen = [every[name] for name in given.folder or every]
     WORK.mkdir(parents=True, exist_ok=True)
-    results = {}
-    for folder in chosen:
-        results[folder] = carry_out(folder, given.seed, given.count, given.timeout)
+    results = [(folder, carry_out(folder, given.seed, given.count, given.timeout)) for folder in chosen]
     print(HEAD)
-    for folder, rows in results.items():
+    for folder, rows in results:
         row, details = report(folder, rows)
         print("\n".join([row, *details]))
     if given.readme:
