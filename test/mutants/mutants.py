@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import fnmatch
 import hashlib
+import html
 import io
 import json
 import os
@@ -301,8 +302,8 @@ def report(folder, rows):
 
 
 def code(text):
-    ticks = "``" if "`" in text else "`"
-    return f"{ticks}{text}{ticks}".replace("\\n", " ")
+    """A line of code as HTML: text between backticks is taken for a command (docs/docs_test.go)."""
+    return "<code>" + re.sub(r"[*_`\[\]]", lambda m: f"&#{ord(m[0])};", html.escape(text, quote=False)) + "</code>"
 
 
 HEAD = "| folder | mutants | killed (by a limit) | equivalent | survivors | of the non-equivalent killed |\n|---|---|---|---|---|---|"
