@@ -3,6 +3,7 @@ package patch
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -444,6 +445,30 @@ func TestImageSizeBounds(t *testing.T) {
 		le.PutUint32(e.header(".text.seed")[4:], shtNobits) // takes no room in the file
 		if n, err := size(e); err != nil || n != len(e.data) {
 			t.Errorf("not in the file: %d of %d, %v", n, len(e.data), err)
+		}
+	}
+}
+
+// TestGuardBounds reads guards with one number at a time at its last value, and beyond.
+func TestGuardBounds(t *testing.T) {
+	guard := func(length, instruction, shift int) string {
+		code := strings.Repeat(`,"`+strings.Repeat("0", 2*instructionSize)+`"`, length)[1:]
+		return fmt.Sprintf(`[{"sm":90,"parameters":[528],"fields":[{"instruction":%d,"shift":%d}],"code":[%s]}]`, instruction, shift, code)
+	}
+	for _, test := range []struct {
+		length, instruction, shift int
+		valid                      bool
+	}{
+		{8, 0, 0, true}, {8, 7, MaxFieldShift, true}, {128, 127, 0, true},
+		{8, 8, 0, false}, {8, -1, 0, false}, {8, 0, -1, false}, {8, 0, MaxFieldShift + 1, false}, {9, 0, 0, false}, {136, 0, 0, false},
+	} {
+		if guards, err := ParseGuards([]byte(guard(test.length, test.instruction, test.shift))); (err == nil) != test.valid || (guards != nil) != test.valid {
+			t.Errorf("%+v: %v", test, err)
+		}
+	}
+	for _, text := range []string{"", "{}", strings.Replace(guard(8, 0, 0), "528", "", 1), strings.Replace(guard(8, 0, 0), `"0000`, `"000`, 1)} {
+		if guards, err := ParseGuards([]byte(text)); err == nil || guards != nil {
+			t.Errorf("%s: no error", text)
 		}
 	}
 }
