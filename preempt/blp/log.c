@@ -434,7 +434,7 @@ static uint64_t bytes_at(struct gp_domain *d, uint32_t bytes)
 
 uint64_t blp_threads(const struct blp_entry *e)
 {
-	uint64_t threads = (uint64_t)e->block[0] * e->block[1] * e->block[2];
+	uint32_t threads = gp_threads_of(e->block);
 	return blp_blocks(e) * (threads < BLP_LEAST_THREADS ? BLP_LEAST_THREADS : threads);
 }
 

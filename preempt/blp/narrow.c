@@ -407,7 +407,6 @@ static bool may_follow(struct gp_domain *d, struct pump *p, const struct blp_str
 static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 {
 	CUfunction function = e->function, of_kernel;
-	uint64_t threads = (uint64_t)e->block[0] * e->block[1] * e->block[2];
 	int fit = 0;
 
 	for (uint32_t i = 0; i < e->attribute_count; i++)
@@ -421,7 +420,8 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 		return blp_blocks(e) <= d->narrow.on->sms;
 	if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
 		function = of_kernel;
-	return !gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, function, (int)threads, e->shared_bytes) &&
+	return !gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&fit, function, (int)gp_threads_of(e->block),
+								      e->shared_bytes) &&
 	       blp_blocks(e) <= (uint64_t)fit * d->narrow.on->sms;
 }
 

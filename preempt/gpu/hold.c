@@ -474,9 +474,9 @@ enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 	struct fit *cache = *GP_MINE(fits);
 	const struct gp_gpu *g = c->gpu;
 	uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
-	uint32_t threads = l->block[0] * l->block[1] * l->block[2];
+	uint32_t threads = gp_threads_of(l->block);
 
-	if (!threads || !blocks || g->sms <= 1)
+	if (!threads || !blocks || g->sms <= 1 || l->shared_bytes > (uint32_t)g->shared_per_sm)
 		return GP_FITS;
 	struct fit *f = &cache[((uintptr_t)l->function >> 4 ^ l->shared_bytes >> 7 ^ threads) & 63];
 	if (f->function != l->function || f->threads != threads || f->shared != l->shared_bytes) {

@@ -28,6 +28,35 @@ void gp_switch_seen(struct gp_gpu *g, uint64_t not_after_ns, uint64_t after_ns)
 }
 bool gp_switch_sampled(struct gp_gpu *g) { return g == NULL; }
 
+static CUresult attribute(int *value, int of, CUfunction f)
+{
+	(void)f;
+	*value = of == CU_FUNC_ATTRIBUTE_NUM_REGS ? 32 : 0;
+	return CUDA_SUCCESS;
+}
+
+// Launches that no driver takes fit, whatever their sizes; one that needs every SM is blocked.
+static void fits(struct gp_context *c)
+{
+	static const uint32_t odd[] = {0, 1, 1025, 65536, 1u << 31, UINT32_MAX - 31, UINT32_MAX};
+	enum { ODD = sizeof odd / sizeof *odd };
+	struct gp_launch l = {
+		.function = (CUfunction)16, .grid = {132 * 2, 1, 1}, .block = {1024, 1, 1}, .cooperative = true};
+
+	gp_driver.cuFuncGetAttribute = attribute;
+	CHECK(gp_hold_fit(c, &l) == GP_BLOCKED);
+	for (int i = 0; i < ODD * ODD * ODD; i++) {
+		l.block[0] = odd[i % ODD];
+		l.block[1] = odd[i / ODD % ODD];
+		l.block[2] = odd[i / ODD / ODD];
+		l.shared_bytes = i % 2 ? UINT32_MAX : 0;
+		if (gp_threads_of(l.block) <= 1 || l.shared_bytes)
+			CHECK(gp_hold_fit(c, &l) == GP_FITS);
+		else
+			gp_hold_fit(c, &l);
+	}
+}
+
 int main(void)
 {
 	static uint32_t words[BEAT_WORDS];
@@ -44,6 +73,14 @@ int main(void)
 	c->open = 1;
 	h->word = words;
 	h->state = GP_HOLD_IDLE;
+
+	g->sms = 132;
+	g->threads_per_sm = 2048;
+	g->registers_per_sm = 65536;
+	g->shared_per_sm = 233472;
+	g->shared_reserved = 1024;
+	g->blocks_per_sm = 32;
+	fits(c);
 
 	gp_hold_arm(c);
 	CHECK(h->state == GP_HOLD_ARMED && links == CHAIN);

@@ -267,6 +267,14 @@ void gp_log_line(const char *text);
 // The next line to be written, NULL if there is none. written: how many the caller, one thread alone, has written before.
 const char *gp_log_next(uint32_t written);
 
+// The threads of a block. 0: it has none, or more than an SM of any GPU holds; the driver is to refuse the launch.
+static inline uint32_t gp_threads_of(const uint32_t *block)
+{
+	enum { MOST = 1 << 16 };
+	uint64_t row = (uint64_t)block[0] * block[1];
+	return row > MOST || row * block[2] > MOST ? 0 : (uint32_t)(row * block[2]);
+}
+
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
 CUcontext gp_whole_context(CUcontext); // gp_context.whole, where the context is known
