@@ -284,6 +284,8 @@ CUresult cuInit(unsigned int flags)
 
 static bool is_cooperative(const struct gp_launch_config *config)
 {
+	if (config->attribute_count > GP_LAUNCH_ATTRIBUTES)
+		return false;
 	for (unsigned int i = 0; config->attributes && i < config->attribute_count; i++)
 		if (config->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			return config->attributes[i].value.cooperative != 0;

@@ -432,6 +432,7 @@ struct blp_shape {
 	bool whole;       // the launch is stopped as a whole, before it begins or not at all
 	uint32_t cluster; // as blp_cluster_of
 	uint32_t on_sm;   // blocks that an SM has room for, at most
+	bool sound;       // the driver takes a launch of these sizes
 };
 // May ask the driver, the first time.
 struct blp_shape blp_shape_of(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,

@@ -17,7 +17,8 @@ struct fit { // what the driver says of a kernel
 	CUfunction function;
 	uint32_t threads, shared, generation;
 	uint32_t blocks;  // on an SM; 0: unknown
-	uint32_t cluster; // as blp_cluster_of
+	uint32_t side[3]; // of its clusters
+	bool allowed;     // it takes blocks of so many threads with so much shared memory
 };
 
 // No GPU has more than 32; drivers before CUDA 11 do not say.
@@ -39,21 +40,38 @@ static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t 
 	return fit;
 }
 
-uint32_t blp_cluster_of(CUfunction f)
+// The clusters that a kernel has anyway, in blocks; 1: none.
+static void sides_of(CUfunction f, uint32_t *side)
 {
-	static const int side[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-				   CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
+	static const int attribute[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
+					CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
 	CUfunction function;
-	uint32_t blocks = 1;
 	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
 		function = f;
 	for (int i = 0; i < 3; i++) {
-		int length = 0;
-		if (gp_driver.cuFuncGetAttribute(&length, side[i], function))
-			return 1; // a driver before CUDA 11.8, which knows no clusters
-		blocks *= length > 0 ? (uint32_t)length : 1;
+		int length = 0; // a driver before CUDA 11.8 knows no clusters
+		side[i] = !gp_driver.cuFuncGetAttribute(&length, attribute[i], function) && length > 0 ? (uint32_t)length :
+													 1;
 	}
-	return blocks;
+}
+
+static uint32_t product(const uint32_t *side) { return side[0] * side[1] * side[2]; }
+
+uint32_t blp_cluster_of(CUfunction f)
+{
+	uint32_t side[3];
+	sides_of(f, side);
+	return product(side);
+}
+
+// A program may allow a kernel more shared memory later, and never less (exports/intercept_code.c). So no is not remembered.
+static bool allows(CUfunction function, uint32_t threads, uint32_t shared)
+{
+	int most_threads = 0, most_shared = 0;
+	return !gp_driver.cuFuncGetAttribute(&most_threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) &&
+	       !gp_driver.cuFuncGetAttribute(&most_shared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function) &&
+	       most_threads > 0 && most_shared >= 0 && threads <= (uint32_t)most_threads &&
+	       shared <= (uint32_t)most_shared;
 }
 
 GP_OF_THREAD struct fit fits[64];
@@ -64,7 +82,8 @@ static const struct fit *ask(const struct gp_gpu *g, CUfunction f, uint32_t thre
 	struct fit *cache = *GP_MINE(fits);
 	uint32_t generation = gp_code_generation;
 	struct fit *c = &cache[((uintptr_t)f >> 4 ^ shared >> 7 ^ threads) & 63];
-	if (c->function != f || c->gpu != g || c->threads != threads || c->shared != shared || c->generation != generation) {
+	if (c->function != f || c->gpu != g || c->threads != threads || c->shared != shared ||
+	    c->generation != generation || !c->allowed) {
 		CUfunction function = f, of_kernel;
 		int registers = 0, of_code = 0;
 		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, f))
@@ -77,9 +96,21 @@ static const struct fit *ask(const struct gp_gpu *g, CUfunction f, uint32_t thre
 				  shared,
 				  generation,
 				  known ? blocks_on_sm(g, threads, (uint32_t)registers, (uint32_t)of_code + shared) : 0,
-				  blp_cluster_of(f)};
+				  {1, 1, 1},
+				  allows(function, threads, shared)};
+		sides_of(f, c->side);
 	}
 	return c;
+}
+
+// The limits of every GPU since sm_30, for each dimension, and whole clusters.
+static bool within(const uint32_t *grid, const uint32_t *block, const uint32_t *side)
+{
+	static const uint32_t most_blocks[] = {INT32_MAX, UINT16_MAX, UINT16_MAX}, most_threads[] = {1024, 1024, 64};
+	bool is = true;
+	for (int i = 0; i < 3; i++)
+		is &= grid[i] && grid[i] <= most_blocks[i] && block[i] <= most_threads[i] && grid[i] % side[i] == 0;
+	return is;
 }
 
 struct blp_shape blp_shape_of(const struct gp_domain *d, CUfunction f, const struct gp_code *code, const uint32_t *grid,
@@ -87,14 +118,15 @@ struct blp_shape blp_shape_of(const struct gp_domain *d, CUfunction f, const str
 {
 	const struct gp_gpu *g = d->gpu;
 	uint64_t blocks = (uint64_t)grid[0] * grid[1] * grid[2];
-	uint32_t threads = block[0] * block[1] * block[2];
+	uint32_t threads = gp_threads_of(block);
 
 	if (!threads) // the driver is to refuse the launch
-		return (struct blp_shape){code->whole, 1, most_on_sm(g)};
+		return (struct blp_shape){code->whole, 1, most_on_sm(g), false};
 	const struct fit *c = ask(g, f, threads, shared);
 	uint32_t on_sm = c->blocks ? c->blocks : most_on_sm(g);
 	bool at_once = blocks <= (uint64_t)g->sms * on_sm;
-	return (struct blp_shape){code->whole || (at_once && !(code->independent && blp_may_narrow(d))), c->cluster, on_sm};
+	return (struct blp_shape){code->whole || (at_once && !(code->independent && blp_may_narrow(d))),
+				  product(c->side), on_sm, c->allowed && within(grid, block, c->side)};
 }
 
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)

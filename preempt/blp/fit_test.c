@@ -13,12 +13,20 @@ _Atomic uint32_t gp_code_generation;
 static bool narrows;
 bool blp_may_narrow(const struct gp_domain *d) { return narrows; }
 
+static int most_shared = 49152, width;
+
 // A kernel of so many registers a thread is the function of that number. 255: the driver says nothing.
 static CUresult attribute(int *value, int of, CUfunction f)
 {
 	if ((uintptr_t)f == 255)
 		return 1;
-	*value = of == CU_FUNC_ATTRIBUTE_NUM_REGS ? (int)(uintptr_t)f : 0;
+	switch (of) {
+	case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = (int)(uintptr_t)f; break;
+	case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = 1024; break;
+	case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = most_shared; break;
+	case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH: *value = width; break;
+	default: *value = 0;
+	}
 	return 0;
 }
 
@@ -62,6 +70,49 @@ static void shapes(void)
 	CHECK(!shape(&d, 132, 512, 128, 0, true).whole);
 	CHECK(shape(&d, 132, 512, 128, 0, false).whole);
 	CHECK(shape(&d, 132, 0, 32, 0, false).on_sm == 32); // no launch
+}
+
+// What the driver takes for certain, and what it may refuse. No size ends the program.
+static void sizes(void)
+{
+	static struct gp_domain d = {.gpu = &h200};
+	static const struct gp_code code;
+	static const struct {
+		uint32_t grid[3], block[3], shared;
+		bool sound;
+	} launch[] = {
+		{{1, 1, 1}, {1, 1, 1}, 0, true},
+		{{INT32_MAX, 65535, 65535}, {1024, 1, 1}, 49152, true},
+		{{1, 1, 1}, {1, 16, 64}, 0, true},
+		{{0, 1, 1}, {1, 1, 1}, 0, false},
+		{{1, 0, 1}, {1, 1, 1}, 0, false},
+		{{1u << 31, 1, 1}, {1, 1, 1}, 0, false},
+		{{1, 65536, 1}, {1, 1, 1}, 0, false},
+		{{1, 1, 65536}, {1, 1, 1}, 0, false},
+		{{1, 1, 1}, {0, 1, 1}, 0, false},
+		{{1, 1, 1}, {1025, 1, 1}, 0, false},
+		{{1, 1, 1}, {1, 1, 65}, 0, false},
+		{{1, 1, 1}, {32, 33, 1}, 0, false},
+		{{1, 1, 1}, {1, 1, 1}, 49153, false},
+		{{1, 1, 1}, {1, 1, 1}, UINT32_MAX, false},
+		{{1, 1, 1}, {UINT32_MAX, 1, 1}, 0, false}, // in warps that is 0, in 32 bits
+		{{1, 1, 1}, {UINT32_MAX - 31, 1, 1}, 0, false},
+		{{1, 1, 1}, {1u << 27, 1u << 5, 1}, 0, false},
+		{{1, 1, 1}, {65536, 65536, 1}, 0, false},
+		{{1, 1, 1}, {UINT32_MAX, UINT32_MAX, UINT32_MAX}, UINT32_MAX, false},
+		{{UINT32_MAX, UINT32_MAX, UINT32_MAX}, {1, 1, 1}, 0, false},
+	};
+	for (size_t i = 0; i < sizeof launch / sizeof *launch; i++)
+		CHECK(blp_shape_of(&d, (CUfunction)16, &code, launch[i].grid, launch[i].block, launch[i].shared).sound ==
+		      launch[i].sound);
+	// The program allows more shared memory: that no is not remembered.
+	most_shared = 60000;
+	CHECK(blp_shape_of(&d, (CUfunction)16, &code, launch[0].grid, launch[0].block, 49153).sound);
+	width = 2;
+	CHECK(!blp_shape_of(&d, (CUfunction)17, &code, (uint32_t[]){3, 1, 1}, launch[0].block, 0).sound);
+	CHECK(blp_shape_of(&d, (CUfunction)17, &code, (uint32_t[]){4, 1, 1}, launch[0].block, 0).sound);
+	width = 0;
+	CHECK(!blp_shape_of(&d, (CUfunction)255, &code, launch[0].grid, launch[0].block, 0).sound); // the driver says nothing
 }
 
 static void windows(void)
@@ -132,6 +183,7 @@ static void rules(void)
 int main(void)
 {
 	shapes();
+	sizes();
 	windows();
 	rules();
 	printf("ok\n");

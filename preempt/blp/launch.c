@@ -9,7 +9,6 @@
 enum {
 	MOST_CLUSTER_BLOCKS = 1 << 22, // of a grid, in each dimension: see ../kernels/guard/guard.cu
 	ALIGNMENT = 16,
-	LEVELLED_ATTRIBUTES = 32,
 };
 
 static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
@@ -109,26 +108,48 @@ CUresult blp_drive_on(struct blp_entry *e, CUstream stream, const int *priority,
 struct buffer {
 	const char *bytes;
 	size_t size;
+	bool odd; // it is described in a way that is not known here
 };
 
 static struct buffer given_buffer(void **extra)
 {
-	struct buffer b = {NULL, 0};
-	for (; extra && extra[0]; extra += 2) {
+	struct buffer b = {NULL, 0, false};
+	for (; extra && extra[0] && !b.odd; extra += 2) {
 		if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_POINTER)
 			b.bytes = extra[1];
-		else if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_SIZE)
+		else if (extra[0] == (void *)CU_LAUNCH_PARAM_BUFFER_SIZE && extra[1])
 			b.size = *(const size_t *)extra[1];
 		else
-			break;
+			b.odd = true;
 	}
 	return b;
 }
 
-// False: the caller gave no arguments though the kernel has some; the driver is to refuse the launch.
+static size_t end_of_parameters(const struct gp_code *code)
+{
+	uint16_t n = code->parameters;
+	return n ? code->parameter[n - 1].offset + code->parameter[n - 1].size : 0;
+}
+
+// False: the kernel has parameters, and the caller gave none for some. The driver gets what the caller gave, and is to refuse it.
 static bool has_arguments(const struct gp_code *code, void **parameters, void **extra)
 {
-	return parameters || !code->parameters || given_buffer(extra).bytes;
+	if (!parameters) {
+		struct buffer b = given_buffer(extra);
+		return !b.odd && (b.bytes ? b.size >= end_of_parameters(code) : !code->parameters);
+	}
+	for (uint16_t i = 0; i < code->parameters; i++)
+		if (!parameters[i])
+			return false;
+	return true;
+}
+
+static bool are_too_many(const struct gp_code *code, void **extra) { return given_buffer(extra).size > code->hidden; }
+
+// Whether the driver takes arguments in this form: it wants either of the two, and no more than the kernel has.
+static bool are_usual(const struct gp_code *code, void **parameters, void **extra)
+{
+	return parameters ? !extra : !extra || !are_too_many(code, extra);
 }
 
 void blp_pack(const struct gp_code *code, void **parameters, void **extra, char *to)
@@ -149,7 +170,7 @@ void blp_pack(const struct gp_code *code, void **parameters, void **extra, char 
 static bool is_levelled(const struct gp_operation *o, const struct gp_launch *l)
 {
 	bool named = false;
-	for (uint32_t i = 0; i < l->attribute_count && l->attribute_count <= LEVELLED_ATTRIBUTES; i++)
+	for (uint32_t i = 0; i < l->attribute_count && l->attribute_count <= GP_LAUNCH_ATTRIBUTES; i++)
 		named |= l->attributes[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY;
 	if (!named || !gp_settings.mps)
 		return false;
@@ -166,7 +187,7 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	bool by_pointers = l->parameters || !l->extra;
 	const struct gp_launch_attribute *attributes = l->attributes;
 	uint32_t attribute_count = l->attribute_count;
-	struct gp_launch_attribute kept[LEVELLED_ATTRIBUTES];
+	struct gp_launch_attribute kept[GP_LAUNCH_ATTRIBUTES];
 	if (is_levelled(o, l)) {
 		attributes = kept;
 		attribute_count = 0;
@@ -175,8 +196,8 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 				kept[attribute_count++] = l->attributes[i];
 	}
 	void *parameters[by_pointers ? code->parameters + 1 : 1];
-	char bytes[by_pointers ? 1 : code->bytes];
-	size_t size = code->bytes;
+	char bytes[by_pointers ? 1 : code->bytes + 1];
+	size_t size = code->bytes + (!by_pointers && are_too_many(code, l->extra)); // for the driver to refuse
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &size, NULL};
 
 	if (by_pointers) {
@@ -190,7 +211,7 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 								o->stream, parameters);
 	else
 		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, attributes,
-					attribute_count, by_pointers ? parameters : NULL, by_pointers ? NULL : extra);
+					attribute_count, by_pointers ? parameters : NULL, by_pointers ? l->extra : extra);
 	return true;
 }
 
@@ -207,7 +228,7 @@ bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
 static bool can_be_stopped(const struct gp_launch *l)
 {
 	bool clusters = false;
-	if (l->cooperative && !gp_driver.cuLaunchKernelEx)
+	if ((l->cooperative && !gp_driver.cuLaunchKernelEx) || l->attribute_count > GP_LAUNCH_ATTRIBUTES)
 		return false;
 	for (uint32_t i = 0; i < l->attribute_count; i++)
 		switch (l->attributes[i].id) {
@@ -220,10 +241,55 @@ static bool can_be_stopped(const struct gp_launch *l)
 	return blp_can_number(l->function, l->grid, clusters);
 }
 
-bool blp_logs_launch(const struct gp_launch *l)
+static bool can_be_logged(const struct gp_launch *l, const struct gp_code *code)
 {
-	const struct gp_code *code = gp_code_of(l->function);
-	return code && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra);
+	return code && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra) &&
+	       are_usual(code, l->parameters, l->extra);
+}
+
+bool blp_logs_launch(const struct gp_launch *l) { return can_be_logged(l, gp_code_of(l->function)); }
+
+static bool are_blocks_resident(const struct gp_domain *d, const struct gp_launch *l)
+{
+	CUfunction function = l->function, of_kernel;
+	int on_sm = 0;
+	if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
+		function = of_kernel;
+	return gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor &&
+	       !gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&on_sm, function, (int)gp_threads_of(l->block),
+								      l->shared_bytes) &&
+	       on_sm > 0 && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] <= (uint64_t)on_sm * (uint32_t)d->gpu->sms;
+}
+
+// Whether the driver takes a launch for certain. During a stop the program is told so before the driver has it.
+static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, const struct blp_shape *shape)
+{
+	enum { LARGEST = 8 }; // of the clusters that every kernel may have
+	bool cooperative = l->cooperative;
+	if (!shape->sound)
+		return false;
+	for (uint32_t i = 0; i < l->attribute_count; i++) {
+		const struct gp_launch_attribute *a = &l->attributes[i];
+		uint64_t blocks = 1;
+		switch (a->id) {
+		case CU_LAUNCH_ATTRIBUTE_IGNORE:
+		case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION:
+		case CU_LAUNCH_ATTRIBUTE_PRIORITY: break;
+		case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: cooperative |= a->value.cooperative != 0; break;
+		case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+			for (int side = 0; side < 3; side++) {
+				uint32_t length = a->value.cluster[side];
+				if (!length || length > LARGEST || l->grid[side] % length)
+					return false;
+				blocks *= length;
+			}
+			if (blocks > LARGEST || shape->cluster != 1)
+				return false;
+			break;
+		default: return false; // also what drivers to come know
+		}
+	}
+	return !cooperative || are_blocks_resident(d, l);
 }
 
 static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code,
@@ -300,6 +366,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			continue; // the lock was given up: another operation may be on its way by now
 		}
 		now = !blp_is_stopped(d); // during a stop it is only logged, and the program goes on
+		if (!now && !is_certain(d, l, &shape))
+			break;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
 			break;
@@ -376,7 +444,7 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 	if (blp_late && (o->result = __atomic_exchange_n((CUresult *)&blp_late, 0, __ATOMIC_ACQ_REL)))
 		return true;
 	struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
-	if (code && d && can_be_stopped(l) && has_arguments(code, l->parameters, l->extra)) {
+	if (d && can_be_logged(l, code)) {
 		bool log = must_be_logged(d), separated = blp_separated(), others = false;
 		if (__builtin_expect(separated, 0)) {
 			blp_begin_crossing(o, d);
@@ -410,18 +478,18 @@ bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
 		if (!parameters)
 			return false;
 		with_hidden(parameters, a->parameters, code->parameters, &none);
-		*a = (struct gp_arguments){parameters, NULL, parameters};
+		*a = (struct gp_arguments){parameters, a->extra, parameters};
 		return true;
 	}
 	struct {
 		void *extra[5];
 		size_t size;
 		char bytes[];
-	} *memory = malloc(sizeof *memory + code->bytes);
+	} *memory = malloc(sizeof *memory + code->bytes + 1);
 	if (!memory)
 		return false;
 	blp_pack(code, NULL, a->extra, memory->bytes);
-	memory->size = code->bytes;
+	memory->size = code->bytes + are_too_many(code, a->extra); // for the driver to refuse
 	memory->extra[0] = (void *)CU_LAUNCH_PARAM_BUFFER_POINTER;
 	memory->extra[1] = memory->bytes;
 	memory->extra[2] = (void *)CU_LAUNCH_PARAM_BUFFER_SIZE;

@@ -41,6 +41,8 @@ struct gp_launch_config {
 };
 _Static_assert(sizeof(struct gp_launch_config) == 56, "CUlaunchConfig");
 
+enum { GP_LAUNCH_ATTRIBUTES = 32 }; // more than there are ids: more attributes are for the driver to refuse, unread
+
 // CUDA_LAUNCH_PARAMS
 struct gp_launch_params {
 	CUfunction function;
@@ -198,6 +200,7 @@ enum {
 	CU_DEVICE_ATTRIBUTE_MPS_ENABLED = 133,
 	CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID = 134,
 
+	CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK = 0,
 	CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES = 1,
 	CU_FUNC_ATTRIBUTE_NUM_REGS = 4,
 	CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8,
@@ -250,6 +253,7 @@ enum {
 	CU_EVENT_BLOCKING_SYNC = 1,
 	CU_EVENT_DISABLE_TIMING = 2,
 
+	CU_LAUNCH_ATTRIBUTE_IGNORE = 0,
 	CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2,
 	CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4,
 	CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION = 6,
