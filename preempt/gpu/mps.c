@@ -111,10 +111,12 @@ void gp_stream_created(CUstream stream, int priority)
 
 void gp_stream_priority(CUstream stream, int *priority)
 {
-	CUcontext context = NULL;
+	CUcontext context = NULL, owner;
 
 	if (gp_driver.cuCtxGetCurrent(&context))
 		return;
+	if (gp_driver.cuStreamGetCtx && !gp_driver.cuStreamGetCtx(stream, &owner))
+		context = owner; // a program may ask in any context
 	pthread_mutex_lock(&lock);
 	struct asked *a = find(context, stream);
 	if (a)
