@@ -199,8 +199,8 @@ CUresult gp_cuMemAddressFree(CUdeviceptr address, size_t bytes)
 	return result;
 }
 
-// False: memory of cuMemAlloc is among it, which cannot be bound.
-static bool pin_all(CUdeviceptr address, size_t bytes)
+// The address that the driver gets: 0, for it to refuse, if memory of cuMemAlloc is among it, which cannot be bound.
+static CUdeviceptr pin_all(CUdeviceptr address, size_t bytes)
 {
 	bool may = true;
 	pthread_mutex_lock(&gp_memory_lock);
@@ -211,16 +211,14 @@ static bool pin_all(CUdeviceptr address, size_t bytes)
 	     r = gp_range_from(r->address + r->bytes))
 		gp_range_pin(r, GP_PIN_MULTICAST);
 	pthread_mutex_unlock(&gp_memory_lock);
-	return may;
+	return may ? address : 0;
 }
 
 CUresult gp_cuMulticastBindAddr(unsigned long long multicast, size_t offset, CUdeviceptr address, size_t bytes,
 				unsigned long long flags)
 {
 	gp_memory_enter();
-	CUresult result = pin_all(address, bytes) ?
-				  gp_driver.cuMulticastBindAddr(multicast, offset, address, bytes, flags) :
-				  CUDA_ERROR_INVALID_VALUE;
+	CUresult result = gp_driver.cuMulticastBindAddr(multicast, offset, pin_all(address, bytes), bytes, flags);
 	gp_memory_leave();
 	return result;
 }
@@ -229,9 +227,8 @@ CUresult gp_cuMulticastBindAddr_v2(unsigned long long multicast, CUdevice device
 				   size_t bytes, unsigned long long flags)
 {
 	gp_memory_enter();
-	CUresult result = pin_all(address, bytes) ?
-				  gp_driver.cuMulticastBindAddr_v2(multicast, device, offset, address, bytes, flags) :
-				  CUDA_ERROR_INVALID_VALUE;
+	CUresult result =
+		gp_driver.cuMulticastBindAddr_v2(multicast, device, offset, pin_all(address, bytes), bytes, flags);
 	gp_memory_leave();
 	return result;
 }
