@@ -3,6 +3,7 @@
 #include "preempt/code/rewrite.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 struct module {
 	struct module *next; // in a bucket
@@ -83,7 +84,7 @@ const void *gp_module_loading(struct gp_load *load)
 	if (!gp_blp_wanted() || (!load->image && !load->path))
 		return NULL;
 	r.sm = (uint32_t)gp_current_capability();
-	if (!r.sm) // no context: the driver says so
+	if (!r.sm || (load->path && access(load->path, R_OK))) // no context, or no text or file: the driver says so
 		return NULL;
 	const char *reason = gp_jit_copy(&jit, load->options, load->option, load->value);
 	if (reason) {
