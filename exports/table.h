@@ -400,7 +400,7 @@ WAIT(cuEventElapsedTime_v2, (float *pMilliseconds, CUevent hStart, CUevent hEnd)
 EVENT_DESTROY(cuEventDestroy_v2, (CUevent hEvent), (hEvent), hEvent)
 EVENT_DESTROY(cuEventDestroy, (CUevent hEvent), (hEvent), hEvent)
 EVENT_SHARED(cuIpcGetEventHandle, (CUipcEventHandle * pHandle, CUevent event), (pHandle, event), event)
-EVENT_SHARED(cuIpcOpenEventHandle, (CUevent * phEvent, CUipcEventHandle handle), (phEvent, handle), *phEvent)
+EVENT_SHARED(cuIpcOpenEventHandle, (CUevent * phEvent, CUipcEventHandle handle), (phEvent, handle), phEvent ? *phEvent : NULL)
 
 // The CPU waits, or may wait, for the whole context.
 WAIT(cuCtxSynchronize, (void), (), GP_WAIT_ALL, GP_CURRENT)
