@@ -143,7 +143,7 @@ static CUdeviceptr side_address(const struct side_2d *s)
 	return base ? base + s->y * s->pitch + s->x : 0;
 }
 
-DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s))
+static CUresult copy_rows(const void *p, CUstream s, bool wait)
 {
 	const struct {
 		struct side_2d from, to;
@@ -155,9 +155,19 @@ DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s))
 	CUresult r = CUDA_SUCCESS;
 	for (size_t i = 0; i < c->rows && r == CUDA_SUCCESS; i++)
 		r = copy_row(side_address(&c->to) + i * c->to.pitch, side_address(&c->from) + i * c->from.pitch,
-			     c->width, c->rows, s, ANY, false);
+			     c->width, c->rows, s, ANY, wait);
 	return r;
 }
+
+DUAL(cuMemcpy2DAsync_v2, _ptsz, (const void *p, CUstream s), (p, s)) { return copy_rows(p, s, false); }
+
+CALL(cuMemcpy2D_v2, (const void *p), (p)) { return copy_rows(p, STREAM_LEGACY, true); }
+
+CALL(cuMemcpy2D_v2_ptds, (const void *p), (p)) { return copy_rows(p, STREAM_PER_THREAD, true); }
+
+CALL(cuMemcpy2DUnaligned_v2, (const void *p), (p)) { return copy_rows(p, STREAM_LEGACY, true); }
+
+CALL(cuMemcpy2DUnaligned_v2_ptds, (const void *p), (p)) { return copy_rows(p, STREAM_PER_THREAD, true); }
 
 // ---- memsets
 
@@ -185,6 +195,13 @@ CALL(cuMemsetD32_v2, (CUdeviceptr d, unsigned v, size_t n), (d, v, n)) { return 
 CALL(cuMemsetD32_v2_ptds, (CUdeviceptr d, unsigned v, size_t n), (d, v, n))
 {
 	return set(d, v, 4, n, STREAM_PER_THREAD);
+}
+
+CALL(cuMemsetD16_v2, (CUdeviceptr d, unsigned short v, size_t n), (d, v, n)) { return set(d, v, 2, n, STREAM_LEGACY); }
+
+CALL(cuMemsetD16_v2_ptds, (CUdeviceptr d, unsigned short v, size_t n), (d, v, n))
+{
+	return set(d, v, 2, n, STREAM_PER_THREAD);
 }
 
 DUAL(cuMemsetD8Async, _ptsz, (CUdeviceptr d, unsigned char v, size_t n, CUstream s), (d, v, n, s))
@@ -228,3 +245,17 @@ DUAL(cuMemsetD2D32Async, _ptsz, (CUdeviceptr d, size_t pitch, unsigned v, size_t
 {
 	return set_rows(d, pitch, v, 4, n, rows, s);
 }
+
+#define SET_ROWS(name, type, width) \
+	CALL(name, (CUdeviceptr d, size_t pitch, type v, size_t n, size_t rows), (d, pitch, v, n, rows)) \
+	{ \
+		return set_rows(d, pitch, v, width, n, rows, STREAM_LEGACY); \
+	} \
+	CALL(name##_ptds, (CUdeviceptr d, size_t pitch, type v, size_t n, size_t rows), (d, pitch, v, n, rows)) \
+	{ \
+		return set_rows(d, pitch, v, width, n, rows, STREAM_PER_THREAD); \
+	}
+
+SET_ROWS(cuMemsetD2D8_v2, unsigned char, 1)
+SET_ROWS(cuMemsetD2D16_v2, unsigned short, 2)
+SET_ROWS(cuMemsetD2D32_v2, unsigned, 4)

@@ -14,9 +14,10 @@ CALL(cuEGLStreamConsumerAcquireFrame, (void **connection, void **resource, CUstr
 {
 	enum { INFINITE = 0xFFFFFFFFu };
 	struct CUstream_st *stream;
+	CUstream on = s && *s ? *s : STREAM_LEGACY;
 	if (!connection || !resource || timeout_us != INFINITE)
 		return CUDA_ERROR_INVALID_VALUE;
-	CUresult r = enter_submission(s && *s ? *s : STREAM_LEGACY, &stream);
+	CUresult r = enter_submission(on, &stream);
 	if (r != CUDA_SUCCESS)
 		return r;
 	leave(CUDA_SUCCESS);

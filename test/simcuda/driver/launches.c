@@ -8,7 +8,9 @@ static CUresult launch_arguments(struct work *w, const struct definition *d, voi
 {
 	const char *buffer = NULL;
 	size_t bytes = 0;
-	if (!parameters && extra) {
+	if (parameters && extra)
+		return CUDA_ERROR_INVALID_VALUE;
+	if (extra) {
 		for (; *extra; extra += 2) {     // CU_LAUNCH_PARAM_END
 			if (*extra == (void *)1) // CU_LAUNCH_PARAM_BUFFER_POINTER
 				buffer = extra[1];
