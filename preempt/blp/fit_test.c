@@ -72,7 +72,7 @@ static void shapes(void)
 	CHECK(shape(&d, 132, 0, 32, 0, false).on_sm == 32); // no launch
 }
 
-// What the driver takes for certain, and what it may refuse. No size ends the program.
+// The driver takes some sizes for certain and may refuse others. No size ends the program.
 static void sizes(void)
 {
 	static struct gp_domain d = {.gpu = &h200};

@@ -261,7 +261,7 @@ static bool are_blocks_resident(const struct gp_domain *d, const struct gp_launc
 	       on_sm > 0 && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] <= (uint64_t)on_sm * (uint32_t)d->gpu->sms;
 }
 
-// Whether the driver takes a launch for certain. During a stop the program is told so before the driver has it.
+// Whether the driver takes a launch for certain. During a stop the call succeeds before the driver has the launch.
 static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, const struct blp_shape *shape)
 {
 	enum { LARGEST = 8 }; // of the clusters that every kernel may have

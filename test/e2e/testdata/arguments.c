@@ -594,6 +594,17 @@ static bool ends_something(const struct choice *c)
 	return false;
 }
 
+// Calls that leave everything as prepare made it.
+static bool changes_nothing(const struct row *r)
+{
+	static const char *const words[] = {"Launch", "Memcpy",    "Memset",    "Query",     "Synchronize",
+					    "Get",    "Occupancy", "WaitEvent", "WriteValue"};
+	for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+		if (strstr(r->name, words[i]))
+			return true;
+	return false;
+}
+
 // Fills in choice number n of a row; false: it has fewer. A row's usual call comes first.
 static bool choose(const struct row *r, unsigned n, struct choice *c)
 {
@@ -757,7 +768,7 @@ int main(int argc, char **argv)
 			if ((results[number].after && results[number].after != CAPTURED) ||
 			    (!results[number].status && ends_something(&c)))
 				_Exit(AGAIN);
-			if (!results[number].status) {
+			if (!results[number].status && !changes_nothing(r)) {
 				prepare(false);
 				fill_in();
 			}
