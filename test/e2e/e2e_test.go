@@ -344,6 +344,24 @@ func (m *machine) until(what string, condition func() bool) {
 	}
 }
 
+// mostly takes samples until a condition holds in three of the last five: never by one lucky sample, though a loaded machine may spoil some.
+func (m *machine) mostly(what string, condition func() bool) {
+	m.t.Helper()
+	const of, least = 5, 3
+	var last []bool
+	m.until(fmt.Sprintf("%s, in %d of %d samples", what, least, of), func() bool {
+		last = append(last, condition())
+		last = last[max(0, len(last)-of):]
+		held := 0
+		for _, holds := range last {
+			if holds {
+				held++
+			}
+		}
+		return held >= least
+	})
+}
+
 // state is what the processes have published, to be read after a failure.
 func (m *machine) state() string {
 	text, err := json.Marshal(m.peers())
@@ -479,7 +497,7 @@ func TestPreemption(t *testing.T) {
 
 	be, lc = m.sharing()
 	var with time.Duration
-	m.until("requests overtake BE", func() bool { // at some time, whatever else the machine does
+	m.mostly("requests overtake BE", func() bool {
 		with, _ = lc.request(11, 1, "stream")
 		return 2*with < without
 	})
@@ -517,7 +535,7 @@ func TestHoldInGaps(t *testing.T) {
 		t.Run(sync, func(t *testing.T) {
 			m := newMachine(t, "[window]\ngrace_max_us = 2000\n") // room to learn, below the time between requests
 			be, lc := m.sharing()
-			m.until("windows last for requests", func() bool { // in gaps that the machine leaves as short as they are meant to be
+			m.mostly("windows last for requests", func() bool { // in gaps that the machine leaves as short as they are meant to be
 				before := m.peer(lc).Counters
 				var us int
 				lc.ask(fmt.Sprintf("lc %d 20 40 3000 %s 300", requests, sync), "p50_us %d", &us)

@@ -234,7 +234,7 @@ func TestWrongHintsEndInTime(t *testing.T) {
 	const wait, preparation = 20 * time.Millisecond, 6 * time.Millisecond // a switch and the 300 us that hints come ahead take less
 	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+fmt.Sprintf("max_cost = 0.4\nwait_us = %d\n[hold]\nstep_us = 50000\n", wait.Microseconds()))
 	lc, be := m.pair()
-	m.until("a window of a wrong hint is as long as it has to be", func() bool { // where the machine is not slow
+	m.mostly("a window of a wrong hint is as long as it has to be", func() bool { // where the machine is not slow
 		m.until("the window closes, and the source is on", func() bool { return !m.peer(lc).WindowOpen && !m.hintsOf(lc, "explicit").Off })
 		hints, before := m.hintsOf(lc, "explicit"), m.peer(lc).Counters
 		var listened int
@@ -265,7 +265,7 @@ func TestLateWorkIsNotWaitedForAtAnyCost(t *testing.T) {
 			t.Fatalf("loaded %d, %+v", loaded, m.hintsOf(lc, "nvtx"))
 		}
 	}
-	m.until("a wrong hint ends in time", func() bool { // where the machine is not slow
+	m.mostly("a wrong hint ends in time", func() bool { // where the machine is not slow
 		before := m.hintsOf(lc, "nvtx")
 		lc.ask("late 1 1000000 0", "loaded %d", &loaded)
 		h := m.settled(lc, "nvtx", before.Given)
@@ -320,7 +320,7 @@ func TestLateHints(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, configs.HintsFrom(configs.HintExplicit))
 	lc, _ := m.pair()
-	m.until("work comes before it was announced for", func() bool { // where the machine is not slow
+	m.mostly("work comes before it was announced for", func() bool { // where the machine is not slow
 		before := m.hintsOf(lc, "explicit")
 		var listened, requests int
 		for range 10 {
@@ -364,7 +364,7 @@ func TestCopiesAnnounceKernels(t *testing.T) {
 	m := newMachine(t, configs.HintsFrom(configs.HintCopy))
 	lc, be := m.pair()
 	var copied int
-	m.until("half of the requests are met by hints", func() bool { // where the machine is not slow
+	m.mostly("half of the requests are met by hints", func() bool { // where the machine is not slow
 		before := m.hintsOf(lc, "copy")
 		lc.ask("copy 10 0 1", "copied %d", &copied)
 		h := m.hintsOf(lc, "copy")
@@ -461,7 +461,7 @@ func TestSocketsAnnounceRequests(t *testing.T) {
 				infer("/infer")
 				return m.hintsOf(lc, "socket").Hit >= 10
 			})
-			m.until("many of the requests are met by hints", func() bool { // where the machine is not slow
+			m.mostly("many of the requests are met by hints", func() bool { // where the machine is not slow
 				before := m.hintsOf(lc, "socket")
 				for range 40 {
 					infer("/infer")
