@@ -11,6 +11,8 @@ GO ?= go
 CC ?= gcc
 
 GO_SOURCES := $(shell find . -name '*.go' -not -path './build/*' -not -path './packaging/*' -not -path './charts/*') go.mod go.sum
+# What programs are built from: a changed test builds none of them.
+GO_CODE := $(filter-out %_test.go ./test/suite/% ./test/simcuda/%,$(GO_SOURCES))
 SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 
 .PHONY: all dist check-dist packages check-packages check-chart help test vet unit compute race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate mutants \
@@ -85,7 +87,7 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go) exports/_runtime/take.c
 		$(dir $(THREAD))gpreempt_cgo.go $(CURDIR)/exports/_runtime/cgo.go $(dir $(THREAD))gpreempt_take.c $(CURDIR)/exports/_runtime/take.c \
 		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
 
-LIBRARY_SOURCES := $(GO_SOURCES) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) $(CHECKSUMS) kernels/hold.fatbin kernels/fill.fatbin
+LIBRARY_SOURCES := $(filter-out ./test/%,$(GO_CODE)) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) $(CHECKSUMS) kernels/hold.fatbin kernels/fill.fatbin
 LIBRARY_VERSION := -X "main.version=@(\#)libgpreempt.so($(VERSION))"
 LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete
 build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
@@ -94,19 +96,19 @@ build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
 	$(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) -ldflags '-s -w $(LIBRARY_VERSION) -extldflags "$(LIBRARY_LDFLAGS)"' -o $@ ./shim
 	@rm -f build/libgpreempt.h
 
-build/gpreempt: build/version $(GO_SOURCES) $(wildcard cmd/gpreempt/*.[ch]) kernels/guard/guard.json
+build/gpreempt: build/version $(GO_CODE) $(wildcard cmd/gpreempt/*.[ch]) kernels/guard/guard.json
 	@mkdir -p build
 	$(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT)' -o $@ ./cmd/gpreempt
 
 # The services are without C: they run on any distribution, and alone in an image. Metrics are what `gpreempt top --prometheus` and
 # `--listen` run.
 SERVICES := gpreemptd gpreempt-nri gpreempt-metrics
-$(SERVICES:%=build/%): build/%: build/version $(GO_SOURCES)
+$(SERVICES:%=build/%): build/%: build/version $(GO_CODE)
 	@mkdir -p build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' -o $@ ./cmd/$*
 
 # The benchmarks, which `gpreempt bench` runs.
-BENCH_SOURCES := $(GO_SOURCES) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
+BENCH_SOURCES := $(GO_CODE) $(wildcard test/bench/worker/*.[ch] test/bench/workload/systems/*.toml) \
 	$(shell find test/bench/torch -type f) kernels/bench.fatbin kernels/evaluation.fatbin kernels/guard/guard.json
 build/gpreempt-bench: build/version $(BENCH_SOURCES)
 	@mkdir -p build
@@ -163,7 +165,7 @@ build/dist/$(1)/libgpreempt.so: build/version $$(LIBRARY_SOURCES) build/portable
 build/dist/$(1)/gpreempt build/dist/$(1)/gpreempt-bench: build/dist/$(1)/%: build/version $$(BENCH_SOURCES) $$(wildcard cmd/gpreempt/*.c) $$(ZIG_INSTALLED)
 	@mkdir -p $$(@D)
 	$$(DIST_GO_$(1)) -ldflags '-s -w -buildid= -B none -X main.version=$$(VERSION) -X main.commit=$$(COMMIT) -extldflags -s' -o $$@ ./cmd/$$*
-$(SERVICES:%=build/dist/$(1)/%): build/dist/$(1)/%: build/version $$(GO_SOURCES)
+$(SERVICES:%=build/dist/$(1)/%): build/dist/$(1)/%: build/version $$(GO_CODE)
 	@mkdir -p $$(@D)
 	CGO_ENABLED=0 GOOS=linux GOARCH=$(1) $$(GO) build -trimpath -buildvcs=false -ldflags '-s -w -buildid= -X main.version=$$(VERSION)' -o $$@ ./cmd/$$*
 endef
@@ -236,10 +238,10 @@ build/late/libgpreempt.so build/impatient/libgpreempt.so: build/libgpreempt.so
 SANITIZE_TESTS ?= .
 sanitize: ## e2e tests with the C parts under the thread and the address sanitizer
 sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
-	@for s in $(SANITIZERS); do \
+	@status=0; for s in $(SANITIZERS); do \
 		echo "GPREEMPT_SANITIZER=$$s $(GO_TEST) -run '$(SANITIZE_TESTS)' ./test/e2e"; \
-		GPREEMPT_SANITIZER=$$s $(GO_TEST) -run '$(SANITIZE_TESTS)' ./test/e2e || exit; \
-	done
+		GPREEMPT_SANITIZER=$$s $(GO_TEST) -run '$(SANITIZE_TESTS)' ./test/e2e || status=1; \
+	done; exit $$status
 
 help: ## this list
 	@awk -F ': *## ' '/^[a-z0-9-]+: *## /{printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
