@@ -56,7 +56,7 @@ func probe(t *testing.T, name string, environment []string, options ...string) (
 	t.Helper()
 	driver := build(t, "sim/libcuda.so.1")
 	path := filepath.Join(t.TempDir(), "probe.json")
-	command := exec.Command(build(t, name), append([]string{"--quick", "--json", path}, options...)...)
+	command := exec.Command(build(t, name), append([]string{"--quick", "--slow", "3", "--json", path}, options...)...)
 	command.Env = append(os.Environ(), append([]string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver),
 		"SIMCUDA_DIR=" + t.TempDir(), "SIMCUDA_MEMORY_MB=8192"}, environment...)...)
 	printed, err := command.CombinedOutput()

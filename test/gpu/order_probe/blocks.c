@@ -88,7 +88,7 @@ static bool set_up(CUstream s, bool as_urgent, unsigned *kept)
 // The waiter ends; until S and M have, or patience is over.
 static void watch(struct cell *c)
 {
-	double patience_us = (was_stuck[c->kind] ? LATER_MS : PATIENCE_MS) * 1e3, s_us = -1, m_us = -1, us = 0;
+	double patience_us = (was_stuck[c->kind] ? LATER_MS : PATIENCE_MS) * 1e3 * slowness, s_us = -1, m_us = -1, us = 0;
 	double began = now_us();
 	hold_release();
 	for (; us < patience_us && (s_us < 0 || m_us < 0); us = now_us() - began) {

@@ -7,7 +7,7 @@
 #include "order.h"
 
 enum { STREAMS = ORDER_WAITERS, BULK = 1 << 20, ROWS = 64, PITCH = 256, GUARD_MS = 300 };
-#define PATIENCE_US 20e3
+#define PATIENCE_US (20e3 * slowness)
 
 enum way {
 	WRITE,
@@ -110,7 +110,7 @@ static double takes(unsigned first, unsigned count, enum behind behind, enum way
 		need(put_behind(behind, slow[i]), behind_name[behind]);
 	}
 	double began = now_us();
-	while (waiters_begun(count) < count && now_us() - began < 10e3)
+	while (waiters_begun(count) < count && now_us() - began < 10e3 * slowness)
 		;
 	pause_us(100);
 	began = now_us();

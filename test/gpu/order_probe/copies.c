@@ -5,7 +5,7 @@
 #include "order.h"
 
 enum { STREAMS = ORDER_WAITERS, BULK = 1 << 20, SMALL = 4 << 10, GUARD_MS = 300, LATE_REPEATS = 3 };
-#define PATIENCE_US 50e3
+#define PATIENCE_US (50e3 * slowness)
 
 // What lies behind the kernels. A copy to pageable memory is left out: its call returns when it is done.
 enum behind { NOTHING, TO_64, TO_1M, TO_64_PAGEABLE, FROM_64, FROM_1M, KERNEL, EVENT_WAIT, BEHINDS };

@@ -118,7 +118,7 @@ void guard_set(double ms)
 	if (!thread && pthread_create(&thread, NULL, watch, NULL))
 		give_up("no thread");
 	pthread_mutex_lock(&lock);
-	ends_us = now_us() + ms * 1000;
+	ends_us = now_us() + ms * 1000 * slowness;
 	acted = false;
 	pthread_mutex_unlock(&lock);
 }

@@ -154,6 +154,7 @@ struct plan {
 };
 extern struct plan plan;
 extern bool under_mps;         // the GPU is used through a server of our own
+extern double slowness;        // bounds on time are so many times as long
 extern double section_ends_us; // when the section is ended, by now_us()
 
 // What a program is.
