@@ -250,11 +250,11 @@ help: ## this list
 # others wait more than they compute: so more of those run at once than there are cores. The fuzzers go on from the committed corpus, on so
 # many inputs each. A make that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests
 # that need them are skipped. In CI (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is
-# for a machine that is slow and busy. test/suite runs the parts, each to its end, and says what became of them.
+# for a machine that is slow and busy. Tests of portable builds are those of check-dist. test/suite runs the parts, each to its end, and says what became of them.
 RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./cmd/internal/... ./test/bench/... \
 	./broker/page ./broker/wire
 COMPUTE := ./test/units ./patch
-UNIT = $(filter-out %/test/e2e $(shell $(GO) list $(RACE) $(COMPUTE)),$(shell $(GO) list ./...))
+UNIT = $(filter-out %/test/e2e %/test/dist $(shell $(GO) list $(RACE) $(COMPUTE)),$(shell $(GO) list ./...))
 GO_TEST_FLAGS :=
 GO_TEST = env -u MAKEFLAGS -u MAKEOVERRIDES $(GO) test -count=1 -timeout 1h -p 3 -parallel 4 $(GO_TEST_FLAGS)
 WITH_TOOLS := ./test/tools.sh
