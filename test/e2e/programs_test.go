@@ -85,7 +85,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exi
 // A Go program under the library has two Go runtimes once it uses CUDA: this one's doctor does, in its probes.
 func TestDoctorUnderTheLibrary(t *testing.T) {
 	t.Parallel()
-	const workers, runs = 4, 50
+	const workers, runs = 2, 15
 	want := "ok    picked     \"auto\" picks timeslice, hold, turns, swap: every probe succeeded\n"
 	var running sync.WaitGroup
 	for range workers {

@@ -145,7 +145,7 @@ func TestMeanwhile(t *testing.T) {
 		t.Parallel()
 		m := newStoppable(t, "")
 		be, _ := m.startOrdered(program)
-		be.say("own-destroyed 20")
+		be.say("own-destroyed 6")
 		be.hears("right")
 	})
 	const both = zeroArena + zeroRegion // of the context's domain, and of records
