@@ -246,11 +246,12 @@ sanitize: $(foreach s,$(SANITIZED),$(s)/libgpreempt.so $(s)/sim/libcuda.so.1)
 help: ## this list
 	@awk -F ': *## ' '/^[a-z0-9-]+: *## /{printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# Tests of packages whose concurrency is Go's own run under the race detector. Tests that only compute run at a low priority, since most
-# others wait more than they compute: so more of those run at once than there are cores. The fuzzers go on from the committed corpus, on so
-# many inputs each. A make that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests
-# that need them are skipped. In CI (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is
-# for a machine that is slow and busy. Tests of portable builds are those of check-dist. test/suite runs the parts, each to its end, and says what became of them.
+# test/suite runs the parts of make test, each to its end, two beside each other, and says what became of them. Tests of packages whose
+# concurrency is Go's own run under the race detector. Most tests wait more than they compute, so more run at once than there are cores. No
+# part has a low priority: on a busy machine it would never end. The fuzzers go on from the committed corpus, on so many inputs each. A
+# make that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need them
+# are skipped. In CI (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is for a
+# machine that is slow and busy. Tests of portable builds are those of check-dist.
 RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./cmd/internal/... ./test/bench/... \
 	./broker/page ./broker/wire
 COMPUTE := ./test/units ./patch
@@ -273,7 +274,7 @@ unit: all
 	@$(WITH_TOOLS) $(GO_TEST) $(UNIT)
 compute: ## tests that only compute: units of C with sanitizers, and rewriting
 compute: all
-	@$(WITH_TOOLS) nice $(GO_TEST) $(COMPUTE)
+	@$(WITH_TOOLS) $(GO_TEST) $(COMPUTE)
 e2e: ## tests of processes under the library, on the simulated driver
 e2e: all
 	@$(WITH_TOOLS) $(GO_TEST) ./test/e2e
@@ -281,7 +282,7 @@ race: ## tests of packages under the race detector
 race: all
 	@$(GO_TEST) -race $(RACE)
 fuzz: ## every fuzzer, on FUZZ_INPUTS inputs
-	@GO=$(GO) nice ./test/fuzz.sh $(FUZZ_INPUTS)
+	@GO=$(GO) ./test/fuzz.sh $(FUZZ_INPUTS)
 glibc: ## that the library asks for no glibc newer than 2.34
 glibc: build/libgpreempt.so
 	@./test/glibc.sh 2.34 build/libgpreempt.so
