@@ -25,8 +25,8 @@ struct resource { // CUdevResource
 
 // What a thread waits for, while another one launches a kernel that waits for it.
 static struct meanwhile {
-	handle stream; // NULL: the legacy stream
-	bool all;      // of the context
+	handle stream;        // NULL: the legacy stream
+	bool all;             // of the context
 	_Atomic pid_t begins; // the thread; 0: not yet
 	_Atomic bool over;
 } meanwhile;

@@ -160,7 +160,8 @@ static void read_options(int count, char **arguments)
 		else if (strcmp(option, "--list") == 0)
 			list_sections();
 		else
-			give_up("usage: %s [--quick] [--mps] [--only SECTION,...] [--seconds N] [--slow N] [--json FILE] "
+			give_up("usage: %s [--quick] [--mps] [--only SECTION,...] [--seconds N] [--slow N] [--json "
+				"FILE] "
 				"[--list]",
 				probe.name);
 	}
