@@ -184,6 +184,30 @@ static void many(void)
 	}
 }
 
+// One that is held back is not forgotten for others that come, however many.
+static void stays_held(void)
+{
+	enum { HELD = 1 << 20, OTHERS = 4 * GP_HARM_FUNCTIONS };
+	forget();
+	for (int i = 0; i < 1000 && !harm.held; i++) {
+		gp_harm_ran(&harm, HELD);
+		gp_harm_closes(&harm, GP_SLOW);
+		gp_harm_ran(&harm, 16);
+		gp_harm_closes(&harm, GP_GOOD);
+	}
+	CHECK(harm.held == 1 && harm.found == 1);
+	for (int i = 2; i < OTHERS; i++) // between two windows: of none that counts
+		gp_harm_ran(&harm, (uintptr_t)i * 16);
+	CHECK(gp_harm_holds(&harm, HELD) && !gp_harm_holds(&harm, 16));
+	uint32_t windows = 0;
+	for (; gp_harm_holds(&harm, HELD) && windows < 1000; windows++) {
+		for (int i = 0; i < 8; i++)
+			gp_harm_ran(&harm, (random_number() % OTHERS + 2) * 16);
+		gp_harm_closes(&harm, GP_GOOD);
+	}
+	CHECK(windows >= 8 && windows <= 16); // for so many
+}
+
 int main(void)
 {
 	one_hurts();
@@ -192,5 +216,6 @@ int main(void)
 	stops_hurting();
 	excuses();
 	many();
+	stays_held();
 	return 0;
 }

@@ -1,4 +1,4 @@
-// hold_fit_test.c - with preempt/gpu/hold.c preempt/process/process.c
+// hold_fit_test.c - with preempt/gpu/hold.c preempt/process/thread.c preempt/process/process.c
 //
 // What a hold on one SM does to a launch, by what its kernel needs; where the driver refuses a link, and why no hold is wanted.
 #define _GNU_SOURCE
@@ -39,6 +39,8 @@ void gp_switch_seen(struct gp_gpu *gpu, uint64_t not_after_ns, uint64_t after_ns
 	(void)gpu, (void)not_after_ns, (void)after_ns;
 }
 bool gp_switch_sampled(struct gp_gpu *gpu) { return gpu == NULL; }
+
+void gp_thread_ends(void) {}
 
 enum { SMS = 132 };
 

@@ -1,4 +1,4 @@
-// hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/process/process.c
+// hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/process/thread.c preempt/process/process.c
 //
 // A hold is armed, makes room, ends and is forgotten while other threads wait for the context, yield, close the window or take the context
 // apart, in every order.
@@ -7,6 +7,8 @@
 #include "test/units/interleave/interleave.h"
 
 #include <string.h>
+
+void gp_thread_ends(void) {}
 
 enum { WORDS = 1024, EXPIRED = 16, CHAIN = 2, HOUR_NS = 3600u };
 

@@ -31,7 +31,8 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 	abort(); // the thread does not run here
 }
 void gp_ring(struct gp_gpu *g) { rings += g->segment == &view.segment; }
-void gp_notify(void) {}
+static uint32_t told;
+void gp_notify(void) { told++; }
 
 // The driver.
 int ioctl(int fd, unsigned long request, ...)
@@ -59,13 +60,22 @@ int ioctl(int fd, unsigned long request, ...)
 }
 
 // What libcuda does.
+static bool by_transfer; // by the call that carries others
+static size_t transfer_bytes = 16;
 static void make(uint32_t parent, uint32_t handle, uint32_t class)
 {
 	uint32_t p[NVOS64_BYTES / 4] = {CLIENT, parent, handle, class};
 	uint32_t group[5] = {0, 0, 0, 1};
 	void *parameters = group;
 	memcpy(p + 4, &parameters, sizeof parameters);
-	gp_rm_ioctl(5, _IOWR('F', 0x2B, p), p);
+	struct {
+		uint32_t command, size;
+		void *parameters;
+	} transfer = {0x2B, sizeof p, p};
+	if (by_transfer)
+		gp_rm_ioctl(5, _IOC(_IOC_READ | _IOC_WRITE, 'F', 211, transfer_bytes), &transfer);
+	else
+		gp_rm_ioctl(5, _IOWR('F', 0x2B, p), p);
 }
 
 static void end(uint32_t parent, uint32_t handle)
@@ -89,8 +99,10 @@ static void test_making(void)
 	make(DEVICE, TSG, 0xA06C);
 	for (uint32_t i = 0; i < 3; i++) {
 		now_ns += MS;
+		uint32_t before = told;
 		make(TSG, CHANNEL + i, 0xC86F);
 		make(CHANNEL + i, COMPUTE + i, 0xCBC0);
+		CHECK(told == before + 2); // agents look at it again
 		CHECK(gp_rm_tsgs(&t, 1) == 1 && t.born_ns == born && t.made_ns == now_ns && t.changed_ns == now_ns);
 	}
 	now_ns += MS;
@@ -103,6 +115,45 @@ static void test_making(void)
 	now_ns += MS;
 	schedule(TSG);
 	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.born_ns == born && t.made_ns == now_ns);
+	end(DEVICE, TSG);
+	CHECK(gp_rm_tsgs(&t, 1) == 0);
+}
+
+// Calls that are carried by another one count as well; those of another size than is known do not, nor those that failed.
+static void test_calls(void)
+{
+	struct gp_tsg t;
+	by_transfer = true;
+	transfer_bytes = 8;
+	make(DEVICE, TSG, 0xA06C);
+	make(TSG, CHANNEL, 0xC86F);
+	make(CHANNEL, COMPUTE, 0xCBC0);
+	CHECK(gp_rm_tsgs(&t, 1) == 0);
+	transfer_bytes = 16;
+	make(DEVICE, TSG, 0xA06C);
+	CHECK(gp_rm_tsgs(&t, 1) == 0); // nothing computes in it
+	make(TSG, CHANNEL, 0xC86F);
+	make(CHANNEL, COMPUTE, 0xCBC0);
+	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.channels == 1 && t.channel[0] == CHANNEL);
+	by_transfer = false;
+	make(CHANNEL + 5, COMPUTE, 0xCBC0); // of a channel that is none of its own
+	make(TSG, CHANNEL + 1, 0x007D);     // no channel
+	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.channels == 1);
+	uint32_t p[NVOS54_BYTES / 4] = {CLIENT, TSG, 0xa06c0101, 0, 0, 0, 0, 0x57}, resets = t.resets;
+	gp_rm_ioctl(5, _IOWR('F', 0x2A, p), p); // refused
+	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.resets == resets);
+	p[7] = 0;
+	p[0]++; // another client's
+	gp_rm_ioctl(5, _IOWR('F', 0x2A, p), p);
+	p[0]--;
+	p[2]++; // another command
+	gp_rm_ioctl(5, _IOWR('F', 0x2A, p), p);
+	CHECK(gp_rm_tsgs(&t, 1) == 1 && t.resets == resets);
+	uint32_t f[4] = {CLIENT, DEVICE, TSG, 0x57}; // refused
+	gp_rm_ioctl(5, _IOWR('F', 0x29, f), f);
+	CHECK(gp_rm_tsgs(&t, 1) == 1);
+	gp_rm_ioctl(5, _IOWR('F', 0x29, f), NULL);
+	end(TSG, CHANNEL);
 	end(DEVICE, TSG);
 	CHECK(gp_rm_tsgs(&t, 1) == 0);
 }
@@ -121,6 +172,7 @@ int main(void)
 	slot->heartbeat_ns = now_ns;
 	make(DEVICE, SUBDEVICE, 0x2080);
 	test_making();
+	test_calls();
 	make(DEVICE, TSG, 0xA06C);
 	make(TSG, CHANNEL, 0xC86F);
 	make(CHANNEL, COMPUTE, 0xCBC0);

@@ -65,9 +65,11 @@ long syscall(long number, ...)
 // What windows need of holds and contexts, which are not there. A hold is released under the lock.
 static _Atomic bool *stopped_until;
 static _Atomic bool stopped;
+static struct gp_context *released[GP_CONTEXTS];
+static uint32_t releases;
 void gp_hold_release(struct gp_context *c)
 {
-	(void)c;
+	released[releases++ % GP_CONTEXTS] = c;
 	stopped = true;
 	while (stopped_until && !*stopped_until)
 		sched_yield();
@@ -704,6 +706,46 @@ static void wait_for_more(void)
 	munmap(view, sizeof *view);
 }
 
+// Where no lower levels are left, holds end, in each context of the GPU. A window that is taken back has lasted until then.
+static void rescind(void)
+{
+	enum { GPU = 4 };
+	struct gp_gpu *g = &gp_gpu[GPU];
+	struct gp_view *view = map(0);
+	struct gp_context *first = &gp_context[0], *last = &gp_context[GP_CONTEXTS - 1], *other = &gp_context[7];
+	const struct gp_operation operation = {.work = GP_OTHER};
+
+	g->segment = &view->segment;
+	g->lower_peers = 1;
+	first->gpu = last->gpu = g;
+	other->gpu = &gp_gpu[GPU + 1];
+	first->handle = last->handle = other->handle = (CUcontext)g;
+	gp_window_open(first, &operation);
+	CHECK(gp_own_line(g)->window_opened_ns);
+	releases = 0;
+	gp_gpu_rescind(g);
+	CHECK(!releases && gp_own_line(g)->window_opened_ns && !view->own.window_ns);
+	g->lower_peers = 0;
+	gp_gpu_rescind(g);
+	CHECK(releases == 2 && released[0] == first && released[1] == last);
+	CHECK(!gp_own_line(g)->window_opened_ns && view->own.window_ns &&
+	      view->own.times.windows.sum_ns == view->own.window_ns);
+	g->lower_peers = 1;
+	gp_gpu_rescind(g);
+	CHECK(gp_own_line(g)->window_opened_ns); // they came back, and work is not done
+	gp_gpu_give_way(g, true);
+	gp_gpu_give_way(g, true);
+	CHECK(!gp_own_line(g)->window_opened_ns);
+	gp_gpu_give_way(g, false);
+	CHECK(!gp_own_line(g)->window_opened_ns);
+	gp_gpu_give_way(g, false);
+	CHECK(gp_own_line(g)->window_opened_ns);
+	gp_window_drop(first);
+	CHECK(!gp_own_line(g)->window_opened_ns && g->open_contexts == 0);
+	first->handle = last->handle = other->handle = NULL;
+	munmap(view, sizeof *view);
+}
+
 static _Atomic int waiter;
 
 static void *opens(void *context)
@@ -780,6 +822,7 @@ int main(void)
 	leave();
 	learn();
 	mend();
+	rescind();
 	wait_for_more();
 	wait_for_hinted();
 	struct gp_gpu *g = &gp_gpu[0];

@@ -1,4 +1,4 @@
-// gate_orders_test.c - interleaved with preempt/memory/gate.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c
+// gate_orders_test.c - interleaved with preempt/memory/gate.c preempt/process/thread.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c
 //
 // Threads pass the gate, wait at it, step out of it and begin captures, while the mover closes and opens it, in every order.
 #define _GNU_SOURCE
@@ -6,6 +6,8 @@
 #include "test/units/interleave/interleave.h"
 
 #include <string.h>
+
+void gp_thread_ends(void) { gp_memory_thread_ends(); }
 
 static const uint64_t HOUR_NS = 3600ull * 1000000000;
 static const CUstream stream = (CUstream)0x10;

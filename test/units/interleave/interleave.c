@@ -28,6 +28,7 @@ enum { STACK_BYTES = 1 << 18, CHOICES = 1 << 12, STEPS = 1 << 16, MUTEXES = 64, 
 static struct thread {
 	ucontext_t context;
 	char *storage; // its thread-local variables, while another runs
+	char *initial; // and at the beginning of each run
 	enum { READY, ASLEEP, OVER } state;
 	const void *at;    // asleep: what it waits at. A mutex: until that is free
 	uint64_t until_ns; // asleep: until then; 0: without a bound
@@ -57,7 +58,7 @@ static struct {
 static struct {
 	char *at;
 	size_t bytes;
-	char *initial;
+	char *initial, *main;
 } storage;
 
 static int find_storage(struct dl_phdr_info *info, size_t size, void *unused)
@@ -251,20 +252,35 @@ static void run(void)
 	for (int i = 0; i < threads; i++) {
 		struct thread *t = &thread[i];
 		t->state = READY;
-		keep_storage(t->storage); // as reset leaves it
+		memcpy(t->storage, t->initial, storage.bytes);
 		getcontext(&t->context);
 		t->context.uc_stack.ss_sp = t->stack;
 		t->context.uc_stack.ss_size = STACK_BYTES;
 		t->context.uc_link = NULL;
 		makecontext(&t->context, begin, 0);
 	}
+	keep_storage(storage.main);
 	int first = choose(threads, NULL);
 	choice[choices - 1].who = current = first;
 	use_storage(thread[first].storage);
 	swapcontext(&outside, &thread[first].context);
-	use_storage(storage.initial);
+	use_storage(storage.main);
 	test->check();
 	current = NOBODY;
+}
+
+// Blocks of preempt/process/thread.c, where it is linked: each thread has one before the first run, so that all runs are alike. What is in
+// it when a run ends is there in the next one.
+__attribute__((weak)) void gp_thread_make(void);
+
+static void make_thread(char *initial)
+{
+	keep_storage(storage.main);
+	use_storage(storage.initial);
+	if (gp_thread_make)
+		gp_thread_make();
+	keep_storage(initial);
+	use_storage(storage.main);
 }
 
 void interleave(const struct interleaving *next)
@@ -276,12 +292,15 @@ void interleave(const struct interleaving *next)
 		atexit(say_order);
 		dl_iterate_phdr(find_storage, NULL);
 		storage.initial = malloc(storage.bytes + 1);
+		storage.main = malloc(storage.bytes + 1);
 		keep_storage(storage.initial);
 	}
 	for (threads = 0; threads < INTERLEAVED && test->run[threads]; threads++)
 		if (!thread[threads].stack) {
 			thread[threads].stack = malloc(STACK_BYTES);
 			thread[threads].storage = malloc(storage.bytes + 1);
+			thread[threads].initial = malloc(storage.bytes + 1);
+			make_thread(thread[threads].initial);
 		}
 	for (known = 0;; orders++) {
 		run();
