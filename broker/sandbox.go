@@ -7,8 +7,8 @@ import (
 // A uid alone says little: root of a container is the uid that root of the host is, and that root of the next container is. A process is
 // known by its uid, its sandbox, and the socket by which it came. A sandbox is its container, its PID namespace and its user namespace.
 //
-// Processes are *of* another one if that one could stop them by a signal: they have its uid, and it sees them. What one user may do with
-// its own processes ends at the sandbox. Who is in none (the broker's own namespaces, no container) sees what is in all of them.
+// Processes are *of* another one if that one could stop them by a signal: they have its uid, and it sees them. A user's rights over
+// its own processes end at the sandbox. A process in none (the broker's own namespaces, no container) sees those in all of them.
 
 // owner is whose something is that is counted: a user's, or a container's, in which most processes are root's.
 type owner struct {
@@ -23,7 +23,7 @@ func (who *identity) isHost() bool {
 	return len(who.nested) == 1 && who.users.own && containerOf(who.cgroup) == ""
 }
 
-// sees says whether the target is in the sandbox of the asker. What is not known is not the same.
+// sees says whether the target is in the sandbox of the asker. A namespace that cannot be told is not the same.
 func (asker *identity) sees(target *identity) bool {
 	if asker.isHost() {
 		return true

@@ -11,13 +11,12 @@ import (
 	"github.com/gpreempt/gpreempt/broker/wire"
 )
 
-// What clients can make the broker log is said once, and counted: of a kind of line and a subject, a user or a GPU, there is one line,
-// and then one each minute that says how often it was so. So a line is of the subject's first case, and who does something again and again
-// neither fills a disk nor keeps others' lines away.
+// The broker says once what clients can make it log, and counts it. A kind of line has one for each subject, a user or a GPU.
+// One more each minute says how often it was so. So nobody fills a disk, or keeps others' lines away, by doing something again and again.
 
 const (
 	sayAgain = time.Minute
-	// mostSaid is how many kinds and subjects are told apart. Further subjects of a kind share a line.
+	// mostSaid is how many kinds and subjects have lines of their own. Further subjects of a kind share a line.
 	mostSaid = 128
 )
 

@@ -113,7 +113,7 @@ func askAll(bare bool, sockets string) {
 	c, err := join.Join(joins, join.Options{Layout: layout, GPU: [16]byte{1}, Wanted: 0, Name: "asker", Within: soon})
 	must(err)
 	fmt.Println("joined", c.Welcome.ID, os.Getpid())
-	go func() { // it reads what it is told
+	go func() { // it reads the broker's messages
 		for err == nil {
 			var e join.Event
 			if e, err = c.Next(soon); err == nil && e.FD >= 0 {
@@ -136,7 +136,7 @@ func askOne(socket, word string, number uint64) string {
 		return fmt.Sprint(answer)
 	}
 	switch word {
-	case "list": // ids, with the number of pages, and pid and name where they are told
+	case "list": // ids, with the number of pages, pid and name
 		var all []string
 		err := join.List(socket, func(e *wire.Entry, pages []int) error {
 			if e.Ended == 1 { // of an earlier question
@@ -248,8 +248,8 @@ func TestTableOfCommands(t *testing.T) {
 	}
 }
 
-// A condition of the policy may let somebody change what is not its own. What it says of uids and groups is not meant for those who have
-// these in a container, nor for root that has no rights.
+// A condition of the policy may let somebody change what is not its own. Its uids and groups are those of the
+// host: they mean nobody in a container, and no root without rights.
 func TestTableOfControl(t *testing.T) {
 	needsRoot(t)
 	b := start(t, "[default]\nlevel = 0", real)

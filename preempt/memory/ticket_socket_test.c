@@ -1,6 +1,6 @@
 // ticket_socket_test.c - with preempt/memory/ticket_socket.c preempt/process/process.c
 //
-// Clients that send what nobody asked for leave no descriptor behind.
+// Clients that send what nobody asked for leave no descriptor behind. Processes of another user get none, and are asked for none.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 #include "test/units/check.h"
@@ -8,9 +8,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static const uint64_t NUMBER = 7;
@@ -80,6 +82,47 @@ static void send_unasked(size_t count)
 	close(to);
 }
 
+// Whether the server gives a descriptor to a client that asks for one that there is.
+static bool is_served(void)
+{
+	uint64_t number = NUMBER;
+	int from = connect_alone();
+	bool sent = send(from, &number, sizeof number, MSG_NOSIGNAL) == sizeof number;
+	int fd = sent ? gp_ticket_receive(from) : -1;
+	close(from);
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
+// A child becomes another user. It returns 0 if it is not served, and does not take what the server would send.
+static int as_another_user(void)
+{
+	struct gp_ticket t = {.number = NUMBER};
+	memcpy(t.process, gp_ticket_process(), sizeof t.process);
+	if (setresgid(4242, 4242, 4242) || setresuid(4242, 4242, 4242))
+		return 1;
+	if (is_served())
+		return 2;
+	return gp_ticket_connect(&t) < 0 ? 0 : 3;
+}
+
+static void refuse_other_users(void)
+{
+	CHECK(is_served());
+	if (geteuid()) { // CI runs as root
+		CHECK(!getenv("GPREEMPT_CI"));
+		fprintf(stderr, "only root can be another user: not tried\n");
+		return;
+	}
+	pid_t child = fork();
+	CHECK(child >= 0);
+	if (!child)
+		_exit(as_another_user());
+	int status;
+	CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
 int main(void)
 {
 	given = open("/dev/null", O_RDONLY);
@@ -92,5 +135,6 @@ int main(void)
 		take_all();
 	}
 	CHECK(descriptors() == before);
+	refuse_other_users();
 	return 0;
 }
