@@ -352,3 +352,111 @@ func TestWhoComesAndGoesOften(t *testing.T) {
 		}
 	})
 }
+
+// Connections by which people asked, and that they leave open, keep no client of their user out.
+func TestWhoHasAskedKeepsNobodyOut(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_uid = 2", func(s *Server) { s.limits.hello, s.limits.read = time.Hour, time.Hour })
+	asked := func() {
+		fd := b.silent()
+		if err := wire.Send(fd, &wire.Statistics{}); err != nil {
+			t.Fatal(err)
+		}
+		if m, _, err := wire.Receive(fd, 0); err != nil || m.Type() != wire.TypeCounted {
+			t.Fatal(m, err)
+		}
+	}
+	asked()
+	asked()
+	eventually(t, "a client joins", func() bool { _, err := b.try(options(1, 7), 7); return err == nil })
+	b.do(func(s *Server) {
+		if n := s.byOwner[owner{}]; n > 2 || len(s.clients) != 1 {
+			t.Errorf("%d connections, %d clients", n, len(s.clients))
+		}
+	})
+}
+
+// A part of an answer that cannot be sent now is sent later: when the other side reads, or when fewer descriptors are under way.
+func TestAnswersThatCannotBeSentNow(t *testing.T) {
+	b := start(t, "", func(s *Server) { s.limits.hello, s.limits.read = time.Hour, time.Hour })
+	fd := b.silent()
+	eventually(t, "it is taken", func() bool { return b.unfinished() == 1 })
+	b.do(func(s *Server) {
+		c, now, failure, tries := s.unfinished.Front().Value.(*connection), time.Now(), error(nil), 0
+		c.answer = func() (bool, error) {
+			if tries++; failure != nil {
+				return true, failure
+			}
+			return false, s.send(c.fd, &wire.Done{Count: uint32(tries)})
+		}
+		for _, failure = range []error{unix.ETOOMANYREFS, unix.EAGAIN, unix.ENOBUFS} {
+			c.full = false
+			s.lookAgain(c, time.Time{})
+			if s.reply(c, now) || c.answer == nil {
+				t.Errorf("%v: it is over", failure)
+			}
+			if again := failure == unix.ETOOMANYREFS; c.again.Equal(now.Add(refsAgain)) != again || c.full == again {
+				t.Errorf("%v: it is looked at %v later, full: %v", failure, c.again.Sub(now), c.full)
+			}
+		}
+		failure, c.full = nil, false
+		s.lookAgain(c, time.Time{})
+		if !s.reply(c, now) || c.answer != nil || tries != 4 || !c.deadline.Equal(now.Add(s.limits.read)) {
+			t.Errorf("after %d tries it is not over", tries)
+		}
+	})
+	if m, _, err := wire.Receive(fd, 0); err != nil || m.(*wire.Done).Count != 4 {
+		t.Error(m, err)
+	}
+}
+
+// Who spends nothing, and joins no more, is forgotten, and nobody before.
+func TestOwnersAreForgotten(t *testing.T) {
+	b := start(t, "[quota]\nconnections_per_uid = 128\nmessages_per_uid = 100")
+	b.do(func(s *Server) {
+		now, one, two := time.Now(), owner{uid: 1}, owner{uid: 2}
+		s.forgets = time.Time{}
+		s.spend(&connection{owner: one}, now)
+		for range 64 {
+			s.joins(one, now)
+		}
+		s.spend(&connection{owner: two}, now.Add(time.Second/2)) // of another one: it is looked who can be forgotten
+		s.forgetSpending(now.Add(3 * time.Second / 2))
+		if s.spending[one] != nil || s.spending[two] != nil || s.joining[one] == nil {
+			t.Errorf("after 1.5 s are left %v and %v", s.spending, s.joining)
+		}
+		s.forgetSpending(now.Add(2 * time.Second)) // not so soon again
+		if s.joining[one] == nil {
+			t.Error("it was looked again within a second")
+		}
+		s.forgetSpending(now.Add(3 * time.Second))
+		if s.joining[one] != nil {
+			t.Error("who joins no more is remembered")
+		}
+	})
+}
+
+// The broker wakes for what it has to say again, and for nothing else while nobody is there.
+func TestPatience(t *testing.T) {
+	b := start(t, "")
+	b.do(func(s *Server) {
+		now := time.Now()
+		s.deaf, s.ended, s.unkept = time.Time{}, nil, false
+		if ms := s.patience(now); ms != -1 {
+			t.Errorf("it wakes after %d ms", ms)
+		}
+		s.say(zerolog.WarnLevel, "a", "b").Msg("a")
+		s.sayNext = now.Add(5 * time.Second)
+		if ms := s.patience(now); ms != 5001 {
+			t.Errorf("it wakes after %d ms to say more", ms)
+		}
+		s.deaf = now.Add(time.Second)
+		if ms := s.patience(now); ms != 1001 {
+			t.Errorf("it wakes after %d ms to take connections", ms)
+		}
+		s.deaf, s.unkept, s.keepsIn, s.keepNext = time.Time{}, true, "/nowhere", now.Add(100*time.Millisecond)
+		if ms := s.patience(now); ms != 101 {
+			t.Errorf("it wakes after %d ms to write what people set", ms)
+		}
+		s.unkept, s.keepsIn = false, ""
+	})
+}

@@ -295,3 +295,23 @@ func TestGroupOf(t *testing.T) {
 		}
 	}
 }
+
+// When a process started is in its stat file, whatever its name holds. A file that makes no sense is of no process.
+func TestWhenAProcessStarted(t *testing.T) {
+	defer func() { proc = "/proc" }()
+	proc = t.TempDir()
+	rest := strings.Repeat(" 7", 19)
+	for text, want := range map[string]uint64{
+		"5 (a) R" + rest[2:] + " 123 9": 123, "5 (a) 1 2 (b) R" + rest[2:] + " 123": 123, "": 0, "5 (a) R" + rest[2:]: 0, "5 (a) R" + rest[2:] + " x": 0,
+	} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(proc, "5"), 0o700), os.WriteFile(filepath.Join(proc, "5/stat"), []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		if got := startOf(5); got != want {
+			t.Errorf("%q: %d, must be %d", text, got, want)
+		}
+	}
+	if got := startOf(6); got != 0 {
+		t.Errorf("of no process: %d", got)
+	}
+}
