@@ -409,7 +409,7 @@ func TestAnswersThatCannotBeSentNow(t *testing.T) {
 	}
 }
 
-// Who spends nothing, and joins no more, is forgotten, and nobody before.
+// The broker forgets an owner that spends nothing and joins no more, and none before.
 func TestOwnersAreForgotten(t *testing.T) {
 	b := start(t, "[quota]\nconnections_per_uid = 128\nmessages_per_uid = 100")
 	b.do(func(s *Server) {
