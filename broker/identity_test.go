@@ -315,3 +315,15 @@ func TestWhenAProcessStarted(t *testing.T) {
 		t.Errorf("of no process: %d", got)
 	}
 }
+
+// The cgroup is that of version 2, unless that is the root; else the first of version 1 that is not.
+func TestParseCgroup(t *testing.T) {
+	for lines, want := range map[string]string{
+		"0::/a/b\n": "/a/b", "0::/\n": "/", "": "", "nonsense\n0::/a\n": "/a", "0::/a:b\n": "/a:b", "3:cpu:/a\n0::/b\n": "/b", "0::/\n3:cpu:/a\n": "/a",
+		"3:cpu:/\n2:pids:/a\n1:name=systemd:/b\n0::/\n": "/a", "0:cpu:/b\n3:cpu:/a\n": "/b", "3::/a\n2:pids:/b\n0::/c\n": "/c",
+	} {
+		if got := parseCgroup([]byte(lines)); got != want {
+			t.Errorf("%q: %q, must be %q", lines, got, want)
+		}
+	}
+}

@@ -156,3 +156,33 @@ func TestKeptNotTooOften(t *testing.T) {
 		}
 	})
 }
+
+// A file that another user has written, or can write, or that is none, is not read.
+func TestWhoseFileIsRead(t *testing.T) {
+	needsRoot(t)
+	path := filepath.Join(t.TempDir(), "set.json")
+	if err := os.WriteFile(path, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		uid  int
+		mode os.FileMode
+		read bool
+	}{{0, 0o600, true}, {0, 0o644, true}, {0, 0o620, false}, {0, 0o602, false}, {1, 0o600, false}, {4242, 0o600, false}} {
+		if err := errors.Join(os.Chown(path, c.uid, -1), os.Chmod(path, c.mode)); err != nil {
+			t.Fatal(err)
+		}
+		if text, err := readOwn(path); (err == nil) != c.read || c.read && string(text) != "x" {
+			t.Errorf("of user %d, mode %v: %q, %v", c.uid, c.mode, text, err)
+		}
+	}
+	link := path + ".link"
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	for _, none := range []string{filepath.Dir(path), link, os.DevNull} {
+		if _, err := readOwn(none); err == nil {
+			t.Errorf("%s was read", none)
+		}
+	}
+}
