@@ -34,6 +34,7 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 			return REAL(name) args; \
 		return WITH_ROOM(hooks, GP_CURRENT_DEVICE, ({ \
 					 struct gp_operation operation = {__VA_ARGS__, GP_NOTHING_FOUND}; \
+					 retry_.bytes = operation.allocates; \
 					 hooks->begin(&operation) ? hooks->end(&operation, REAL(name) args) : \
 								    operation.result; \
 				 })); \

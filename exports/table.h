@@ -367,9 +367,9 @@ SUBMIT_PTSZ(cuMemMapArrayAsync, (void *mapInfoList, unsigned int count, CUstream
 SUBMIT_PTSZ(cuMemFreeAsync, (CUdeviceptr dptr, CUstream hStream), (dptr, hStream), .work = GP_OTHER,
 	    .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemAllocAsync, (CUdeviceptr * dptr, size_t bytesize, CUstream hStream), (dptr, bytesize, hStream),
-	    .work = GP_OTHER, .stream = STREAM(hStream))
+	    .work = GP_OTHER, .allocates = bytesize, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemAllocFromPoolAsync, (CUdeviceptr * dptr, size_t bytesize, void *pool, CUstream hStream),
-	    (dptr, bytesize, pool, hStream), .work = GP_OTHER, .stream = STREAM(hStream))
+	    (dptr, bytesize, pool, hStream), .work = GP_OTHER, .allocates = bytesize, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemBatchDecompressAsync,
 	    (void *paramsArray, size_t count, unsigned int flags, size_t *errorIndex, CUstream stream),
 	    (paramsArray, count, flags, errorIndex, stream), .work = GP_OTHER, .stream = STREAM(stream))

@@ -221,6 +221,8 @@ uint64_t gp_bridge_memory_total(int gpu)
 	return known ? bytes : 0;
 }
 
+bool gp_bridge_memory_is_cap(int gpu, uint64_t total) { return gp_memory_is_cap(&gp_gpu[gpu], total); }
+
 uint32_t gp_bridge_memory_pins(int gpu) { return gp_memory_pins(&gp_gpu[gpu]); }
 
 bool gp_bridge_memory_unmanaged(int gpu) { return gp_memory_unmanaged(&gp_gpu[gpu]); }

@@ -63,6 +63,7 @@ bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
 uint64_t gp_bridge_memory_pools(int gpu); // what this process's pools have
 uint32_t gp_bridge_memory_pins(int gpu);
 bool gp_bridge_memory_unmanaged(int gpu);
+bool gp_bridge_memory_is_cap(int gpu, uint64_t total);
 uint64_t gp_bridge_memory_total(int gpu); // of the whole GPU, without a context; 0: unknown
 // enum gp_move_result. They block the calling thread for as long as that takes; one move at a time.
 int gp_bridge_memory_evict(int gpu, uint64_t bytes, uint64_t drain_ns, bool urgent);

@@ -456,6 +456,11 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 	if a.needsMeasuring(v, c) {
 		seen, fresh := m.meter.read(measurePatience)
 		m.known, m.questions, m.answers = seen.known, m.meter.questions, m.meter.answered
+		capped := seen.known && isCap(a.gpu, seen.total)
+		if capped { // what the driver says is this process's, not the GPU's: what is published must do
+			seen.known, fresh = false, false
+			setElsewhere(a.gpu, v.elsewhere(min(other, m.total), m.total))
+		}
 		if seen.known { // an old answer: a move in has taken some of it since
 			m.free, m.total = minus(seen.free, minus(c.takenBytes, seen.taken)), seen.total
 		}

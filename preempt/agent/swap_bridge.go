@@ -69,6 +69,11 @@ func unmanaged(gpu int) bool { return bool(C.gp_bridge_memory_unmanaged(C.int(gp
 
 func deviceTotal(gpu int) uint64 { return uint64(C.gp_bridge_memory_total(C.int(gpu))) }
 
+// isCap says whether a total that the driver tells is a cap of this process, and not what the GPU has.
+func isCap(gpu int, total uint64) bool {
+	return bool(C.gp_bridge_memory_is_cap(C.int(gpu), C.uint64_t(total)))
+}
+
 // roomChanged lets those that wait for room try again; enough: as much is free as they want. Who waits for more than most does
 // so in vain. most 0: nobody is to wait, now and later.
 func roomChanged(gpu int, most uint64, enough bool) {

@@ -46,8 +46,9 @@ struct gp_operation {
 	enum gp_work work;
 	bool blocking; // the call may wait for the work (cuMemcpyDtoH and the like); once it has returned: the work is done
 	bool cpu;      // the work may wait for the CPU: a host function, a value
-	bool joint;      // one of several kernels of one call: the driver launches them
-	CUstream stream; // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
+	size_t allocates; // bytes of device memory; 0: none, or not known
+	bool joint;       // one of several kernels of one call: the driver launches them
+	CUstream stream;  // never NULL: legacy is GP_STREAM_LEGACY, a _ptsz default is GP_STREAM_PER_THREAD
 	union {
 		struct gp_launch launch; // GP_KERNEL. GP_OTHER: its function is that of the oldest launches, or NULL
 		CUgraphExec graph;       // GP_GRAPH
@@ -120,7 +121,10 @@ static inline bool gp_waits_for_context(enum gp_wait kind)
 struct gp_retry {
 	uint64_t began_ns;
 	uint64_t waited;  // bytes that it waited for last
+	uint64_t bytes;   // of device memory that it asks for; 0: not known
 	uint32_t refused; // how often, though there was as much room as it was thought to need
+	uint32_t capped;  // how often in a row the driver refused it at a cap
+	bool at_cap;      // the driver refused it last for another reason than a lack of room
 	bool roomy;       // there was, when it was made last
 	bool all;         // and that was all that there can be
 };

@@ -14,6 +14,7 @@ struct request {
 	// cuMemAllocPitch; pitch is NULL in cuMemAlloc
 	size_t *pitch, row, width, rows;
 	unsigned element;
+	struct gp_retry *retry;
 };
 
 static CUresult ask_driver(const struct request *q)
@@ -33,6 +34,8 @@ static CUresult allocate_native(const struct request *q, struct gp_context *c, s
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = ask_driver(q);
 	gp_memory_answered(c, result);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		gp_memory_refused(c->gpu, q->bytes, q->retry);
 	if (result)
 		gp_account_give(account, q->bytes);
 	else
@@ -57,7 +60,7 @@ static CUresult allocate_range(const struct request *q, struct gp_context *c, st
 	*lacking = c->gpu;
 	if (!gp_account_take(c->gpu, account, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	CUresult result = gp_chunks_allocate(c, q->bytes, q->out);
+	CUresult result = gp_chunks_allocate(c, q->bytes, q->out, q->retry);
 	if (result)
 		gp_account_give(account, bytes);
 	else if (q->pitch)
@@ -89,11 +92,13 @@ static CUresult attempt(const struct request *q, struct gp_gpu **lacking)
 }
 
 // Beyond memory.limit_mb the wait for room says no at once.
-static CUresult allocate(const struct request *q)
+static CUresult allocate(struct request *q)
 {
-	struct gp_retry retry = {0};
+	struct gp_retry retry = {.bytes = q->bytes};
+	q->retry = &retry;
 	for (;;) {
 		struct gp_gpu *lacking = NULL;
+		retry.at_cap = false;
 		gp_memory_enter();
 		gp_freed_look(false);
 		CUresult result = attempt(q, &lacking);

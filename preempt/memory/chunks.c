@@ -39,12 +39,13 @@ void gp_chunks_empty(struct gp_range *r, size_t count, size_t bytes)
 }
 
 // Making chunk after chunk would take all that is free from others, until it turns out not to be enough. So where the driver
-// says that it has less, it is asked for all in one piece: it may still find something to give up.
-CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *p)
+// says that it has less, it is asked for all in one piece: it may still find something to give up. So is a driver that has refused this
+// call at a cap: what is made up to the cap and given back is not free at once.
+CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *p, const struct gp_retry *retry)
 {
 	size_t free, total;
 	unsigned long long handle;
-	if (bytes <= GP_CHUNK_BYTES || gp_driver.cuMemGetInfo(&free, &total) || free >= bytes)
+	if (bytes <= GP_CHUNK_BYTES || gp_driver.cuMemGetInfo(&free, &total) || (free >= bytes && !retry->capped))
 		return CUDA_SUCCESS;
 	CUresult result = gp_driver.cuMemCreate(&handle, bytes, p, 0);
 	if (!result)
@@ -53,10 +54,12 @@ CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *p)
 }
 
 // Access is given to all chunks in one call, since that call is the expensive one.
-static CUresult fill(struct gp_range *r)
+static CUresult fill(struct gp_range *r, struct gp_retry *retry)
 {
-	CUresult result = gp_chunks_fit(r->bytes, &r->properties);
+	CUresult result = gp_chunks_fit(r->bytes, &r->properties, retry);
 	size_t made = 0, mapped = 0;
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		gp_memory_refused(r->gpu, r->bytes, retry);
 	if (result)
 		return result;
 	for (; made < r->chunks && !result; made++) {
@@ -66,6 +69,8 @@ static CUresult fill(struct gp_range *r)
 	made -= result != CUDA_SUCCESS;
 	if (!result)
 		result = gp_driver.cuMemSetAccess(r->address, r->bytes, r->access, r->accesses);
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		gp_memory_refused(r->gpu, r->bytes - mapped, retry);
 	if (result)
 		gp_chunks_empty(r, made, mapped);
 	return result;
@@ -108,13 +113,13 @@ static bool finish(const struct gp_context *c, struct gp_range *r)
 	return whole;
 }
 
-CUresult gp_chunks_allocate(struct gp_context *c, size_t asked, CUdeviceptr *address)
+CUresult gp_chunks_allocate(struct gp_context *c, size_t asked, CUdeviceptr *address, struct gp_retry *retry)
 {
 	CUresult result;
 	struct gp_range *r = reserve(c, asked, &result);
 	if (!r)
 		return result;
-	result = fill(r);
+	result = fill(r, retry);
 	*address = r->address;
 	while (!result && !finish(c, r)) {
 		result = gp_driver.cuMemSetAccess(r->address, r->bytes, r->access, r->accesses);

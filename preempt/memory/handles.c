@@ -143,15 +143,19 @@ static struct gp_physical *physical_new(struct gp_gpu *gpu, size_t bytes, const 
 	return p;
 }
 
-static CUresult make(struct gp_physical *p)
+static CUresult make(struct gp_physical *p, struct gp_retry *retry)
 {
-	CUresult fits = p->chunks > 1 ? gp_chunks_fit(p->bytes, &p->properties) : CUDA_SUCCESS;
+	CUresult fits = p->chunks > 1 ? gp_chunks_fit(p->bytes, &p->properties, retry) : CUDA_SUCCESS;
+	if (fits == CUDA_ERROR_OUT_OF_MEMORY)
+		gp_memory_refused(p->gpu, p->bytes, retry);
 	if (fits)
 		return fits;
 	for (size_t i = 0; i < p->chunks; i++) {
 		CUresult result = gp_driver.cuMemCreate(&p->chunk[i], gp_physical_chunk_bytes(p, i), &p->properties, 0);
 		if (!result)
 			continue;
+		if (result == CUDA_ERROR_OUT_OF_MEMORY)
+			gp_memory_refused(p->gpu, p->bytes - i * GP_CHUNK_BYTES, retry);
 		release_chunks(p, i);
 		return result;
 	}
@@ -163,13 +167,14 @@ static CUresult make(struct gp_physical *p)
 	return in ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-static CUresult create(unsigned long long *out, size_t bytes, const struct gp_allocation_properties *q, struct gp_gpu *gpu)
+static CUresult create(unsigned long long *out, size_t bytes, const struct gp_allocation_properties *q,
+		       struct gp_gpu *gpu, struct gp_retry *retry)
 {
 	struct gp_physical *p = physical_new(gpu, bytes, q);
 	if (!p)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	bool fits = gp_account_take(gpu, p->account, bytes);
-	CUresult result = fits ? make(p) : CUDA_ERROR_OUT_OF_MEMORY;
+	CUresult result = fits ? make(p, retry) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!result) {
 		*out = p->number;
 		return result;
@@ -184,10 +189,11 @@ CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_a
 			unsigned long long flags)
 {
 	struct gp_gpu *gpu = swappable(out, bytes, q, flags);
-	struct gp_retry retry = {0};
+	struct gp_retry retry = {.bytes = bytes};
 	for (;;) {
+		retry.at_cap = false;
 		gp_memory_enter();
-		CUresult result = gpu ? create(out, bytes, q, gpu) : gp_driver.cuMemCreate(out, bytes, q, flags);
+		CUresult result = gpu ? create(out, bytes, q, gpu, &retry) : gp_driver.cuMemCreate(out, bytes, q, flags);
 		bool freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
 		gp_memory_leave();
 		if (freed)

@@ -60,8 +60,10 @@ static uint64_t allowance(struct gp_gpu *gpu, uint64_t total)
 		return *mine;
 	uint64_t none = 0, reserve = gp_settings.level ? gp_memory_settings.reserve_bytes : 0;
 	uint64_t contexts = GP_CONTEXTS_BYTES < total / GP_CONTEXTS_PART ? GP_CONTEXTS_BYTES : total / GP_CONTEXTS_PART;
-	uint64_t others = elsewhere_of(gpu);
-	uint64_t may = total_of(less(less(total, reserve), others > contexts ? others : contexts));
+	uint64_t others = elsewhere_of(gpu), device = gp_memory_is_cap(gpu, total) ? gp_memory_total(gpu) : total;
+	uint64_t of_cap = less(total, contexts),
+		 of_gpu = less(less(device, reserve), others > contexts ? others : contexts);
+	uint64_t may = total_of(of_cap < of_gpu ? of_cap : of_gpu);
 	atomic_compare_exchange_strong(mine, &none, may ? may : 1);
 	return *mine;
 }

@@ -177,8 +177,11 @@ void gp_memory_context_destroyed(CUcontext, bool is);
 
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
-// may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict).
+// may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict, a cap).
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
+// The driver has refused so many bytes just now, which the accounts have already; what the call had got before is not given back yet. Called
+// before gp_memory_wait_for_room. Looks whether the GPU has room, which tells a cap from a lack of room.
+void gp_memory_refused(const struct gp_gpu *, uint64_t bytes, struct gp_retry *);
 // The same for a call that the driver itself carried out, so that it is not known how much it needs. g: NULL where the GPU is
 // not known either.
 bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
@@ -192,6 +195,9 @@ void gp_memory_elsewhere(int gpu, uint64_t bytes);
 bool gp_memory_is_asked(int gpu); // a call of the program waits for that
 // How much more the program may have: up to its limit, or to what the GPU has.
 uint64_t gp_memory_left(const struct gp_gpu *);
+uint64_t gp_memory_total(const struct gp_gpu *); // what the GPU has, as cuDeviceTotalMem says; UINT64_MAX: not known
+// Whether the total of cuMemGetInfo is a cap of this process and not what the GPU has.
+bool gp_memory_is_cap(const struct gp_gpu *, uint64_t total);
 
 // arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
 // machine and the process's cgroups leave. A context of the GPU is current where more may be pinned, or given back.

@@ -35,13 +35,13 @@ void gp_pin_say(enum gp_pin); // in the log, once for each
 
 // chunks.c: physical memory at addresses of its own. The caller is counted in, or frees and keeps moves away
 // (gp_memory_keep_moves_away), and has no lock. Both do all or nothing.
-CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *);
+CUresult gp_chunks_allocate(struct gp_context *, size_t asked, CUdeviceptr *, struct gp_retry *);
 CUresult gp_chunks_free(struct gp_range *);
 void gp_chunks_empty(struct gp_range *, size_t count,
 		     size_t bytes);       // gives the first count chunks back, of which so many bytes are mapped
 void gp_chunks_forget(struct gp_range *); // gives back its record and its addresses; nothing is mapped there
 // Whether the driver has so many bytes, as far as that can be told without taking them. The current context says on which GPU.
-CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *);
+CUresult gp_chunks_fit(size_t bytes, const struct gp_allocation_properties *, const struct gp_retry *);
 uint64_t gp_chunks_out(const struct gp_range *); // bytes that are out
 
 // Takes a range of cuMemAlloc for the calling thread to free: its ending is set. False: none begins there, or another thread

@@ -7,6 +7,7 @@
 #include "preempt/memory/memory.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 
 enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
@@ -14,6 +15,9 @@ enum {
 				// twice as much each time it is refused though there was room
 	PATIENCE = 4,           // so often in a row before more is tried: the driver may have had it a moment later
 	DOUBLINGS = 16,
+	UNKNOWN_PART = 8,    // a call that does not say what it wants needs less than this part of the GPU
+	LEAST_CAP_PART = 64, // two totals that differ by less than this part of the GPU are one
+	CERTAIN = 3, // refusals in a row beside room after which no room helps: others may take it and give it back once
 };
 
 // A waiter reads changes, then the rest. The agent stores changes last.
@@ -42,22 +46,88 @@ static bool refused(int gpu, uint64_t bytes)
 	return least && bytes >= least;
 }
 
-static uint64_t total_of(const struct gp_gpu *gpu)
+uint64_t gp_memory_total(const struct gp_gpu *gpu)
 {
 	static _Atomic uint64_t known[GP_GPUS];
 	_Atomic uint64_t *total = &known[gpu - gp_gpu];
 	size_t bytes;
 	if (!*total)
-		*total = gp_driver.cuDeviceTotalMem(&bytes, gpu->device) ? UINT64_MAX : bytes;
+		*total = !gp_driver.cuDeviceTotalMem || gp_driver.cuDeviceTotalMem(&bytes, gpu->device) ? UINT64_MAX :
+													  bytes;
 	return *total;
+}
+
+bool gp_memory_is_cap(const struct gp_gpu *g, uint64_t total)
+{
+	uint64_t device = gp_memory_total(g);
+	return device != UINT64_MAX && total < device - device / LEAST_CAP_PART;
 }
 
 uint64_t gp_memory_left(const struct gp_gpu *gpu)
 {
 	const struct gp_memory *m = &gp_memory[gpu - gp_gpu];
-	uint64_t limit = gp_memory_settings.limit_bytes, total = total_of(gpu), own = m->resident + m->swapped + m->pinned;
+	uint64_t limit = gp_memory_settings.limit_bytes, total = gp_memory_total(gpu),
+		 own = m->resident + m->swapped + m->pinned;
 	uint64_t most = limit && limit < total ? limit : total;
 	return most > own ? most - own : 0;
+}
+
+// The GPU's free memory by what all processes publish. Their numbers are untrusted, so the sum saturates.
+static uint64_t unpublished(const struct gp_gpu *g)
+{
+	struct gp_segment *s = g->segment;
+	const struct gp_memory *m = &gp_memory[g - gp_gpu];
+	uint64_t total = gp_memory_total(g), taken = m->resident + m->pinned, other = 0;
+	for (uint64_t members = s ? s->members : 0; members; members &= members - 1) {
+		const struct gp_slot *slot = &s->slot[__builtin_ctzll(members)];
+		uint64_t seen = slot->memory.other, resident = slot->memory.resident, pinned = slot->memory.pinned;
+		other = seen > other ? seen : other;
+		if (slot == &s->slot[g->slot]) // counted above
+			continue;
+		if (__builtin_add_overflow(taken, resident, &taken) || __builtin_add_overflow(taken, pinned, &taken))
+			return 0;
+	}
+	return __builtin_add_overflow(taken, other, &taken) || taken > total ? 0 : total - taken;
+}
+
+static bool ask_free(const struct gp_gpu *g, size_t *free, size_t *total)
+{
+	struct gp_context *current = gp_current_context(), *c = NULL;
+	if (!(current && current->gpu == g) && !(c = gp_memory_try_context(g)))
+		return false;
+	bool known = !gp_driver.cuMemGetInfo(free, total);
+	if (c)
+		gp_memory_leave_context(c);
+	return known;
+}
+
+// Whether a refusal is a cap's (MPS v3, pinned memory limits) or has another cause, so that more room on the GPU does not help. The last
+// GUESS_BYTES of the GPU may not be had in one piece. A cap that the driver tells of bounds what it says is free: then what all publish counts.
+// counted: the accounts have these bytes already.
+static bool is_capped(const struct gp_gpu *g, uint64_t bytes, bool counted)
+{
+	const struct gp_memory *m = &gp_memory[g - gp_gpu];
+	uint64_t wants = bytes ? bytes : gp_memory_total(g) / UNKNOWN_PART, more = counted ? 0 : wants;
+	size_t free, total;
+	if (wants > UINT64_MAX / 2 || !ask_free(g, &free, &total))
+		return false;
+	if (free >= wants + GUESS_BYTES)
+		return true;
+	return gp_memory_is_cap(g, total) &&
+	       (m->resident + m->pinned + more > total || unpublished(g) >= more + GUESS_BYTES);
+}
+
+void gp_memory_refused(const struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
+{
+	r->at_cap = is_capped(g, bytes, true);
+}
+
+static void say_capped(void)
+{
+	static _Atomic bool said;
+	if (!atomic_exchange(&said, true))
+		gp_log_line("the driver refuses memory that the GPU has: a cap of this process (MPS, control group); "
+			    "its calls are out of memory at once");
 }
 
 // What a call is thought to need. The driver may want more than it was asked for, such as a block for a few bytes of it, or
@@ -158,6 +228,14 @@ bool gp_memory_wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *
 	uint64_t since = gp_now_ns();
 	if (!r->began_ns)
 		r->began_ns = since;
+	r->capped = r->at_cap ? r->capped + 1 : 0;
+	if (r->at_cap) {
+		r->at_cap = false;
+		in_vain = r->capped >= CERTAIN;
+		if (in_vain)
+			say_capped();
+		return !in_vain;
+	}
 	if (taken_meanwhile(g, r))
 		r->roomy = false;
 	r->refused = r->roomy ? r->refused + 1 : bytes ? 0 : r->refused;
@@ -178,6 +256,7 @@ bool gp_memory_wait_again(struct gp_retry *r, struct gp_gpu *g)
 	in_vain = false;
 	if (!gp_memory_on || asked || !g)
 		return false;
+	r->at_cap = is_capped(g, r->bytes, false);
 	bool again = gp_memory_wait_for_room(g, 0, r);
 	in_vain = false;
 	return again;

@@ -5,6 +5,7 @@
 #include "preempt/memory/memory.h"
 #include "test/units/check.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
 enum { WANTED = 1 << 30, REFUSALS = 1000 };
@@ -14,6 +15,7 @@ struct gp_memory gp_memory[GP_GPUS];
 struct gp_memory_settings gp_memory_settings;
 _Atomic uint32_t gp_memory_on = 1;
 static uint64_t free_bytes;
+static uint64_t total_told = 10ull << 30;
 static unsigned asked;
 static _Atomic bool end;
 
@@ -21,7 +23,7 @@ static CUresult get_info(size_t *free, size_t *total)
 {
 	asked++;
 	*free = free_bytes;
-	*total = TOTAL;
+	*total = total_told;
 	return CUDA_SUCCESS;
 }
 
@@ -30,6 +32,10 @@ static CUresult total_bytes(size_t *bytes, CUdevice device)
 	*bytes = TOTAL;
 	return CUDA_SUCCESS;
 }
+
+struct gp_context *gp_current_context(void) { return NULL; }
+static unsigned lines;
+void gp_log_line(const char *line) { lines++; }
 
 static void give_way(struct gp_gpu *g, bool on) {}
 struct gp_memory_others gp_memory_others = {.give_way = give_way};
@@ -71,6 +77,41 @@ int main(void)
 	waits = 0;
 	while (gp_memory_wait_again(&unknown, gp_gpu))
 		CHECK(++waits < REFUSALS);
+
+	// Refusals at a cap, which the driver tells of or not.
+	uint64_t total = TOTAL;
+	for (int told = 0; told < 2; told++) {
+		struct gp_retry capped = {0};
+		struct gp_segment *s = calloc(1, sizeof *s);
+		free_bytes = told ? WANTED / 2 : TOTAL;
+		total_told = told ? 2ull * WANTED : total;
+		gp_gpu[0].segment = s;
+		gp_gpu[0].slot = 1;
+		gp_memory[0].resident = WANTED; // as the call counts it
+		uint64_t waits = gp_memory[0].waits;
+		for (int i = 1; i <= 3; i++) {
+			gp_memory_refused(gp_gpu, WANTED, &capped);
+			CHECK(gp_memory_wait_for_room(gp_gpu, WANTED, &capped) == (i < 3));
+		}
+		CHECK(gp_memory[0].waits == waits && lines == 1);
+
+		// Memory of others is in the way: then the cap says nothing, unless this process would be beyond it.
+		s->members = 1;
+		s->slot[0].memory.resident = TOTAL - WANTED;
+		free_bytes = WANTED / 2;
+		gp_memory_refused(gp_gpu, WANTED, &capped);
+		CHECK(!capped.at_cap);
+		s->slot[0].memory.resident = UINT64_MAX; // whatever they say
+		s->slot[0].memory.other = UINT64_MAX;
+		gp_memory_refused(gp_gpu, WANTED, &capped);
+		CHECK(!capped.at_cap);
+		gp_memory[0].resident = 2ull * WANTED + 1;
+		gp_memory_refused(gp_gpu, WANTED, &capped);
+		CHECK(capped.at_cap == (told != 0));
+		gp_memory[0].resident = 0;
+		gp_gpu[0].segment = NULL;
+		free(s);
+	}
 	end = true;
 	CHECK(!pthread_join(thread, NULL));
 	return 0;

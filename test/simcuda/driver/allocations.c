@@ -93,9 +93,7 @@ CALL(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total))
 	CUresult r = free_bytes && total ? enter(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	uint64_t used = engine_memory(c->device);
-	*total = sim_memory_bytes();
-	*free_bytes = used < *total ? *total - used : 0;
+	memory_info(c->device, free_bytes, total);
 	return leave(CUDA_SUCCESS);
 }
 

@@ -7,6 +7,7 @@
 #define DEVICES 8
 
 static uint64_t small[DEVICES]; // bytes of the small allocations
+static uint64_t taken[DEVICES]; // by this process, in pages
 
 uint64_t memory_pages(uint64_t bytes) { return (bytes + LARGE - 1) / LARGE * LARGE; }
 
@@ -14,13 +15,30 @@ bool memory_charge(int device, uint64_t bytes)
 {
 	if (bytes > sim_memory_bytes())
 		return false;
+	uint64_t cap = sim_cap_bytes();
 	uint64_t before = bytes < LARGE ? memory_pages(small[device]) : 0;
 	uint64_t after = memory_pages(bytes < LARGE ? small[device] + bytes : bytes);
+	if (cap && after != before && taken[device] + after - before > cap)
+		return false;
 	if (after != before && !engine_take_memory(device, after - before, sim_memory_bytes()))
 		return false;
+	taken[device] += after - before;
 	if (bytes < LARGE)
 		small[device] += bytes;
 	return true;
+}
+
+// The answer of cuMemGetInfo. A cap that it tells of bounds both.
+void memory_info(int device, size_t *free_bytes, size_t *total)
+{
+	uint64_t used = engine_memory(device), cap = sim_cap_is_told() ? sim_cap_bytes() : 0;
+	*total = sim_memory_bytes();
+	*free_bytes = used < *total ? *total - used : 0;
+	if (!cap || cap >= *total)
+		return;
+	uint64_t left = taken[device] < cap ? cap - taken[device] : 0;
+	*total = cap;
+	*free_bytes = left < *free_bytes ? left : *free_bytes;
 }
 
 bool memory_to_make(int device)
@@ -29,7 +47,8 @@ bool memory_to_make(int device)
 	return !needs || engine_memory(device) + needs <= sim_memory_bytes();
 }
 
-void memory_discharge(int device, uint64_t bytes)
+// capped: the process's cap counts these bytes.
+static void discharge(int device, uint64_t bytes, bool capped)
 {
 	uint64_t before = memory_pages(bytes < LARGE ? small[device] : bytes), after = 0;
 	if (bytes < LARGE) {
@@ -38,7 +57,11 @@ void memory_discharge(int device, uint64_t bytes)
 	}
 	if (before != after)
 		engine_give_memory(device, before - after);
+	if (capped)
+		taken[device] -= before - after;
 }
+
+void memory_discharge(int device, uint64_t bytes) { discharge(device, bytes, true); }
 
 // What was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
 static struct scrub {
@@ -61,7 +84,7 @@ static void *scrubber(void *nothing)
 			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // only this thread takes it off the list
 			pthread_mutex_lock(&sim_lock);
 		} else {
-			memory_discharge(s->device, s->bytes);
+			discharge(s->device, s->bytes, s->bytes < LARGE);
 			scrubs = s->next;
 			last_scrub = scrubs ? last_scrub : &scrubs;
 			free(s);
@@ -85,6 +108,7 @@ void memory_freed(int device, uint64_t bytes)
 		memory_discharge(device, bytes);
 		return;
 	}
+	taken[device] -= bytes < LARGE ? 0 : memory_pages(bytes);
 	last_ns = (last_ns > now ? last_ns : now) + takes;
 	*s = (struct scrub){NULL, device, bytes, last_ns};
 	*last_scrub = s;

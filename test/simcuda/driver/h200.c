@@ -201,6 +201,18 @@ uint64_t sim_memory_bytes(void)
 	return setting(&bytes, "SIMCUDA_MEMORY_MB", 1 << 20, machine.memory_bytes);
 }
 
+uint64_t sim_cap_bytes(void)
+{
+	static _Atomic uint64_t bytes = UINT64_MAX;
+	return setting(&bytes, "SIMCUDA_CAP_MB", 1 << 20, 0);
+}
+
+bool sim_cap_is_told(void)
+{
+	const char *e = getenv("SIMCUDA_CAP_MB");
+	return e && !strstr(e, ":hidden");
+}
+
 uint64_t sim_making_bytes(void)
 {
 	static _Atomic uint64_t bytes = UINT64_MAX;

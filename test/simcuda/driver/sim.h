@@ -135,6 +135,8 @@ int sim_driver_version(void);
 uint64_t sim_memory_bytes(void);  // of a device
 uint64_t sim_context_bytes(void); // device memory that a context takes
 uint64_t sim_making_bytes(void);  // that must be free for a stream or an event to be made
+uint64_t sim_cap_bytes(void);     // SIMCUDA_CAP_MB: what this process may have of a device; 0: no cap
+bool sim_cap_is_told(void);       // by cuMemGetInfo
 // Bytes per ns to the device (direction 0) or from it (1); both: while copies go both ways. 0: no rate is set.
 double sim_bus_rate(int direction, bool both);
 bool sim_contents(void);               // whether copies, memsets and bench_mix change memory
@@ -249,7 +251,8 @@ void pause_record(void); // by the record of an event, the same
 #define LARGE (2ull << 20) // as on a GPU: such an allocation has pages of 2 MiB of its own; smaller ones share them
 uint64_t memory_pages(uint64_t bytes);          // the bytes of the pages that it takes
 bool memory_charge(int device, uint64_t bytes); // false: beyond what the device has
-bool memory_to_make(int device);                // whether a stream or an event can be made (SIMCUDA_MAKING_MB)
+void memory_info(int device, size_t *free_bytes, size_t *total);
+bool memory_to_make(int device); // whether a stream or an event can be made (SIMCUDA_MAKING_MB)
 void memory_discharge(int device, uint64_t bytes);
 void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
 uint64_t memory_next_id(void);                 // of an allocation or mapping
