@@ -690,6 +690,13 @@ PASS(cuMulticastBindAddr,
 PASS(cuMulticastBindAddr_v2,
      (unsigned long long mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr, size_t size, unsigned long long flags),
      (mcHandle, dev, mcOffset, memptr, size, flags))
+PASS(cuLogicalEndpointBindMem,
+     (uint32_t leId, CUdevice dev, uint64_t offset, unsigned long long memHandle, uint64_t memOffset, uint64_t size,
+      unsigned long long flags),
+     (leId, dev, offset, memHandle, memOffset, size, flags))
+PASS(cuLogicalEndpointBindAddr,
+     (uint32_t leId, CUdevice dev, uint64_t offset, void *ptr, uint64_t size, unsigned long long flags),
+     (leId, dev, offset, ptr, size, flags))
 
 // Called, not intercepted.
 CALLED(cuFuncGetAttribute, (int *pi, int attrib, CUfunction hfunc))

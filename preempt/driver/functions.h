@@ -86,6 +86,11 @@ WANTED(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange,
        (void *, CUdeviceptr, size_t bytes, int type, unsigned long long flags)) // CUDA 11.7
 WANTED(cuMemMapArrayAsync, cuMemMapArrayAsync, (struct gp_array_mapping *, unsigned, CUstream))
 WANTED(cuMemMapArrayAsync_ptsz, cuMemMapArrayAsync_ptsz, (struct gp_array_mapping *, unsigned, CUstream))
+WANTED(cuLogicalEndpointBindMem, cuLogicalEndpointBindMem,
+       (uint32_t endpoint, CUdevice, uint64_t offset, unsigned long long handle, uint64_t from, uint64_t bytes,
+	unsigned long long flags)) // CUDA 13.3
+WANTED(cuLogicalEndpointBindAddr, cuLogicalEndpointBindAddr,
+       (uint32_t endpoint, CUdevice, uint64_t offset, void *, uint64_t bytes, unsigned long long flags))
 WANTED(cuMulticastBindMem, cuMulticastBindMem,
        (unsigned long long multicast, size_t offset, unsigned long long handle, size_t from, size_t bytes,
 	unsigned long long flags)) // CUDA 12.1

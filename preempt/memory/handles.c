@@ -278,6 +278,16 @@ CUresult gp_cuMemExportToShareableHandle(void *shared, unsigned long long handle
 	return result;
 }
 
+CUresult gp_cuLogicalEndpointBindMem(uint32_t endpoint, CUdevice device, uint64_t offset, unsigned long long handle,
+				     uint64_t from, uint64_t bytes, unsigned long long flags)
+{
+	gp_memory_enter();
+	CUresult result = gp_driver.cuLogicalEndpointBindMem(endpoint, device, offset, pinned(handle, GP_PIN_MULTICAST),
+							     from, bytes, flags);
+	gp_memory_leave();
+	return result;
+}
+
 CUresult gp_cuMulticastBindMem(unsigned long long multicast, size_t offset, unsigned long long handle, size_t from,
 			       size_t bytes, unsigned long long flags)
 {

@@ -232,3 +232,15 @@ CUresult gp_cuMulticastBindAddr_v2(unsigned long long multicast, CUdevice device
 	gp_memory_leave();
 	return result;
 }
+
+// Unlike a multicast object, an endpoint may have memory of a pool bound (cuMemAllocAsync), which is in no range.
+CUresult gp_cuLogicalEndpointBindAddr(uint32_t endpoint, CUdevice device, uint64_t offset, void *address,
+				      uint64_t bytes, unsigned long long flags)
+{
+	gp_memory_enter();
+	CUresult result = pin_all((CUdeviceptr)address, bytes) ?
+				  gp_driver.cuLogicalEndpointBindAddr(endpoint, device, offset, address, bytes, flags) :
+				  CUDA_ERROR_INVALID_VALUE;
+	gp_memory_leave();
+	return result;
+}

@@ -24,6 +24,8 @@ SUBSTITUTE(cuMulticastBindMem, (unsigned long long multicast, size_t offset, uns
 				size_t bytes, unsigned long long flags))
 SUBSTITUTE(cuMulticastBindMem_v2, (unsigned long long multicast, CUdevice, size_t offset, unsigned long long handle,
 				   size_t from, size_t bytes, unsigned long long flags))
+SUBSTITUTE(cuLogicalEndpointBindMem, (uint32_t endpoint, CUdevice, uint64_t offset, unsigned long long handle,
+				      uint64_t from, uint64_t bytes, unsigned long long flags))
 SUBSTITUTE(cuMemMapArrayAsync, (struct gp_array_mapping *, unsigned count, CUstream))
 SUBSTITUTE(cuMemMapArrayAsync_ptsz, (struct gp_array_mapping *, unsigned count, CUstream))
 
@@ -36,6 +38,8 @@ SUBSTITUTE(cuMulticastBindAddr,
 	   (unsigned long long multicast, size_t offset, CUdeviceptr, size_t bytes, unsigned long long flags))
 SUBSTITUTE(cuMulticastBindAddr_v2,
 	   (unsigned long long multicast, CUdevice, size_t offset, CUdeviceptr, size_t bytes, unsigned long long flags))
+SUBSTITUTE(cuLogicalEndpointBindAddr,
+	   (uint32_t endpoint, CUdevice, uint64_t offset, void *, uint64_t bytes, unsigned long long flags))
 
 // ask.c
 SUBSTITUTE(cuPointerGetAttribute, (void *value, int attribute, CUdeviceptr))

@@ -144,6 +144,8 @@ func TestSharedMemoryStays(t *testing.T) {
 		"legacy IPC":       {"memory", "handle 0", "handle", "exported"},
 		"shareable handle": {"shareable", "descriptor 0", "descriptor", "exported"},
 		"SYNC_MEMOPS":      {"memory", "register 0", "result 0", "registered"},
+		"endpoint, handle": {"mapped", "endpoint handle 0", "result 0", "multicast"},
+		"endpoint, addr":   {"mapped", "endpoint address 0", "result 0", "multicast"},
 		"dma-buf":          {"memory", "dmabuf 0", "result 0", "registered"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -28,6 +28,7 @@
 //	dmabuf N             result R                a descriptor of buffer N for devices on the bus is made
 //	handle N             handle HEX result R     a legacy IPC handle of buffer N
 //	open HEX             buffer N result R       of another process
+//	endpoint WAY N       result R                buffer N is bound to a logical endpoint, by its handle or its address
 //	descriptor N         descriptor D result R   a shareable handle of buffer N, which may be imported as /proc/PID/fd/D
 //	adopt PID D BYTES    buffer N result R       by another process
 //	hint US              result R                gpreempt_hint: work comes in so many microseconds
@@ -94,6 +95,9 @@ typedef struct { unsigned char bytes[64]; } ipc_handle;
 	F(cuIpcOpenMemHandle_v2, (ptr *, ipc_handle, unsigned)) \
 	F(cuIpcCloseMemHandle, (ptr)) \
 	F(cuPointerSetAttribute, (const void *, int, ptr)) \
+	F(cuLogicalEndpointBindMem, (unsigned, int, unsigned long long, unsigned long long, unsigned long long, \
+				     unsigned long long, unsigned long long)) \
+	F(cuLogicalEndpointBindAddr, (unsigned, int, unsigned long long, void *, unsigned long long, unsigned long long)) \
 	F(cuMemRetainAllocationHandle, (unsigned long long *, void *)) \
 	F(cuMemGetAddressRange_v2, (ptr *, size_t *, ptr)) \
 	F(cuPointerGetAttribute, (void *, int, ptr)) \
@@ -286,6 +290,19 @@ static int give_descriptor(const struct buffer *b)
 	return r ? r : close(file);
 }
 
+static int bind_to_endpoint(const char *way, const struct buffer *b)
+{
+	unsigned long long h;
+	if (strcmp(way, "handle"))
+		return cuLogicalEndpointBindAddr(1, device, 0, (void *)b->at, b->bytes, 0);
+	int r = cuMemRetainAllocationHandle(&h, (void *)b->at);
+	if (!r) {
+		r = cuLogicalEndpointBindMem(1, device, 0, h, 0, b->bytes, 0);
+		OK(cuMemRelease(h));
+	}
+	return r;
+}
+
 static int register_memory(const struct buffer *b)
 {
 	enum { SYNC_MEMOPS = 6 };
@@ -398,7 +415,7 @@ static struct buffer *buffer_of(unsigned n)
 // Commands about work, and about who else uses memory. False: it is none of these.
 static bool obey_other(const char *line)
 {
-	char hex[160];
+	char hex[160], word[32];
 	unsigned n, m;
 	size_t bytes;
 	if (sscanf(line, "long %u", &n) == 1)
@@ -425,6 +442,8 @@ static bool obey_other(const char *line)
 		printf("result %d\n", register_memory(buffer_of(n)));
 	else if (sscanf(line, "dmabuf %u", &n) == 1)
 		printf("result %d\n", give_descriptor(buffer_of(n)));
+	else if (sscanf(line, "endpoint %31s %u", word, &n) == 2)
+		printf("result %d\n", bind_to_endpoint(word, buffer_of(n)));
 	else if (sscanf(line, "handle %u", &n) == 1)
 		tell_handle(buffer_of(n));
 	else if (sscanf(line, "open %159s", hex) == 1 && strlen(hex) == 2 * sizeof(ipc_handle))

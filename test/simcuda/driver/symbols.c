@@ -251,6 +251,8 @@ typedef void function(void);
 	PAIR(cuMemcpyWithAttributesAsync, 13020, cuMemcpyWithAttributesAsync, cuMemcpyWithAttributesAsync_ptsz) \
 	PAIR(cuMemcpy3DWithAttributesAsync, 13020, cuMemcpy3DWithAttributesAsync, cuMemcpy3DWithAttributesAsync_ptsz) \
 	PAIR(cuStreamBeginRecaptureToGraph, 13030, cuStreamBeginRecaptureToGraph, cuStreamBeginRecaptureToGraph_ptsz) \
+	NAME(cuLogicalEndpointBindAddr, 13030, cuLogicalEndpointBindAddr) \
+	NAME(cuLogicalEndpointBindMem, 13030, cuLogicalEndpointBindMem) \
 	PAIR(cuFabricCpyBatchAsync, 13050, cuFabricCpyBatchAsync, cuFabricCpyBatchAsync_ptsz)
 
 #define DECLARE1(name, version, symbol) extern function symbol;

@@ -125,6 +125,32 @@ static struct physical *physical_of(CUmemGenericAllocationHandle handle)
 	return p;
 }
 
+// ---- logical endpoints, CUDA 13.3: any number names one, and bindings last. The fabric is not simulated.
+
+CALL(cuLogicalEndpointBindMem,
+     (uint32_t id, CUdevice d, uint64_t at, CUmemGenericAllocationHandle memory, uint64_t from, uint64_t bytes,
+      unsigned long long flags),
+     (id, d, at, memory, from, bytes, flags))
+{
+	(void)id, (void)at;
+	CUresult r = flags || d < 0 || d >= sim_devices() || !bytes ? CUDA_ERROR_INVALID_VALUE : enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	const struct physical *p = physical_of(memory);
+	return leave(p && from <= p->bytes && bytes <= p->bytes - from ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
+CALL(cuLogicalEndpointBindAddr,
+     (uint32_t id, CUdevice d, uint64_t at, void *memory, uint64_t bytes, unsigned long long flags),
+     (id, d, at, memory, bytes, flags))
+{
+	(void)id, (void)at;
+	CUresult r = flags || d < 0 || d >= sim_devices() || !bytes ? CUDA_ERROR_INVALID_VALUE : enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	return leave(virtual_mapping((uint64_t)memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+}
+
 static bool aligned(uint64_t n) { return n % GRANULARITY == 0; }
 
 // ---- addresses
