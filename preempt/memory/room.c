@@ -77,16 +77,21 @@ static uint64_t unpublished(const struct gp_gpu *g)
 {
 	struct gp_segment *s = g->segment;
 	const struct gp_memory *m = &gp_memory[g - gp_gpu];
-	uint64_t total = gp_memory_total(g), taken = m->resident + m->pinned, other = 0;
-	for (uint64_t members = s ? s->members : 0; members; members &= members - 1) {
+	uint64_t total = gp_memory_total(g), taken = m->resident + m->pinned, other = 0, peers = 0;
+	if (!s) // not attached yet: others may be there
+		return 0;
+	for (uint64_t members = s->members; members; members &= members - 1) {
 		const struct gp_slot *slot = &s->slot[__builtin_ctzll(members)];
 		uint64_t seen = slot->memory.other, resident = slot->memory.resident, pinned = slot->memory.pinned;
 		other = seen > other ? seen : other;
 		if (slot == &s->slot[g->slot]) // counted above
 			continue;
+		peers++;
 		if (__builtin_add_overflow(taken, resident, &taken) || __builtin_add_overflow(taken, pinned, &taken))
 			return 0;
 	}
+	if (peers && !other) // not measured yet: contexts always have something
+		return 0;
 	return __builtin_add_overflow(taken, other, &taken) || taken > total ? 0 : total - taken;
 }
 

@@ -95,10 +95,18 @@ int main(void)
 		}
 		CHECK(gp_memory[0].waits == waits && lines == 1);
 
+		gp_gpu[0].segment = NULL; // not attached yet, and what others have is not known
+		gp_memory_refused(gp_gpu, WANTED, &capped);
+		CHECK(capped.at_cap == !told);
+		gp_gpu[0].segment = s;
+
 		// Memory of others is in the way: then the cap says nothing, unless this process would be beyond it.
 		s->members = 1;
 		s->slot[0].memory.resident = TOTAL - WANTED;
 		free_bytes = WANTED / 2;
+		gp_memory_refused(gp_gpu, WANTED, &capped);
+		CHECK(!capped.at_cap);
+		s->slot[0].memory.resident = 0; // and nobody has measured what they do not publish
 		gp_memory_refused(gp_gpu, WANTED, &capped);
 		CHECK(!capped.at_cap);
 		s->slot[0].memory.resident = UINT64_MAX; // whatever they say

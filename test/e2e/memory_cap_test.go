@@ -27,6 +27,7 @@ func TestRefusedByACap(t *testing.T) {
 					t.Parallel()
 					m := newSmall(t, "", "SIMCUDA_MEMORY_MB=8192", "SIMCUDA_SCRUB_MS_PER_GB=50")
 					peer := m.holding("be", 1000)
+					m.until("what nobody publishes is measured", func() bool { return m.memory(peer).Other != 0 })
 					p := m.capped(role, cap, 1024)
 					p.filled("memory", 300<<20, 1)
 					m.until("others know what it has", func() bool { return m.memory(p).Resident >= 300<<20 })
@@ -56,8 +57,9 @@ func TestRoomBelowACap(t *testing.T) {
 	for _, cap := range caps {
 		t.Run(cap, func(t *testing.T) {
 			t.Parallel()
-			m := newSmall(t, "", "SIMCUDA_MEMORY_MB=4096", "SIMCUDA_COPY_GBS=20")
+			m := newSmall(t, "wait_ms = 600000", "SIMCUDA_MEMORY_MB=4096", "SIMCUDA_COPY_GBS=20")
 			peer := m.holding("be", 3000)
+			m.until("what nobody publishes is measured", func() bool { return m.memory(peer).Other != 0 })
 			p := m.capped("lc", cap, 2048)
 			p.filled("memory", 1500<<20, 1)
 			m.until("the peer has given memory", func() bool { return m.memory(peer).Evictions == 1 })
