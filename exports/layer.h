@@ -3,6 +3,7 @@
 #define GPREEMPT_LAYER_H
 
 #define _GNU_SOURCE
+#include <link.h>
 #include <stdatomic.h>
 
 // Only the names in exports.map leave the library. Hidden symbols also need no GOT on the fast path.
@@ -100,20 +101,32 @@ static inline bool gp_made_room(const struct gp_hooks *hooks, struct gp_retry *r
 // names.c
 bool gp_may_submit(const char *name); // whether a function of that name may put work on streams
 
+// objects.c, which calls nothing
+void *gp_symbol_of_libc(const char *name); // NULL: not there
+bool gp_object_defines(ElfW(Addr) base, const ElfW(Dyn) * dynamic, const char *name);
+
 // real.c
 typedef void *gp_dlsym_fn(void *, const char *);
 typedef void *gp_dlvsym_fn(void *, const char *, const char *);
 typedef void *gp_dlopen_fn(const char *, int);
-gp_dlsym_fn *gp_real_dlsym(void); // libc's own; NULL where libc is unknown
-gp_dlvsym_fn *gp_real_dlvsym(void);
-gp_dlopen_fn *gp_real_dlopen(void);
-void *gp_next_symbol(const char *name); // in the libraries after ours; NULL: not found, or libc is unknown
-bool gp_is_ours(const void *address);   // inside this library
+// Of the library that comes next in the order of lookups: libc's own, unless another one intercepts too.
+gp_dlsym_fn *gp_next_dlsym(void);
+gp_dlvsym_fn *gp_next_dlvsym(void);
+gp_dlopen_fn *gp_next_dlopen(void);
+bool gp_lookups_are_libcs(void);
+void *gp_next_symbol(const char *name); // in the libraries after ours, as libc answers; NULL: not found
+// Whether the caller's object comes before ours in the order of lookups, and none in between defines the name.
+bool gp_is_ahead(const void *caller, const char *name);
+bool gp_is_ours(const void *address); // inside this library
 // Finds all functions of the driver, which is loaded if load says so. False: there is no driver.
 bool gp_resolve(bool load);
 // After gp_resolve:
 enum gp_row gp_row_of(const void *function); // GP_ROWS: the driver's function has none
 bool gp_driver_has(enum gp_row);
+void *gp_own(enum gp_row); // the driver's own, if another library stands in front of it, or NULL.
+bool gp_calls_back(const void *caller, enum gp_row); // the caller is that library, and asks for the driver's.
+// This function stands in front of the driver's. If another one is known already, that one stays.
+void gp_set_next(enum gp_row, void *function);
 void gp_drop_substitutes(void); // the driver's functions are called again
 extern const char *const gp_row_name[GP_ROWS];
 

@@ -1,135 +1,152 @@
-// real.c - finds the functions behind the exported ones: libc's lookup functions, and the driver's.
+// real.c - finds the functions behind the exported ones: libc's lookup functions, those of the next library, and the driver's.
+//
+// Another library may intercept the driver too: one that limits memory, a profiler. Where it comes behind this one in the order of
+// lookups, its answers count as the driver. The program's calls go on to it. Its dlsym is never asked by RTLD_NEXT, which it would
+// answer from its own place, and some do so only once.
 #include "exports/layer.h"
 
 #include <dlfcn.h>
-#include <elf.h>
 #include <errno.h>
 #include <link.h>
 #include <string.h>
 
-static _Atomic(gp_dlsym_fn *) dlsym_of_libc;
-static _Atomic(gp_dlvsym_fn *) dlvsym_of_libc;
-static _Atomic(gp_dlopen_fn *) dlopen_of_libc;
+typedef int iterate_fn(int (*)(struct dl_phdr_info *, size_t, void *), void *);
 
-// Our dlsym hides libc's, which is therefore read from libc's symbol table.
+static _Atomic(gp_dlsym_fn *) dlsym_of_libc; // set last of these
+static _Atomic(iterate_fn *) iterate_of_libc;
+static _Atomic(gp_dlsym_fn *) next_dlsym;
+static _Atomic(gp_dlvsym_fn *) next_dlvsym;
+static _Atomic(gp_dlopen_fn *) next_dlopen;
 
-struct symbols {
-	const ElfW(Sym) * table;
-	const char *names;
-	const ElfW(Half) * versions;
-	const uint32_t *hash; // DT_GNU_HASH
-	ElfW(Addr) base;
-};
-
-// glibc relocates the pointers of a dynamic section in place, except where it is read-only.
-static const void *dynamic_pointer(ElfW(Addr) base, ElfW(Addr) value)
+static void *behind_ours(gp_dlsym_fn *find, const char *name)
 {
-	return (const void *)(value < base ? base + value : value);
+	void *found = find(RTLD_NEXT, name);
+	__asm__ volatile("" : "+r"(found)); // no tail call: libc must see this library as the caller
+	return found;
 }
-
-static bool read_symbols(const struct dl_phdr_info *info, struct symbols *s)
-{
-	*s = (struct symbols){.base = info->dlpi_addr};
-	for (int i = 0; i < info->dlpi_phnum; i++) {
-		if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
-			continue;
-		const ElfW(Dyn) *d = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-		for (; d->d_tag != DT_NULL; d++) {
-			const void *pointer = dynamic_pointer(s->base, d->d_un.d_ptr);
-			switch (d->d_tag) {
-			case DT_SYMTAB: s->table = pointer; break;
-			case DT_STRTAB: s->names = pointer; break;
-			case DT_VERSYM: s->versions = pointer; break;
-			case DT_GNU_HASH: s->hash = pointer; break;
-			}
-		}
-	}
-	return s->table && s->names && s->hash;
-}
-
-// Finds name@@VERSION, which a program that is linked today gets.
-static void *default_version(const struct symbols *s, const char *name)
-{
-	uint32_t wanted = 5381;
-	for (const char *c = name; *c; c++)
-		wanted = wanted * 33 + (unsigned char)*c;
-	uint32_t bucket_count = s->hash[0], first = s->hash[1], bloom_words = s->hash[2];
-	const uint32_t *buckets = s->hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
-	const uint32_t *chain = buckets + bucket_count;
-	uint32_t i = bucket_count ? buckets[wanted % bucket_count] : 0;
-	if (i < first)
-		return NULL;
-	for (;; i++) {
-		const ElfW(Sym) *symbol = &s->table[i];
-		uint32_t hash = chain[i - first];
-		enum { HIDDEN_VERSION = 0x8000 }; // of DT_VERSYM: name@VERSION, not the default
-		if ((hash | 1) == (wanted | 1) && symbol->st_shndx != SHN_UNDEF &&
-		    ELF64_ST_TYPE(symbol->st_info) == STT_FUNC && !(s->versions && s->versions[i] & HIDDEN_VERSION) &&
-		    strcmp(s->names + symbol->st_name, name) == 0)
-			return (void *)(s->base + symbol->st_value);
-		if (hash & 1)
-			return NULL;
-	}
-}
-
-// In glibc 2.34 and later the functions are in libc itself, before that in libdl.
-static int visit_library(struct dl_phdr_info *info, size_t size, void *unused)
-{
-	(void)size, (void)unused;
-	const char *slash = strrchr(info->dlpi_name, '/');
-	const char *file = slash ? slash + 1 : info->dlpi_name;
-	struct symbols s;
-	if ((strcmp(file, "libc.so.6") != 0 && strcmp(file, "libdl.so.2") != 0) || !read_symbols(info, &s))
-		return 0;
-	void *sym = default_version(&s, "dlsym"), *vsym = default_version(&s, "dlvsym"),
-	     *open = default_version(&s, "dlopen");
-	if (!sym || !vsym || !open)
-		return 0;
-	atomic_store(&dlvsym_of_libc, (gp_dlvsym_fn *)vsym);
-	atomic_store(&dlopen_of_libc, (gp_dlopen_fn *)open);
-	atomic_store(&dlsym_of_libc, (gp_dlsym_fn *)sym);
-	return 1;
-}
-
-static COLD void find_libc(void) { dl_iterate_phdr(visit_library, NULL); }
 
 // Several threads may do this at once: they store the same values.
-static inline void need_libc(void)
+static COLD void find_lookups(void)
 {
-	if (!atomic_load_explicit(&dlsym_of_libc, memory_order_acquire))
-		find_libc();
+	gp_dlsym_fn *find = (gp_dlsym_fn *)gp_symbol_of_libc("dlsym");
+	iterate_fn *iterate = (iterate_fn *)gp_symbol_of_libc("dl_iterate_phdr");
+	if (!find || !iterate)
+		return;
+	atomic_store(&iterate_of_libc, iterate);
+	atomic_store(&next_dlsym, (gp_dlsym_fn *)behind_ours(find, "dlsym"));
+	atomic_store(&next_dlvsym, (gp_dlvsym_fn *)behind_ours(find, "dlvsym"));
+	atomic_store(&next_dlopen, (gp_dlopen_fn *)behind_ours(find, "dlopen"));
+	atomic_store(&dlsym_of_libc, find);
 }
 
-gp_dlsym_fn *gp_real_dlsym(void)
+static inline gp_dlsym_fn *libc_dlsym(void)
 {
-	need_libc();
-	return atomic_load_explicit(&dlsym_of_libc, memory_order_relaxed);
+	gp_dlsym_fn *find = atomic_load_explicit(&dlsym_of_libc, memory_order_acquire);
+	if (likely(find))
+		return find;
+	find_lookups();
+	return atomic_load_explicit(&dlsym_of_libc, memory_order_acquire);
 }
 
-gp_dlvsym_fn *gp_real_dlvsym(void)
+gp_dlsym_fn *gp_next_dlsym(void)
 {
-	need_libc();
-	return atomic_load_explicit(&dlvsym_of_libc, memory_order_relaxed);
+	libc_dlsym();
+	return atomic_load_explicit(&next_dlsym, memory_order_relaxed);
 }
 
-gp_dlopen_fn *gp_real_dlopen(void)
+gp_dlvsym_fn *gp_next_dlvsym(void)
 {
-	need_libc();
-	return atomic_load_explicit(&dlopen_of_libc, memory_order_relaxed);
+	libc_dlsym();
+	return atomic_load_explicit(&next_dlvsym, memory_order_relaxed);
 }
+
+gp_dlopen_fn *gp_next_dlopen(void)
+{
+	libc_dlsym();
+	return atomic_load_explicit(&next_dlopen, memory_order_relaxed);
+}
+
+bool gp_lookups_are_libcs(void) { return gp_next_dlsym() == libc_dlsym(); }
 
 void *gp_next_symbol(const char *name)
 {
-	gp_dlsym_fn *next = gp_real_dlsym();
-	void *found = next ? next(RTLD_NEXT, name) : NULL;
-	__asm__ volatile("" : "+r"(found)); // no tail call: libc must see this library as the caller
-	return found;
+	gp_dlsym_fn *find = libc_dlsym();
+	return find ? behind_ours(find, name) : NULL;
 }
 
 // Set by the linker: this library's first and last byte. Hidden, or they would be another library's.
 __attribute__((visibility("hidden"))) extern const char __ehdr_start[], _end[];
 
 bool gp_is_ours(const void *address) { return (const char *)address >= __ehdr_start && (const char *)address < _end; }
+
+static bool is_in(const struct dl_phdr_info *info, const void *address)
+{
+	for (int i = 0; i < info->dlpi_phnum; i++) {
+		const ElfW(Phdr) *h = &info->dlpi_phdr[i];
+		if (h->p_type == PT_LOAD && (uintptr_t)address - (info->dlpi_addr + h->p_vaddr) < h->p_memsz)
+			return true;
+	}
+	return false;
+}
+
+struct pair {
+	const void *a, *b;
+	bool together;
+};
+
+static int visit_pair(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	struct pair *pair = arg;
+	bool a = is_in(info, pair->a);
+	pair->together = a && is_in(info, pair->b);
+	return a;
+}
+
+static bool in_one_object(const void *a, const void *b)
+{
+	struct pair pair = {.a = a, .b = b};
+	atomic_load (&iterate_of_libc)(visit_pair, &pair);
+	return pair.together;
+}
+
+struct place {
+	const void *caller;
+	const char *name;
+	bool seen, ahead;
+};
+
+static const ElfW(Dyn) * dynamic_of(const struct dl_phdr_info *info)
+{
+	for (int i = 0; i < info->dlpi_phnum; i++)
+		if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+			return (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+	return NULL;
+}
+
+static int visit_place(struct dl_phdr_info *info, size_t size, void *arg)
+{
+	(void)size;
+	struct place *place = arg;
+	const ElfW(Dyn) *dynamic = dynamic_of(info);
+	if (is_in(info, (const void *)gp_is_ahead)) {
+		place->ahead = place->seen;
+		return 1;
+	}
+	if (!place->seen)
+		place->seen = is_in(info, place->caller);
+	else if (dynamic && gp_object_defines(info->dlpi_addr, dynamic, place->name))
+		return 1;
+	return 0;
+}
+
+bool gp_is_ahead(const void *caller, const char *name)
+{
+	struct place place = {.caller = caller, .name = name};
+	libc_dlsym();
+	atomic_load (&iterate_of_libc)(visit_place, &place);
+	return place.ahead;
+}
 
 // The driver.
 
@@ -168,26 +185,40 @@ _Atomic(void *) gp_real[GP_ROWS] = {
 #include "exports/table.h"
 };
 
-static _Atomic(void *) drivers[GP_ROWS]; // the driver's own, or missing; NULL until they are resolved
+// Both are NULL until they are resolved.
+static _Atomic(void *) drivers[GP_ROWS]; // what counts as the driver's, or missing
+static _Atomic(void *) own[GP_ROWS];     // the driver's own, where another library stands in front of it
 static _Atomic(void *) driver_handle;    // set last, when the tables are complete
 
-// Maps the driver's functions to rows: an open hash table of row + 1.
-enum { ADDRESSES = 1024 };
-_Static_assert(GP_ROWS < ADDRESSES / 2, "by_address is too full");
-static _Atomic uint16_t by_address[ADDRESSES];
+// Maps functions to rows: an open hash table. An entry is an address and a row + 1 in one word.
+enum { ADDRESSES = 4096, ROW_BITS = 16, OF_A_ROW = 3 };
+_Static_assert(GP_ROWS *OF_A_ROW < ADDRESSES / 2, "by_address is too full");
+static _Atomic uint64_t by_address[ADDRESSES];
 
 static unsigned int address_hash(const void *address)
 {
-	return ((uintptr_t)address >> 4) * 0x9E3779B97F4A7C15ull >> 54; // 10 bits
+	return ((uintptr_t)address >> 4) * 0x9E3779B97F4A7C15ull >> 52; // 12 bits
 }
 
-// Returns the place of an address, occupied or free. The first row of an address keeps it.
-static _Atomic uint16_t *find_row(const void *address)
+// The first row of an address keeps it.
+static void map_to_row(const void *function, enum gp_row row)
 {
-	for (unsigned int i = address_hash(address);; i = (i + 1) % ADDRESSES) {
-		uint16_t row = atomic_load(&by_address[i]);
-		if (row == 0 || atomic_load(&drivers[row - 1]) == address)
-			return &by_address[i];
+	uint64_t entry = (uint64_t)(uintptr_t)function << ROW_BITS | (row + 1);
+	for (unsigned int i = address_hash(function);; i = (i + 1) % ADDRESSES) {
+		uint64_t there = 0;
+		if (atomic_compare_exchange_strong(&by_address[i], &there, entry) || (there ^ entry) >> ROW_BITS == 0)
+			return;
+	}
+}
+
+enum gp_row gp_row_of(const void *function)
+{
+	for (unsigned int i = address_hash(function);; i = (i + 1) % ADDRESSES) {
+		uint64_t entry = atomic_load(&by_address[i]);
+		if (entry == 0)
+			return GP_ROWS;
+		if (entry >> ROW_BITS == ((uint64_t)(uintptr_t)function << ROW_BITS) >> ROW_BITS)
+			return (enum gp_row)((entry & ((1 << ROW_BITS) - 1)) - 1);
 	}
 }
 
@@ -198,33 +229,47 @@ static void set_driver(enum gp_row row, void *function)
 	atomic_compare_exchange_strong(&gp_real[row], &first, function); // a substitute stays
 }
 
+// For one name the driver's own function, what the next library's dlsym answers, and what comes behind this library in the order of
+// lookups. Returns what the program would call without this library. Where there is a role, that is what another library stands in
+// front of the driver with, by whichever way the program comes.
+static void *next_of(void *drivers_own, void *asked, void *in_order)
+{
+	if (!gp_active())
+		return in_order ? in_order : asked;
+	if (asked && asked != drivers_own)
+		return asked;
+	return in_order ? in_order : drivers_own;
+}
+
+static void resolve_row(enum gp_row row, void *driver)
+{
+	const char *name = gp_row_name[row];
+	void *answers[OF_A_ROW] = {libc_dlsym()(driver, name), gp_next_dlsym()(driver, name), gp_next_symbol(name)};
+	for (int i = 0; i < OF_A_ROW; i++)
+		if (gp_is_ours(answers[i]))
+			answers[i] = NULL;
+	void *function = next_of(answers[0], answers[1], answers[2]);
+	for (int i = 0; i < OF_A_ROW; i++)
+		if (answers[i] && intercepted[row])
+			map_to_row(answers[i], row);
+	if (function && function != answers[0])
+		atomic_store(&own[row], answers[0]);
+	set_driver(row, function ? function : (void *)missing);
+}
+
 // Several threads may do this at once: they store the same values. There is no lock because the driver's constructors may call
 // back while it is held.
 static COLD bool resolve_now(bool load)
 {
-	gp_dlsym_fn *find = gp_real_dlsym();
-	gp_dlopen_fn *open = gp_real_dlopen();
-	if (!find || !open)
+	gp_dlopen_fn *open = gp_next_dlopen();
+	if (!open)
 		return false;
 	int saved_errno = errno;
 	void *driver = open("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
 	if (!driver && load)
 		driver = open("libcuda.so.1", RTLD_NOW);
-	for (uint16_t row = 0; driver && row < GP_ROWS; row++) {
-		void *function = find(driver, gp_row_name[row]);
-		if (!function || gp_is_ours(function)) {
-			set_driver(row, (void *)missing);
-			continue;
-		}
-		set_driver(row, function);
-		for (;;) {
-			_Atomic uint16_t *place = find_row(function);
-			uint16_t empty = 0;
-			if (!intercepted[row] || atomic_load(place) ||
-			    atomic_compare_exchange_strong(place, &empty, row + 1))
-				break;
-		}
-	}
+	for (int row = 0; driver && row < GP_ROWS; row++)
+		resolve_row(row, driver);
 	if (driver)
 		atomic_store_explicit(&driver_handle, driver, memory_order_release);
 	dlerror(); // the failures above are not the program's
@@ -237,13 +282,23 @@ bool gp_resolve(bool load)
 	return likely(atomic_load_explicit(&driver_handle, memory_order_acquire)) || resolve_now(load);
 }
 
-enum gp_row gp_row_of(const void *function)
+bool gp_driver_has(enum gp_row row) { return atomic_load(&drivers[row]) != (void *)missing; }
+
+void *gp_own(enum gp_row row) { return atomic_load(&own[row]); }
+
+bool gp_calls_back(const void *caller, enum gp_row row)
 {
-	uint16_t row = atomic_load(find_row(function));
-	return row ? (enum gp_row)(row - 1) : GP_ROWS;
+	return gp_own(row) && in_one_object(caller, atomic_load(&drivers[row]));
 }
 
-bool gp_driver_has(enum gp_row row) { return atomic_load(&drivers[row]) != (void *)missing; }
+void gp_set_next(enum gp_row row, void *function)
+{
+	void *before = atomic_load(&drivers[row]), *real = before;
+	if (atomic_load(&own[row]) || !atomic_compare_exchange_strong(&drivers[row], &before, function))
+		return;
+	atomic_store(&own[row], before);
+	atomic_compare_exchange_strong(&gp_real[row], &real, function); // a substitute stays
+}
 
 void gp_substitute(const char *name, void *function)
 {
@@ -259,12 +314,22 @@ void gp_drop_substitutes(void)
 			atomic_store(&gp_real[row], atomic_load(&drivers[row]));
 }
 
+// A library that counts what cuMemAlloc takes, and does not know cuMemCreate, would not see memory that is made so.
+static bool is_uncounted(const char *name)
+{
+	return strcmp(name, "cuMemCreate") == 0 && gp_own(ROW_OF_cuMemAlloc_v2) && !gp_own(ROW_OF_cuMemCreate);
+}
+
 void *gp_driver_symbol(const char *name)
 {
-	if (!gp_resolve(true))
+	if (!gp_resolve(true) || is_uncounted(name))
 		return NULL;
-	void *function = gp_real_dlsym()(atomic_load(&driver_handle), name);
+	void *function = gp_next_dlsym()(atomic_load(&driver_handle), name);
 	if (!function)
 		dlerror();
+	// The next library's dlsym may name its own function, and get ours by that name, which comes first.
+	for (int row = 0; gp_is_ours(function) && row < GP_ROWS; row++)
+		if (strcmp(gp_row_name[row], name) == 0 && gp_driver_has(row))
+			function = atomic_load(&drivers[row]);
 	return gp_is_ours(function) ? NULL : function;
 }

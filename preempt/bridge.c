@@ -10,7 +10,11 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-const char *gp_bridge_resolve(void *lookup) { return gp_driver_resolve((void *(*)(const char *))lookup); }
+const char *gp_bridge_resolve(void *lookup)
+{
+	gp_environment_read();
+	return gp_driver_resolve((void *(*)(const char *))lookup);
+}
 
 // One bit of the word; rewritten code has another (code/rewrite.c).
 bool gp_bridge_set_armed(void *armed, uint32_t on)

@@ -113,6 +113,9 @@ func keep(image []byte) unsafe.Pointer {
 }
 
 // holdUnwanted returns why no hold can be used in this process; "" if one can.
+// visibleDevices is what the program tells the driver of the GPUs that it may use.
+func visibleDevices() string { return C.GoString(C.gp_environment(C.GP_VISIBLE_DEVICES)) }
+
 func holdUnwanted() string { return C.GoString(C.gp_hold_unwanted()) }
 
 func holdWanted(config configs.Config) bool {

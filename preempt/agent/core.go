@@ -84,7 +84,7 @@ func (c *Core) startMemory() {
 			c.stays = configs.FallbackRegistered
 			return
 		}
-		if gpusVisible(os.Getenv("CUDA_VISIBLE_DEVICES"), gpuNodes) > 1 {
+		if gpusVisible(visibleDevices(), gpuNodes) > 1 {
 			c.stays = configs.FallbackSeveralGPUs
 			return
 		}

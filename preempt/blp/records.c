@@ -22,7 +22,7 @@ static uint32_t channels = 8; // the driver's number
 
 void blp_count_channels(void)
 {
-	const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+	const char *set = gp_environment(GP_MAX_CONNECTIONS);
 	int n = set ? atoi(set) : 0;
 	if (n > 0 && n <= MOST_CHANNELS)
 		channels = (uint32_t)n;

@@ -1,4 +1,4 @@
-// records_test.c - with preempt/blp/records.c
+// records_test.c - with preempt/blp/records.c preempt/driver/environment.c
 //
 // Which words of an arena the writes change, and in how many rows, while channels are taken and while they are not, on a driver that is made up.
 // Ends well or says what is wrong.

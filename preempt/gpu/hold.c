@@ -52,7 +52,7 @@ enum { FEWEST_CHANNELS = 8 };
 
 const char *gp_hold_unwanted(void)
 {
-	const char *channels = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+	const char *channels = gp_environment(GP_MAX_CONNECTIONS), *blocking = gp_environment(GP_LAUNCH_BLOCKING);
 
 	if (blocking && atoi(blocking))
 		return "CUDA_LAUNCH_BLOCKING makes every launch wait for its kernel";

@@ -23,7 +23,7 @@ static bool prepared;
 
 bool gp_mps_server_runs(void)
 {
-	const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+	const char *directory = gp_environment(GP_MPS_PIPE_DIRECTORY);
 	char path[4096];
 	int length = snprintf(path, sizeof path, "%s/control", directory && *directory ? directory : "/tmp/nvidia-mps");
 	return length > 0 && length < (int)sizeof path && !access(path, F_OK);

@@ -7,6 +7,7 @@
 
 #include "preempt/driver/hooks.h"
 #include "preempt/driver/driver.h"
+#include "preempt/driver/environment.h"
 #include "preempt/process/thread.h"
 #include "preempt/segment/segment.h"
 

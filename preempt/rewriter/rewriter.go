@@ -112,9 +112,12 @@ func possible(when C.uint32_t, armed unsafe.Pointer, log zerolog.Logger) bool {
 		log.Warn().Str("missing", C.GoString(missing)).Msg("the driver is too old: no kernel is made preemptible")
 		return false
 	}
-	for _, name := range []string{"CUDA_FORCE_PTX_JIT", "CUDA_FORCE_JIT"} { // rewritten code is no PTX
-		if value := os.Getenv(name); value != "" && value != "0" {
-			log.Warn().Str("variable", name).Msg("the driver is told to compile all code itself: no kernel is made preemptible")
+	for _, variable := range []struct { // rewritten code is no PTX
+		name  string
+		value *C.char
+	}{{"CUDA_FORCE_PTX_JIT", C.gp_environment(C.GP_FORCE_PTX_JIT)}, {"CUDA_FORCE_JIT", C.gp_environment(C.GP_FORCE_JIT)}} {
+		if value := C.GoString(variable.value); value != "" && value != "0" {
+			log.Warn().Str("variable", variable.name).Msg("the driver is told to compile all code itself: no kernel is made preemptible")
 			return false
 		}
 	}

@@ -27,6 +27,16 @@ func (b bench) cc(out string, args ...string) {
 	}
 }
 
+// undefined is what an object file has from elsewhere.
+func (b bench) undefined(object string) []string {
+	b.Helper()
+	names, err := exec.Command("nm", "--undefined-only", "--format=just-symbols", filepath.Join(b.dir, object)).Output()
+	if err != nil || len(names) == 0 {
+		b.Fatalf("nm: %v", err)
+	}
+	return strings.Fields(string(names))
+}
+
 func build(tb testing.TB) bench {
 	tb.Helper()
 	if _, err := exec.LookPath("cc"); err != nil {
@@ -38,7 +48,8 @@ func build(tb testing.TB) bench {
 		b.Fatal(err)
 	}
 	sources = slices.DeleteFunc(sources, func(source string) bool { return strings.HasSuffix(source, "_test.c") })
-	b.cc("libgp.so", append(sources, "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "testdata/hooks.c", "-Wl,--version-script=../../exports/exports.map")...)
+	b.cc("libgp.so", append(sources, "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "testdata/hooks.c", "-Wl,-Bsymbolic", // as Go links a library
+		"-Wl,--version-script=../../exports/exports.map")...)
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")
 	// NVIDIA's has no symbol versions, but dlvsym finds nothing without.
