@@ -20,6 +20,10 @@ void gp_substitute(const char *name, void *function);
 void gp_set_start(void (*start)(void));
 // Makes threads ahead for so many goroutines that will wait in C, or take a thread for good; false: none of them may begin.
 bool gp_go_reserve(unsigned goroutines);
+// Waits for all others that wait here. gp_go_more_meet waits until so many do: whether a thread is left that was made ahead and is not
+// Go's yet. If there is none they all go on.
+void gp_go_meet(void);
+bool gp_go_more_meet(unsigned count);
 // True in a child that was forked after the core was started: it must not enter Go code.
 bool gp_forked(void);
 // Writes to standard error without waiting. Returns how many bytes need no second try, or a reason for one. The caller blocks SIGPIPE and

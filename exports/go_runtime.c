@@ -79,7 +79,7 @@ enum {
 	PROCESSORS = 4, // the cores are the program's; MOST_PROCESSORS says so to Go
 	POLLING = 1,    // waits for a timer
 	// Watcher, guard of the runlist, core, mover, hints, learner, two rewriters, the log; and those that are short: finalizers, cleanups, the
-	// function of a timer, the question for a level (member.Level).
+	// function of a timer, the question for a level (member.Level), whose thread the first segment has then.
 	GOROUTINES = 9 + 4,
 	AHEAD = OF_RUNTIME + PROCESSORS + POLLING + GOROUTINES,
 	WANTED = 256, // capacity of the queue, in which each has a thread that is about to take it
@@ -158,6 +158,43 @@ bool gp_go_reserve(unsigned count)
 	return made;
 }
 
+// A thread becomes one of Go's by calls of the system (sigaltstack, rt_sigprocmask). The program may install a filter for all its threads later,
+// which refuses these calls or ends the process. So all threads that were made become Go's at once: as many goroutines wait here, each of
+// which takes one, until none is left.
+static struct {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	unsigned waiting, round;
+} meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+void gp_go_meet(void)
+{
+	pthread_mutex_lock(&meeting.lock);
+	unsigned round = meeting.round;
+	meeting.waiting++;
+	pthread_cond_broadcast(&meeting.changed);
+	while (meeting.round == round)
+		pthread_cond_wait(&meeting.changed, &meeting.lock);
+	pthread_mutex_unlock(&meeting.lock);
+}
+
+bool gp_go_more_meet(unsigned count)
+{
+	pthread_mutex_lock(&meeting.lock);
+	while (meeting.waiting < count)
+		pthread_cond_wait(&meeting.changed, &meeting.lock);
+	pthread_mutex_lock(&row.lock);
+	bool more = row.left > 0;
+	pthread_mutex_unlock(&row.lock);
+	if (!more) {
+		meeting.waiting = 0;
+		meeting.round++;
+		pthread_cond_broadcast(&meeting.changed);
+	}
+	pthread_mutex_unlock(&meeting.lock);
+	return more;
+}
+
 static bool make_ahead(void)
 {
 	pthread_t thread[AHEAD];
@@ -186,7 +223,8 @@ static bool room_for_go(void)
 	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (addresses == MAP_FAILED)
 		return false;
-	munmap(addresses, reserves);
+	if (munmap(addresses, reserves) != 0) // a filter: Go ends the process then
+		return false;
 	void *memory = mmap(NULL, uses, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		return false;
@@ -230,16 +268,27 @@ static void take_back(const sigset_t *pending_before)
 	}
 }
 
+// Go ends the process where sigaltstack is refused. A stack that is in use cannot be set, but is proof enough.
+static bool takes_signal_stack(stack_t *now)
+{
+	return sigaltstack(NULL, now) == 0 && (now->ss_flags & SS_ONSTACK || sigaltstack(now, NULL) == 0);
+}
+
 void gp_run_blocked(void (*run)(void))
 {
 	sigset_t all, before, pending;
 	stack_t signal_stack;
 	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (pthread_sigmask(SIG_SETMASK, &all, &before) != 0) {
+		gp_complain("the process may not block signals (rt_sigprocmask, seccomp)");
+		return;
+	}
 	sigpending(&pending);
-	bool have_stack = sigaltstack(NULL, &signal_stack) == 0;
+	bool have_stack = takes_signal_stack(&signal_stack);
 	gp_keep_environment(); // if a constructor that ran before ours initialises CUDA
-	if (!room_for_go()) {
+	if (!have_stack) {
+		gp_complain("the process may not have signal stacks (sigaltstack, seccomp)");
+	} else if (!room_for_go()) {
 		gp_complain("no more memory can be mapped");
 	} else if (!make_ahead()) {
 		gp_complain("no more threads can be started");

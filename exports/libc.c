@@ -59,11 +59,11 @@ static void tell_closed(const struct gp_socket_hooks *hooks, int fd)
 	errno = saved_errno;
 }
 
-static void tell_accepted(const struct gp_socket_hooks *hooks, int fd)
+static void tell_accepted(const struct gp_socket_hooks *hooks, int fd, int listener)
 {
 	int saved_errno = errno;
 	if (fd >= 0)
-		hooks->accepted(fd);
+		hooks->accepted(fd, listener);
 	errno = saved_errno;
 }
 

@@ -42,8 +42,8 @@ LIBC(int, close, (int fd), (fd), tell_closed(hooks, fd), tell_closed(hooks, fd))
 LIBC(int, dup2, (int fd, int to), (fd, to), tell_closed(hooks, to), tell_closed(hooks, result))
 LIBC(int, dup3, (int fd, int to, int flags), (fd, to, flags), tell_closed(hooks, to), tell_closed(hooks, result))
 LIBC(int, accept, (int fd, struct sockaddr *restrict from, socklen_t *restrict length), (fd, from, length), ,
-     tell_accepted(hooks, result))
+     tell_accepted(hooks, result, fd))
 LIBC(int, accept4, (int fd, struct sockaddr *restrict from, socklen_t *restrict length, int flags),
-     (fd, from, length, flags), , tell_accepted(hooks, result))
+     (fd, from, length, flags), , tell_accepted(hooks, result, fd))
 
 #undef LIBC

@@ -9,6 +9,7 @@
 void gp_hints_begin(double least_likely, uint32_t sources);
 void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence);
 const void *gp_socket_hooks_table(void);
+void gp_sockets_look(void); // at what the program reads from, if it is not known yet
 
 // The bell is rung some time after an arrival or an announcement. gp_arrivals_wait returns when it is no longer seen.
 uint32_t gp_arrivals_bell(void);

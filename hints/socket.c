@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -20,16 +21,41 @@
 
 static const uint64_t NEW_REQUEST_NS = 50 * 1000 * 1000; // data after so long belongs to another request
 
-enum { UNKNOWN, OTHER, STREAM };
+// A descriptor is of a kind that has to be learnt. A thread of the program makes no call of the system to learn it: filters of system calls may end that for
+// what the program itself does not call. It marks the descriptor as ASKED, and the learner looks, since it runs when work came, and
+// before work nothing is to be announced. A connection that is accepted has the key of the socket that listened.
+//
+// Writers: threads of the program (UNKNOWN to ASKED; anything to UNKNOWN of the next generation as the descriptor is closed), and the
+// learner (ASKED to what it found). Readers: threads of the program. Pairing: each writer changes the word as a whole, if it is still
+// what the writer read. Otherwise, what was found of a descriptor that was closed meanwhile would be taken for its next file.
+enum kind { UNKNOWN, ASKED, OTHER, STREAM, LISTENER };
+
+union file {
+	struct {
+		uint64_t kind : 3;     // enum kind
+		uint64_t accepted : 1; // by this process: its own port is the server's
+		uint64_t generation : 20;
+		uint64_t key : 40;
+	};
+	uint64_t word;
+};
 
 static struct connection {
-	_Atomic uint32_t kind, generation, accepted;
-	_Atomic uint64_t key;
+	_Atomic uint64_t file; // union file
 	_Atomic uint32_t estimate;
-	_Atomic uint32_t likely_ppm;   // UINT32_MAX: not known
+	_Atomic uint32_t likely;       // ppm + 1; 0: not known
 	_Atomic uint32_t arrivals;     // when it announced last: how many requests had come,
 	_Atomic uint64_t announced_ns; // and when that was
 } connection[GP_FDS];
+
+static _Atomic uint64_t asked[GP_FDS / 64]; // bit set; a bit is set after the state
+
+static union file file_of(int fd) { return (union file){.word = connection[fd].file}; }
+
+static bool change(int fd, union file from, union file to)
+{
+	return atomic_compare_exchange_strong(&connection[fd].file, &from.word, to.word);
+}
 
 static uint64_t hash(uint64_t seed, const void *bytes, size_t size)
 {
@@ -86,27 +112,43 @@ static bool has_data(int fd)
 	return !syscall(SYS_ioctl, fd, FIONREAD, &bytes) && bytes > 0;
 }
 
-static uint32_t look(int fd, struct connection *c)
+static uint64_t key_of(int fd, bool accepted)
 {
-	int domain;
-	uint64_t key = 0;
+	switch (option(fd, SO_DOMAIN)) {
+	case AF_INET:
+	case AF_INET6: return inet_key(fd, accepted);
+	case AF_UNIX: return unix_key(fd);
+	default: return 0;
+	}
+}
 
+static void look(int fd)
+{
+	union file asked_for = file_of(fd), found = asked_for;
+	if (asked_for.kind != ASKED)
+		return;
 	errno = 0;
 	int type = option(fd, SO_TYPE);
-	if (type < 0 && errno == EBADF)
-		return OTHER; // closed meanwhile: the descriptor's next owner is looked at anew
-	if (type == SOCK_STREAM && !option(fd, SO_ACCEPTCONN)) {
-		domain = option(fd, SO_DOMAIN);
-		if (domain == AF_INET || domain == AF_INET6)
-			key = inet_key(fd, c->accepted);
-		else if (domain == AF_UNIX)
-			key = unix_key(fd);
-	}
-	c->key = key;
-	c->likely_ppm = UINT32_MAX;
-	c->announced_ns = 0;
-	c->kind = key ? STREAM : OTHER;
-	return c->kind;
+	bool closed = type < 0 && errno == EBADF; // its next owner asks anew
+	bool listens = type == SOCK_STREAM && option(fd, SO_ACCEPTCONN);
+	found.key = type == SOCK_STREAM ? key_of(fd, found.accepted || listens) : 0;
+	found.kind = closed ? UNKNOWN : !found.key ? OTHER : listens ? LISTENER : STREAM;
+	change(fd, asked_for, found);
+}
+
+void gp_sockets_look(void)
+{
+	for (int i = 0; i < GP_FDS / 64; i++)
+		for (uint64_t m = asked[i] ? atomic_exchange(&asked[i], 0) : 0; m; m &= m - 1)
+			look(i * 64 + __builtin_ctzll(m));
+}
+
+static void ask(int fd, union file is)
+{
+	union file to = is;
+	to.kind = ASKED;
+	if (change(fd, is, to))
+		atomic_fetch_or(&asked[fd / 64], 1ull << fd % 64);
 }
 
 // Only the first data of a request announces it. More data belongs to the same request until work has come.
@@ -129,10 +171,10 @@ static void readable(int fd, bool ready)
 	if (fd < 0 || fd >= GP_FDS)
 		return;
 	struct connection *c = &connection[fd];
-	uint32_t kind = c->kind;
-	if (kind == UNKNOWN)
-		kind = look(fd, c);
-	if (kind != STREAM)
+	union file is = file_of(fd);
+	if (is.kind == UNKNOWN)
+		ask(fd, is);
+	if (is.kind != STREAM)
 		return;
 	uint64_t now = gp_now_ns();
 	// An end of file makes a socket ready too.
@@ -140,32 +182,41 @@ static void readable(int fd, bool ready)
 		return;
 	if (!announces(c, now))
 		return;
-	uint32_t estimate = gp_estimate_for(c->key, now);
-	gp_announce(GP_HINT_SOCKET, estimate, c->key, (uint32_t)fd, c->generation, c->likely_ppm, now);
+	uint32_t estimate = gp_estimate_for(is.key, now), likely = c->likely;
+	gp_announce(GP_HINT_SOCKET, estimate, is.key, (uint32_t)fd, is.generation, likely ? likely - 1 : UINT32_MAX, now);
 }
 
 static void closed(int fd)
 {
 	if (fd < 0 || fd >= GP_FDS)
 		return;
-	connection[fd].accepted = 0;
-	if (connection[fd].kind == UNKNOWN)
+	union file is = file_of(fd);
+	if (is.kind == UNKNOWN && !is.accepted)
 		return;
-	connection[fd].generation++;
-	connection[fd].kind = UNKNOWN;
+	connection[fd].likely = 0;
+	connection[fd].announced_ns = 0;
+	while (!change(fd, is, (union file){.generation = is.generation + 1ull}))
+		is = file_of(fd);
 }
 
-static void accepted(int fd)
+static void accepted(int fd, int listener)
 {
+	if (fd >= GP_FDS)
+		return;
 	closed(fd); // not every close is seen
-	if (fd < GP_FDS)
-		connection[fd].accepted = 1;
+	union file is = file_of(fd), to = is, from = {.kind = OTHER};
+	if (listener >= 0 && listener < GP_FDS && (from = file_of(listener)).kind == UNKNOWN)
+		ask(listener, from);
+	to.accepted = 1;
+	to.kind = from.kind == LISTENER ? STREAM : UNKNOWN;
+	to.key = from.kind == LISTENER ? from.key : 0;
+	change(fd, is, to);
 }
 
 void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm)
 {
-	if (fd < GP_FDS && connection[fd].generation == generation)
-		connection[fd].likely_ppm = likely_ppm;
+	if (fd < GP_FDS && file_of((int)fd).generation == generation)
+		connection[fd].likely = likely_ppm + 1;
 }
 
 static const struct gp_socket_hooks hooks = {readable, closed, accepted};

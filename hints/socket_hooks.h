@@ -9,8 +9,8 @@ struct gp_socket_hooks {
 	void (*readable)(int fd, bool ready);
 	// A descriptor is about to be closed or replaced, or was.
 	void (*closed)(int fd);
-	// A client of this process has opened a connection, with this descriptor.
-	void (*accepted)(int fd);
+	// A client of this process has opened a connection, with this descriptor, to that socket.
+	void (*accepted)(int fd, int listener);
 };
 
 #endif

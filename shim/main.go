@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 
 	"github.com/rs/zerolog"
 
@@ -52,7 +53,7 @@ func gpreemptStart() {
 		return
 	}
 	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer(),
-		Threads: func(goroutines int) bool { return bool(C.gp_go_reserve(C.uint(goroutines))) }}
+		Threads: reserve}
 	level, on := agent.Level(config, priority.Level, log)
 	if !on {
 		return
@@ -73,7 +74,28 @@ func gpreemptStart() {
 		}
 	}
 	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
+	takeThreads()
 	log.Info().Str("priority", priority.String()).Str("library", version).Msg("preemption is on")
+}
+
+var meeting sync.Mutex
+
+// reserve makes threads for so many goroutines more, which become Go's before it returns.
+func reserve(goroutines int) bool {
+	if !C.gp_go_reserve(C.uint(goroutines)) {
+		return false
+	}
+	takeThreads()
+	return true
+}
+
+// takeThreads has all threads that were made ahead become Go's.
+func takeThreads() {
+	meeting.Lock()
+	defer meeting.Unlock()
+	for n := C.uint(0); bool(C.gp_go_more_meet(n)); n++ {
+		go C.gp_go_meet()
+	}
 }
 
 // build identifies this library by its version and the linker's hash of its contents, which a build may lack.

@@ -71,6 +71,7 @@ func learn(o Options) {
 		for _, a := range announced {
 			l.announced(a)
 		}
+		C.gp_sockets_look()
 		C.gp_arrivals_wait(seen)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -76,27 +75,20 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 		m   *member
 		err error
 	}
-	if !segment.Threads(1) {
-		return nil, -1, segment.ErrThreads
-	}
 	done := make(chan result, 1)
-	go func() {
-		m, err := connect(ownThread(o), answersWithin)
+	if !segment.Apart(func(shared bool) {
+		o.shared = shared
+		m, err := connect(o, answersWithin)
 		done <- result{m, err}
 		m.serveAll()
-	}()
+	}) {
+		return nil, -1, segment.ErrThreads
+	}
 	r := <-done
 	if r.err != nil {
 		return nil, -1, r.err
 	}
 	return r.m.segment, int(r.m.client.Welcome.Slot), nil
-}
-
-// ownThread gives the goroutine a thread, for good: it ends with this.
-func ownThread(o Options) Options {
-	runtime.LockOSThread()
-	o.shared = !segment.OwnDescriptors()
-	return o
 }
 
 // Sought is a segment that there is once a broker takes this process.
@@ -116,14 +108,17 @@ func (s *Sought) Next() (next *segment.Segment, slot int) {
 // reason, where one answered and did not. They are called on another goroutine.
 func Seek(o Options, found func(), failed func(error)) *Sought {
 	s := &Sought{}
-	go func() {
-		for !there(o.Directory) || !segment.Threads(1) { // without a thread
-			time.Sleep(thereEvery)
-		}
-		m := seek(ownThread(o), func() bool { return false }, failed)
+	serve := func(shared bool) {
+		o.shared = shared
+		m := seek(o, func() bool { return false }, failed)
 		s.next.Store(m.segment)
 		found()
 		m.serveAll()
+	}
+	go func() {
+		for !there(o.Directory) || !segment.Apart(serve) { // without a thread
+			time.Sleep(thereEvery)
+		}
 	}()
 	return s
 }
@@ -187,9 +182,8 @@ func connect(o Options, within time.Duration) (m *member, err error) {
 // Level returns the level that a process gets when it wants one: what the broker lets it have, if there is one that lets it join.
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
-	done := make(chan error)
-	go func() {
-		ownThread(Options{})
+	done := make(chan error, 1)
+	if !segment.Apart(func(bool) {
 		done <- Reach(directory, func(path string) error {
 			p, err := join.Query(path, wanted, segment.Version, answersWithin)
 			if err == nil {
@@ -197,7 +191,9 @@ func Level(directory string, wanted int) (level int, err error) {
 			}
 			return err
 		})
-	}()
+	}) {
+		return level, segment.ErrThreads
+	}
 	err = <-done
 	return level, err
 }

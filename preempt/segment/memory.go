@@ -1,10 +1,11 @@
 package segment
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -28,7 +29,12 @@ const (
 )
 
 func newIdentifier() (id identifier) {
-	_, _ = rand.Read(id[:]) // never fails
+	// crypto/rand would end the process where a filter of system calls refuses this one.
+	if n, err := unix.Getrandom(id[:], 0); err != nil || n != len(id) {
+		binary.LittleEndian.PutUint64(id[:], uint64(time.Now().UnixNano())) // it only has to be another one
+		binary.LittleEndian.PutUint32(id[8:], uint32(os.Getpid()))
+		binary.LittleEndian.PutUint32(id[12:], rand.Uint32())
+	}
 	return id
 }
 
@@ -99,18 +105,15 @@ var ErrThreads = errors.New("no more threads can be started")
 // keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the thread.
 func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (*keeper, error) {
 	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
-	if !Threads(1) {
+	if !Apart(func(shared bool) { k.shared = shared; k.run(gpu, held) }) {
 		return nil, ErrThreads
 	}
-	go k.run(gpu, held)
 	return k, <-k.done
 }
 
 var errNobody = errors.New("none of its processes answers")
 
 func (k *keeper) run(gpu [16]byte, held uint64) {
-	runtime.LockOSThread() // for good: the thread ends with this
-	k.shared = !Isolate || !ownDescriptors()
 	fd, err := ask(k.dir, k.name, gpu, k.id, held)
 	if err != nil { // a new name: a process that is stopped may have the memory of the old one
 		k.id = newIdentifier()
@@ -169,9 +172,30 @@ func (k *keeper) end() {
 	}
 }
 
-// OwnDescriptors gives the calling thread a descriptor table of its own, if Isolate says so. The thread is to end with the goroutine.
-// It returns false where the thread has the application's, which may close what is ours.
-func OwnDescriptors() bool { return Isolate && ownDescriptors() }
+// apart takes what the threads of Apart that have nothing to do are to run.
+var apart = make(chan func(shared bool))
+
+// Apart runs a function on another thread, which has a descriptor table of its own, if Isolate says so. shared: it has the application's, which
+// may close what is ours. Such a thread runs another function afterwards, and never ends: that takes calls of the system, for which a filter
+// of the application's may end the process. Apart returns false where there is no thread.
+func Apart(run func(shared bool)) bool {
+	select {
+	case apart <- run:
+		return true
+	default:
+	}
+	if !Threads(1) {
+		return false
+	}
+	next := apart
+	go func() {
+		runtime.LockOSThread()
+		for shared := !Isolate || !ownDescriptors(); ; run = <-next {
+			run(shared)
+		}
+	}()
+	return true
+}
 
 // ownDescriptors gives the calling thread a descriptor table of its own, with only the standard ones, which lead to
 // /dev/null. It returns false if the kernel refuses.

@@ -1065,3 +1065,40 @@ func TestGroupID(t *testing.T) {
 		}
 	}
 }
+
+// A thread apart has descriptors of its own, and never ends: the next function runs on it.
+func TestApart(t *testing.T) {
+	Isolate = true
+	defer func() { Isolate = false }()
+	apart = make(chan func(shared bool)) // threads of other tests have the process's descriptors
+	type ran struct {
+		thread int
+		shared bool
+		file   error
+	}
+	done := make(chan ran)
+	file, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	run := func() ran {
+		if !Apart(func(shared bool) {
+			_, err := unix.FcntlInt(file.Fd(), unix.F_GETFD, 0)
+			done <- ran{unix.Gettid(), shared, err}
+		}) {
+			t.Fatal("there is no thread")
+		}
+		return <-done
+	}
+	first := run()
+	if first.shared || !errors.Is(first.file, unix.EBADF) {
+		t.Errorf("%+v: it has the process's descriptors", first)
+	}
+	deadline := time.Now().Add(time.Minute)
+	for first.thread != run().thread { // until that one has come to wait for the next
+		if time.Now().After(deadline) {
+			t.Fatal("no thread is used again")
+		}
+	}
+}

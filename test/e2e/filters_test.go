@@ -1,0 +1,65 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A filter of system calls (seccomp) refuses what the program does not need. The program runs and ends as without the library.
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/filters.c")
+	const atStart, forAll, forLong, reader, kills = "start", "all", "long", "reader", 0
+	// What the library's own threads call, and this program does not.
+	ours := []int{unix.SYS_SIGALTSTACK, unix.SYS_GETRANDOM, unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, unix.SYS_SOCKET, unix.SYS_CONNECT, unix.SYS_BIND,
+		unix.SYS_LISTEN, unix.SYS_SENDMSG, unix.SYS_RECVMSG, unix.SYS_ACCEPT4, unix.SYS_FLOCK, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT,
+		unix.SYS_PROCESS_VM_READV, unix.SYS_GETDENTS64, unix.SYS_FCHMODAT, unix.SYS_UNLINKAT, unix.SYS_READLINKAT, unix.SYS_FSTATFS,
+		unix.SYS_SCHED_GETAFFINITY, unix.SYS_RT_SIGPENDING, unix.SYS_RT_SIGTIMEDWAIT, unix.SYS_CLOSE_RANGE, unix.SYS_IOCTL}
+	for _, c := range []struct {
+		name, when string
+		answers    []int
+		calls      []int
+	}{
+		{"sigaltstack", atStart, []int{int(unix.EPERM), int(unix.ENOSYS)}, []int{unix.SYS_SIGALTSTACK}},
+		{"rt_sigprocmask", atStart, []int{int(unix.EPERM), int(unix.ENOSYS)}, []int{unix.SYS_RT_SIGPROCMASK}},
+		{"getrandom", atStart, []int{int(unix.EPERM), int(unix.ENOSYS)}, []int{unix.SYS_GETRANDOM}},
+		{"all of ours but sigaltstack", atStart, []int{int(unix.EPERM), int(unix.ENOSYS)}, ours[1:]},
+		{"all of ours", atStart, []int{int(unix.EPERM)}, ours},
+		{"sigaltstack", forAll, []int{int(unix.EPERM), int(unix.ENOSYS), kills}, []int{unix.SYS_SIGALTSTACK}},
+		{"rt_sigprocmask", forAll, []int{int(unix.EPERM), int(unix.ENOSYS), kills}, []int{unix.SYS_RT_SIGPROCMASK}},
+		{"getrandom", forAll, []int{kills}, []int{unix.SYS_GETRANDOM}},
+		{"all of ours", forAll, []int{int(unix.EPERM), int(unix.ENOSYS)}, ours},
+		{"all of ours, and who it is", forLong, []int{int(unix.ENOSYS)}, append(slices.Clone(ours), unix.SYS_GETUID, unix.SYS_GETEUID, unix.SYS_GETGID, unix.SYS_GETEGID)},
+		{"all but reading", reader, []int{kills}, nil},
+	} {
+		for _, answer := range c.answers {
+			for _, role := range []string{"lc", "be"} {
+				t.Run(fmt.Sprintf("%s %s %d %s", c.when, c.name, answer, role), func(t *testing.T) {
+					arguments := []string{c.when, strconv.Itoa(answer)}
+					for _, call := range c.calls {
+						arguments = append(arguments, strconv.Itoa(call))
+					}
+					run := func(role string) string {
+						m := newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"gate\", \"turns\"]\n")
+						cmd := m.command(role, program, arguments...)
+						var stderr bytes.Buffer
+						cmd.Stderr = &stderr
+						out, err := cmd.Output()
+						if err != nil {
+							t.Errorf("role %q: %v; stderr %s", role, err, stderr.String())
+						}
+						return string(out)
+					}
+					if want, got := run(""), run(role); want == "" || got != want {
+						t.Errorf("it says %q, without the library %q", got, want)
+					}
+				})
+			}
+		}
+	}
+}
