@@ -10,11 +10,7 @@
 
 // The rewriter does nothing while Go waits for memory that it cannot get (exports/_runtime/memory.go), nor while a disk does not answer on
 // which rewritten code is kept. Whoever asks does not wait for ever: then the code is loaded as it came.
-enum { LOOK_ms = 100, STARVED_ms = 500 };
 _Atomic uint64_t gp_request_patience_ns = 60ull * 1000000000; // more than the largest images take
-
-// How many threads of Go's wait for memory (exports/_runtime/take.c). Not in tests.
-extern _Atomic uint32_t x_cgo_memory_waits __attribute__((weak));
 
 // What the rewriter gets: a copy, since whoever asks may leave. Whoever changes the state from ASKED, with one instruction, gives the rest to
 // the other one, who frees it: with the answer, or to be thrown away with it.
@@ -73,20 +69,16 @@ static bool change(struct asked *a, uint32_t to)
 // False: there is no answer, and there may never be one.
 static bool wait_for(struct asked *a)
 {
-	uint64_t begun = gp_now_ns(), now = begun, starved = 0;
-	for (; a->state == ASKED; now = gp_now_ns()) {
-		if (!&x_cgo_memory_waits || !x_cgo_memory_waits)
-			starved = 0;
-		else if (!starved)
-			starved = now;
-		if (now - begun >= gp_request_patience_ns || (starved && now - starved >= STARVED_ms * 1000000ull)) {
+	uint64_t begun = gp_now_ns(), starved = 0;
+	while (a->state == ASKED) {
+		if (gp_now_ns() - begun >= gp_request_patience_ns || gp_go_starves(&starved)) {
 			requests.left++; // before the rewriter sees that it is left
 			if (change(a, LEFT))
 				return false;
 			requests.left--;
 			break;
 		}
-		gp_futex_wait(&a->state, ASKED, LOOK_ms * 1000000ull, false);
+		gp_futex_wait(&a->state, ASKED, GP_LOOK_NS, false);
 	}
 	return true;
 }

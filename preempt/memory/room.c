@@ -162,14 +162,17 @@ static uint64_t deadline(uint64_t began_ns)
 	return bounded ? began_ns + gp_memory_settings.wait_ns : 0;
 }
 
-// Sleeps until the agent says that something has changed, or until the deadline. False: the deadline has passed.
+// Sleeps until the agent says that something has changed, or until the deadline. False: the deadline has passed, or the agent lacks memory
+// itself, as where the process has all that a limit (ulimit -v) allows.
 static bool wait_change(int gpu, uint32_t seen, uint64_t until_ns)
 {
+	uint64_t starved = 0;
 	while (room[gpu].changes == seen) {
 		uint64_t now = gp_now_ns();
-		if (until_ns && now >= until_ns)
+		if ((until_ns && now >= until_ns) || gp_go_starves(&starved))
 			return false;
-		gp_futex_wait(&room[gpu].changes, seen, until_ns ? until_ns - now : 0, false);
+		gp_futex_wait(&room[gpu].changes, seen,
+			      until_ns && until_ns - now < GP_LOOK_NS ? until_ns - now : GP_LOOK_NS, false);
 	}
 	return true;
 }

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { WANTED = 1 << 30, REFUSALS = 1000 };
+enum { WANTED = 1 << 30, REFUSALS = 1000, LIMIT_s = 60 };
 static const uint64_t TOTAL = 10ull << 30;
 
 struct gp_memory gp_memory[GP_GPUS];
@@ -18,6 +18,7 @@ static uint64_t free_bytes;
 static uint64_t total_told = 10ull << 30;
 static unsigned asked;
 static _Atomic bool end;
+_Atomic uint32_t x_cgo_memory_waits;
 
 static CUresult get_info(size_t *free, size_t *total)
 {
@@ -122,5 +123,11 @@ int main(void)
 	}
 	end = true;
 	CHECK(!pthread_join(thread, NULL));
+
+	struct gp_retry starved = {0};
+	free_bytes = 0;
+	x_cgo_memory_waits = 1; // the agent needs memory before it can say anything
+	alarm(LIMIT_s);
+	CHECK(!gp_memory_wait_for_room(gp_gpu, WANTED, &starved));
 	return 0;
 }

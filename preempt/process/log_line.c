@@ -54,8 +54,8 @@ const char *gp_log_next(uint32_t written)
 // As the program ends, waits until the lines that were left last are written. In a forked child nobody writes them.
 static __attribute__((destructor)) void program_ends(void)
 {
-	uint64_t end = gp_now_ns() + EXIT_NS, now;
+	uint64_t end = gp_now_ns() + EXIT_NS, now, starved = 0;
 	for (uint32_t written; (written = log_lines.written) < log_lines.said && log_lines.process == getpid() &&
-			       (now = gp_now_ns()) < end;)
+			       (now = gp_now_ns()) < end && !gp_go_starves(&starved);)
 		gp_futex_wait(&log_lines.written, written, end - now, false);
 }

@@ -215,6 +215,10 @@ int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool s
 // Waits on a thread of the program. No call of CUDA is a place at which pthread_cancel ends a thread, so these are none either: others
 // would wait for ever for the lock, or the count, that it has.
 void gp_nap(uint64_t ns); // below a second
+// Whether Go waits for memory that it cannot get, and has for a while: who waits for what only Go answers waits in vain. since is the caller's,
+// and begins with 0; whoever waits looks again after GP_LOOK_NS at the latest.
+enum { GP_LOOK_NS = 100000000 };
+bool gp_go_starves(uint64_t *since);
 void gp_wait_changed(pthread_cond_t *, pthread_mutex_t *,
 		     const struct timespec *until); // until: of the condition's clock; NULL: without a bound
 // Rings wake those that wait for what has changed. Nothing happens before the segment is attached.

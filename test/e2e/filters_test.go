@@ -15,7 +15,7 @@ func TestFilters(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/filters.c")
 	const atStart, forAll, forLong, reader, kills = "start", "all", "long", "reader", 0
-	// What the library's own threads call, and this program does not.
+	// Calls that the library's own threads make, and this program does not.
 	ours := []int{unix.SYS_SIGALTSTACK, unix.SYS_GETRANDOM, unix.SYS_NANOSLEEP, unix.SYS_SCHED_YIELD, unix.SYS_SOCKET, unix.SYS_CONNECT, unix.SYS_BIND,
 		unix.SYS_LISTEN, unix.SYS_SENDMSG, unix.SYS_RECVMSG, unix.SYS_ACCEPT4, unix.SYS_FLOCK, unix.SYS_GETSOCKOPT, unix.SYS_SETSOCKOPT,
 		unix.SYS_PROCESS_VM_READV, unix.SYS_GETDENTS64, unix.SYS_FCHMODAT, unix.SYS_UNLINKAT, unix.SYS_READLINKAT, unix.SYS_FSTATFS,
