@@ -89,7 +89,7 @@ $(OVERLAY): Makefile $(wildcard exports/_runtime/*.go) exports/_runtime/take.c
 
 LIBRARY_SOURCES := $(filter-out ./test/%,$(GO_CODE)) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) $(CHECKSUMS) kernels/hold.fatbin kernels/fill.fatbin
 LIBRARY_VERSION := -X "main.version=@(\#)libgpreempt.so($(VERSION))"
-LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete
+LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,--wrap=sigaction -Wl,-z,nodelete
 build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
@@ -208,7 +208,7 @@ $(SANITIZED:%=%/libgpreempt.so): build/sanitize/%/libgpreempt.so: build/libgpree
 	$(LD) -r -o $(@D)/core.o $(CORE:%.c=$(@D)/%.o) && $(AR) rcs $(@D)/core.a $(@D)/core.o
 	$(LD) -r -o $(@D)/exports.o $(EXPORTS:%.c=$(@D)/%.o) && $(AR) rcs $(@D)/exports.a $(@D)/exports.o
 	CGO_CFLAGS='$(SANITIZE_FLAGS)' CGO_LDFLAGS='-fsanitize=$* $(CURDIR)/$(@D)/exports.a $(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,--wrap=sigaction -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
 $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/libcuda.so.1

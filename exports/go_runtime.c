@@ -7,7 +7,7 @@
 // does not block it. Most programs rely on having no threads but their own: bash blocks SIGCHLD to guard its table of jobs,
 // others block a signal in all their threads and wait for it in sigwait or signalfd. Go's threads keep the signal mask of the
 // thread that started the runtime, so that thread blocks everything meanwhile. (The Makefile sees to the few signals that Go
-// would unblock again.) The handlers that Go installs are removed.
+// would unblock again.) Go installs no handlers.
 #include "exports/layer.h"
 
 #include <errno.h>
@@ -57,11 +57,6 @@ void gp_keep_environment(void)
 		text = stpcpy(text, environ[i]) + 1;
 	}
 	arguments = copy;
-}
-
-static bool same_handler(const struct sigaction *a, const struct sigaction *b)
-{
-	return a->sa_sigaction == b->sa_sigaction;
 }
 
 // Go ends the process if it cannot create a thread, because of a limit on processes or memory, and what goes on in it stands still until a slow
@@ -232,25 +227,20 @@ static bool room_for_go(void)
 	return true;
 }
 
-// Runs Go's constructor. Before it returns, it installs handlers, and marks those of the program to run on Go's signal stacks;
-// the rest happens on threads of its own. Both are undone here.
 static void come_up(void)
 {
-	struct sigaction before[NSIG];
-	bool known[NSIG];
-	for (int s = 1; s < NSIG; s++)
-		known[s] = sigaction(s, NULL, &before[s]) == 0;
 	for (constructor *const *c = __start_gp_runtime; c < __stop_gp_runtime; c++)
 		(*c)(1, arguments, &arguments[2]);
-	for (int s = 1; s < NSIG; s++) {
-		struct sigaction now;
-		if (!known[s] || sigaction(s, NULL, &now) != 0)
-			continue;
-		bool marked = same_handler(&now, &before[s]) && now.sa_flags != before[s].sa_flags;
-		// A handler that another thread of the program has set meanwhile stays.
-		if (marked || (!same_handler(&now, &before[s]) && gp_is_ours((void *)now.sa_sigaction)))
-			sigaction(s, &before[s], NULL);
-	}
+}
+
+// The linker gives Go's runtime this in the place of libc's (see the Makefile). Go would install handlers for all signals, and
+// mark those of the program to run on Go's signal stacks. When a signal came meanwhile it would install its own again. So it installs none.
+extern typeof(sigaction) __wrap_sigaction;
+extern typeof(sigaction) __real_sigaction __attribute__((weak)); // tests link without it
+int __wrap_sigaction(int signal, const struct sigaction *unused, struct sigaction *now)
+{
+	(void)unused;
+	return now ? __real_sigaction(signal, NULL, now) : 0;
 }
 
 // Signals that our own writing to a log may raise: nobody reads the log any more, or the file has reached a limit. Go's threads
