@@ -40,6 +40,7 @@ func init() {
 //
 //export gpreemptStart
 func gpreemptStart() {
+	takeThreads()
 	config, priority, passed, err := settings(os.Getenv)
 	log := logger(config)
 	if passed != nil {
@@ -74,7 +75,6 @@ func gpreemptStart() {
 		}
 	}
 	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
-	takeThreads()
 	log.Info().Str("priority", priority.String()).Str("library", version).Msg("preemption is on")
 }
 
