@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strconv"
@@ -47,13 +46,15 @@ func TestFilters(t *testing.T) {
 					run := func(role string) string {
 						m := newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"gate\", \"turns\"]\n")
 						cmd := m.command(role, program, arguments...)
-						var stderr bytes.Buffer
-						cmd.Stderr = &stderr
-						out, err := cmd.Output()
-						if err != nil {
-							t.Errorf("role %q: %v; stderr %s", role, err, stderr.String())
+						p := m.startAs(cmd)
+						if c.when == forAll || c.when == forLong {
+							p.hears("ready")
+							if role != "" {
+								m.joined(p) // the library's threads for the GPU are there
+							}
 						}
-						return string(out)
+						last, _ := p.finish()
+						return last
 					}
 					if want, got := run(""), run(role); want == "" || got != want {
 						t.Errorf("it says %q, without the library %q", got, want)

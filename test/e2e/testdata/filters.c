@@ -4,7 +4,7 @@
 //           memory that it shares. reader: for a thread that reads pipes and sockets and uses no CUDA.
 //   ANSWER  the errno of the calls in question, or 0: they end the process.
 //   NUMBER  the calls that are refused. Of a reader: none, and all are refused but those that it needs.
-// Says "sum N", or "reader N".
+// Says "ready" before a filter for all threads, which it installs at the end of its input. Then it says "sum N", or "reader N".
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -117,8 +117,13 @@ int main(int count, char **arguments)
 		return 0;
 	}
 	bool longer = !strcmp(arguments[1], "long");
-	if (longer || !strcmp(arguments[1], "all"))
+	if (longer || !strcmp(arguments[1], "all")) {
+		puts("ready");
+		fflush(stdout);
+		while (getchar() != EOF)
+			;
 		install(answer, refused, (unsigned)calls, true, SECCOMP_FILTER_FLAG_TSYNC);
+	}
 	for (int i = 0; i < (longer ? 75 : 10); i++)
 		work();
 	unsigned sum[WORDS];
