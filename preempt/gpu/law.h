@@ -1,0 +1,59 @@
+// law.h - how much of the GPU's time a latency-critical process may lend, by its objective.
+//
+// The law is arithmetic on the times of steps: it reads no clock, takes no lock and calls nothing. Its caller serialises the calls.
+//
+// Credit grows by what a step was faster than the objective, and pays for slots: the step with a slot in it is longer. So no slot
+// makes the credit negative, and over n steps the mean period is at most theta * objective + (slot + 2 switches + debt) / n, where
+// debt is what LC's own long steps took beyond the objective. Theta trims that until the part of means above the objective is at
+// most what the percentile allows (adaptive conformal inference).
+#ifndef GPREEMPT_LAW_H
+#define GPREEMPT_LAW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum {
+	GP_LAW_KINDS = 64,  // of steps that are told apart; further ones take the place of the rarest
+	GP_LAW_MEANS = 256, // the most steps of a sliding mean
+};
+
+struct gp_law_settings {
+	double slowdown;                 // times slower than alone; 0: step_ns says it
+	double step_ns;                  // mean time between results
+	double percentile;               // of the means that are to be within the objective, 0 to 1
+	double min_slot_ns, max_slot_ns; // of what is lent at once
+	uint32_t over_steps;             // of a mean, 1 to GP_LAW_MEANS
+};
+
+struct gp_law {
+	double credit_ns, theta;
+	double objective_ns; // for a period; 0: not known yet
+	struct {
+		uint64_t key;
+		double steps;  // seen lately
+		double own_ns; // mean of its own time, over about 50 steps
+	} kind[GP_LAW_KINDS];
+	double usual_ns;              // own time of the most frequent kind
+	double excess_ns, elapsed_ns; // of other kinds beyond the most frequent one; own time. Both of the last 5 s or so
+	double period_ns[GP_LAW_MEANS], sum_ns;
+	uint32_t over_steps, periods, at; // of the ring: its length, how many it has, where the next one goes
+	struct {
+		uint64_t since_ns;
+		uint32_t means, over; // since then
+	} trim;
+};
+
+void gp_law_begin(struct gp_law *);
+// A step has ended. period_ns: since the step before it ended, or the window opened; lent_ns: of that, what was lent; promised_ns: a slot that
+// is due or under way, for which a later step pays. key: its kind.
+// Returns whether the mean of the last over_steps periods is known and above the objective.
+bool gp_law_step(struct gp_law *, const struct gp_law_settings *, uint64_t now_ns, double period_ns, double lent_ns,
+		 double promised_ns, uint64_t key, double switch_ns);
+// Nanoseconds that may be lent before the next step; 0: nothing.
+double gp_law_slot(const struct gp_law *, const struct gp_law_settings *, double switch_ns);
+// False: steps alone take longer than the objective allows, so nothing can be lent.
+bool gp_law_attainable(const struct gp_law *);
+// The process has no work: credit is not kept for later, debt is.
+void gp_law_idle(struct gp_law *);
+
+#endif
