@@ -31,6 +31,24 @@ extern "C" {
  */
 extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
 
+/* Objectives of a latency-critical process that serves a model: docs/serving.md.
+ *
+ * Sets how slow the process may be from now on, in place of [objective] in gpreempt.toml and GPREEMPT_OBJECTIVE. slowdown: how many
+ * times slower than alone a step may be, 1 to 20; or step_ms: the mean time between the results of steps. The other one is 0. first_ms:
+ * the longest time from a request's arrival to its first result, or 0 for any. All 0: no objective, latency-critical work comes first.
+ * Times are in milliseconds, up to 60000. Any thread may call it; it never blocks.
+ *
+ * Returns 0, or -1 if the values make no sense or the process can have no objective: the library has not started, or the level is be.
+ */
+extern int gpreempt_objective(double slowdown, double step_ms, double first_ms) GPREEMPT_WEAK;
+
+/* Says that a step of the engine has ended: its results are there. From the first call on, only these calls end steps on the GPU of the
+ * calling thread's current context. Needed only where the library finds no steps by itself (gpreempt top says so). Call it once a step.
+ *
+ * Returns 0, or -1 if nobody listens: there is no objective, or no current context.
+ */
+extern int gpreempt_step(void) GPREEMPT_WEAK;
+
 /* Streams of one process.
  *
  * A program with urgent work on one stream and work that can wait on another can stop the second stream and let it go

@@ -35,7 +35,8 @@ type Config struct {
 		MinBE  float64
 		OverMs uint64
 	}
-	Hints struct {
+	Objective Objective
+	Hints     struct {
 		Sources                HintSources
 		NVTX                   [MaxRanges]string // names of ranges; "" beyond the last
 		MaxCost, MinConfidence float64
@@ -289,7 +290,7 @@ var settings = slices.Concat([]setting{
 	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
 	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
 	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),
-}, hintSettings(), []setting{
+}, objectiveSettings, hintSettings(), []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
@@ -450,6 +451,9 @@ func below(table string) []string {
 func (c *Config) consistent() error {
 	if c.Window.GraceMinUs > c.Window.GraceMaxUs {
 		return fmt.Errorf("window.grace_min_us = %d: must not be above window.grace_max_us = %d", c.Window.GraceMinUs, c.Window.GraceMaxUs)
+	}
+	if err := c.Objective.consistent(); err != nil {
+		return err
 	}
 	if c.Timeslice.YieldingUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("timeslice.yielding_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.YieldingUs, c.Timeslice.PreemptingUs)

@@ -19,6 +19,7 @@ func TestDefault(t *testing.T) {
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
+	want.Objective = Objective{OverSteps: 32, Percentile: 99, MinSlotMs: 8, MaxSlotMs: 32}
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
 	want.Hints.LogMB = 64
@@ -174,10 +175,10 @@ func TestParseErrors(t *testing.T) {
 		{"hold.max_ms.x = 1", `hold.max_ms.x: unknown key; the keys allowed in [hold] are max_ms, step_us, chain`},
 		{"hold.chain = 9", `hold.chain = 9: must be an integer from 1 to 8 (kernels)`},
 		{"[hold]\nmax = 1", `hold.max: unknown key; the keys allowed in [hold] are max_ms, step_us, chain`},
-		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
-		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
-		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
-		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, hints, blp, memory, segment, log`},
+		{"holds = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, objective, hints, blp, memory, segment, log`},
+		{"[holds]\nx = 1", `holds: unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, objective, hints, blp, memory, segment, log`},
+		{"\"a\\nb\" = 1", `"a\nb": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, objective, hints, blp, memory, segment, log`},
+		{"\"hold.chain\" = 1", `"hold.chain": unknown key; the keys allowed here are mechanisms, timeslice, window, hold, turns, share, objective, hints, blp, memory, segment, log`},
 		{"hold = 3", `hold = 3: must be a table with the keys max_ms, step_us, chain`},
 		{"[[hold]]\nmax_ms = 3", `hold = a table: must be a table with the keys max_ms, step_us, chain`},
 		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},

@@ -154,7 +154,7 @@ SUBMIT_PTDS(cuMemcpyHtoD_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t
 	    (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
 	    .memory = {.host = ByteCount ? srcHost : NULL})
 SUBMIT_PTDS(cuMemcpyDtoH_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount), (dstHost, srcDevice, ByteCount),
-	    .work = GP_COPY, .blocking = true, .stream = STREAM(NULL))
+	    .work = GP_COPY, .blocking = true, .stream = STREAM(NULL), .memory = {.to_host = ByteCount})
 SUBMIT_PTDS(cuMemcpyDtoD_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount),
 	    (dstDevice, srcDevice, ByteCount), .work = GP_COPY, .stream = STREAM(NULL),
 	    .memory = {.to = dstDevice, .from = srcDevice, .width = ByteCount, .height = 1, .element_bytes = 1})
@@ -183,7 +183,8 @@ SUBMIT_PTDS(cuMemcpy3D_v2, (const void *pCopy), (pCopy), .work = GP_COPY, .block
 SUBMIT_PTSZ(cuMemcpyHtoDAsync_v2, (CUdeviceptr dstDevice, const void *srcHost, size_t ByteCount, CUstream hStream),
 	    (dstDevice, srcHost, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream))
 SUBMIT_PTSZ(cuMemcpyDtoHAsync_v2, (void *dstHost, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
-	    (dstHost, srcDevice, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream))
+	    (dstHost, srcDevice, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream),
+	    .memory = {.to_host = ByteCount})
 SUBMIT_PTSZ(cuMemcpyDtoDAsync_v2, (CUdeviceptr dstDevice, CUdeviceptr srcDevice, size_t ByteCount, CUstream hStream),
 	    (dstDevice, srcDevice, ByteCount, hStream), .work = GP_COPY, .stream = STREAM(hStream),
 	    .memory = {.to = dstDevice, .from = srcDevice, .width = ByteCount, .height = 1, .element_bytes = 1})

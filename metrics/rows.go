@@ -48,10 +48,11 @@ const (
 
 // The parts of the library whose metrics are there once they are in use in a group.
 const (
-	partBLP    = "blp"
-	partMemory = "memory"
-	partWidth  = "width"
-	partHint   = "hint " // and the source
+	partBLP       = "blp"
+	partMemory    = "memory"
+	partWidth     = "width"
+	partObjective = "objective"
+	partHint      = "hint " // and the source
 )
 
 // parts are those that are in use in a process.
@@ -64,6 +65,9 @@ func parts(p *segment.Peer) (all []string) {
 	}
 	if p.Width != nil {
 		all = append(all, partWidth)
+	}
+	if p.Objective != nil {
+		all = append(all, partObjective)
 	}
 	for _, h := range p.Hints {
 		all = append(all, partHint+h.Source)
@@ -109,6 +113,27 @@ func ofWidth(read func(*segment.Width) uint64) []cell {
 		}
 		return read(p.Width)
 	}}}
+}
+
+func ofObjective(read func(*segment.Objective) uint64) []cell {
+	return []cell{{part: partObjective, read: objective(read)}}
+}
+
+func objective(read func(*segment.Objective) uint64) func(*segment.Peer, uint64) uint64 {
+	return func(p *segment.Peer, _ uint64) uint64 {
+		if p.Objective == nil {
+			return 0
+		}
+		return read(p.Objective)
+	}
+}
+
+// ofSlotCuts has a cell for each reason why a slot ended early.
+func ofSlotCuts() (cells []cell) {
+	for i, reason := range segment.SlotCuts {
+		cells = append(cells, cell{[]string{reason}, partObjective, objective(func(o *segment.Objective) uint64 { return o.Cut[i] })})
+	}
+	return cells
 }
 
 // hint is one value of the hints of a source, with the value of a label where it has one beside the source.
@@ -274,6 +299,19 @@ var rows = []row{
 	{"images_cached_total", counter, "Modules and libraries that were found in the cache on disk.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.ImagesCached })},
 	{"image_load_seconds_total", counter, "Time that loads of modules waited for the rewriting.", "seconds", nil, byThreads, ofBLP(func(b *segment.BLP) uint64 { return b.LoadNs })},
 
+	{"objective_seconds", gauge, "What objectives allow for the mean time of a step.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.ObjectiveNs })},
+	{"objective_step_mean_seconds", gauge, "Mean time of the latest steps of processes that have an objective.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.MeanNs })},
+	{"objective_unattainable", gauge, "Processes whose objective does nothing: steps alone take longer, or no step's end was found.", "", nil, 0, ofObjective(func(o *segment.Objective) uint64 {
+		return yes(o.State == "unattainable" || o.State == "stepless")
+	})},
+	{"objective_steps_total", counter, "Steps of processes that have an objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Steps })},
+	{"objective_means_total", counter, "Means over objective.over_steps steps.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Means })},
+	{"objective_missed_means_total", counter, "Of these, means above the objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Over })},
+	{"objective_requests_total", counter, "Requests whose first result was seen.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Requests })},
+	{"objective_missed_requests_total", counter, "Of these, requests whose first result came later than objective.first_ms.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.LateRequests })},
+	{"objective_slots_total", counter, "Times that lower levels were lent the GPU within the objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Slots })},
+	{"objective_lent_seconds_total", counter, "Time for which they were.", "seconds", nil, oneAtATime, ofObjective(func(o *segment.Objective) uint64 { return o.LentNs })},
+	{"objective_slots_cut_total", counter, "Slots that ended early, by why: a request arrived, lower levels were idle, a graph is captured, work under way did not end.", "", []string{"reason"}, numbers, ofSlotCuts()},
 	{"left_sms", gauge, "SMs that the last windows of processes leave to lower levels.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return uint64(w.SMs) })},
 	{"windows_leaving_total", counter, "Windows that left SMs to lower levels.", "", nil, numbers, ofWidth(func(w *segment.Width) uint64 { return w.Leaving })},
 	{"width_kinds", gauge, "Kinds of requests of which it is known how many SMs they leave.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return w.Kinds })},

@@ -3,6 +3,7 @@
 #ifndef GPREEMPT_BRIDGE_H
 #define GPREEMPT_BRIDGE_H
 
+#include "preempt/gpu/objective.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
 #include "preempt/memory/memory.h"

@@ -5,6 +5,7 @@
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/objective.h"
 #include "preempt/memory/memory.h"
 
 #include <stdio.h>
@@ -122,6 +123,8 @@ void gp_ending(enum gp_thing thing, void *handle)
 	case GP_GRAPH_INSTANCE: end_graph(handle); break;
 	case GP_EVENT:
 		gp_event_forget(handle);
+		if (gp_objective.on)
+			gp_step_event_forget(handle);
 		if (gp_blp_started)
 			gp_blp_event_destroying(handle);
 		break;
@@ -145,6 +148,8 @@ void gp_event_shared(CUevent event)
 // Counted in: none begins while memory moves.
 void gp_capture_beginning(CUstream stream)
 {
+	if (gp_objective.on)
+		gp_lend_capture();
 	gp_memory_enter();
 	gp_capture_begins(stream);
 	gp_blp_capture_beginning(stream);

@@ -17,6 +17,14 @@ void gp_forget_wait(struct gp_context *); // the calling thread waits no more: t
 void gp_load_begin(struct gp_context *);
 void gp_load_end(struct gp_context *);
 
+// steps.c, of processes with an objective
+bool gp_steps_launch(struct gp_context *,
+		     const struct gp_operation *); // a kernel or graph. Returns whether it was held back for a while
+void gp_steps_settled(struct gp_context *, const struct gp_operation *); // the driver has taken it
+// A wait for a stream up to a sequence, an event or all results up to a number has succeeded, or a question was answered with yes.
+void gp_steps_waited(struct gp_context *, enum gp_wait, void *what, struct gp_stream *, uint64_t sequence,
+		     uint64_t results);
+
 // lifecycle.c
 void gp_context_usable(CUcontext);
 void gp_ending(enum gp_thing, void *handle);

@@ -5,6 +5,7 @@
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/objective.h"
 #include "preempt/memory/memory.h"
 
 #include <limits.h>
@@ -80,6 +81,7 @@ static void prepare(struct gp_operation *o)
 		g->ignored &= gp_windows_open(segment, g->ignored); // the next window counts again
 	if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
 		gate(g, o);
+	bool lent = __builtin_expect(gp_objective.on, 0) && o->work <= GP_GRAPH && gp_steps_launch(c, o);
 	o->follows = gp_holds(c) && !gp_all_complete(c);
 	struct gp_stream *stream = gp_find_stream(c, o->stream, true);
 	o->place = stream ? stream : &c->others;
@@ -87,10 +89,12 @@ static void prepare(struct gp_operation *o)
 	o->place->submitted++;
 	c->activity++;
 	uint64_t awaited = 0;
-	if (!c->open || c->hint.awaited_ns || c->copied_ns)
+	if ((!c->open && !lent) || c->hint.awaited_ns || c->copied_ns)
 		awaited = gp_hint_work(c, o);
 	uint64_t idle_since = c->idle_since_ns;
-	if (idle_since)
+	if (idle_since && lent)
+		c->idle_since_ns = 0; // what was lent is no gap of the program's
+	else if (idle_since)
 		gp_end_gap(c, idle_since, awaited);
 	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window only when
 	// the work is on its way, since that takes longer than the launch. A call that blocks comes back too late for that.
@@ -98,6 +102,8 @@ static void prepare(struct gp_operation *o)
 		gp_window_wake(g, o->wakes);
 		o->wakes = 0;
 	}
+	if (lent)
+		gp_lend_over(g);
 	if (!gp_holds(c))
 		return;
 	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) ||
@@ -142,6 +148,8 @@ static void settle(struct gp_operation *o)
 		gp_completed(c, o->place, o->sequence);
 	if (o->work == GP_RECORD)
 		gp_event_recorded(c, o->place, o->event, o->sequence);
+	if (__builtin_expect(gp_objective.on, 0) && o->work != GP_KERNEL && o->work != GP_GRAPH)
+		gp_steps_settled(c, o);
 }
 
 static void leave(struct gp_operation *o)

@@ -4,6 +4,7 @@
 #include "hints/hints.h"
 #include "preempt/blp/blp.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/objective.h"
 
 // What the calling thread waits for, from gp_wait_begin to gp_wait_end.
 GP_OF_THREAD struct waiting {
@@ -17,6 +18,7 @@ GP_OF_THREAD struct waiting {
 	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
+	uint64_t results; // result copies that were on their way when the wait began
 } waiting;
 
 // Calls are counted as waiting in processes that take turns.
@@ -170,6 +172,8 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		wait_whole(&gp_context[__builtin_ctzll(left)]);
 	if (!c)
 		return calls;
+	if (__builtin_expect(gp_objective.on, 0))
+		w->results = gp_step_results(c);
 	if (waits(kind)) { // also for uncounted work of the driver itself: a wait is demand for a turn
 		c->waits++;
 		w->counted = true;
@@ -194,7 +198,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 	return calls;
 }
 
-static void settle(enum gp_wait kind, CUresult result)
+static void settle(enum gp_wait kind, void *what, CUresult result)
 {
 	struct waiting *w = GP_MINE(waiting);
 	struct gp_context *c = w->context;
@@ -209,6 +213,8 @@ static void settle(enum gp_wait kind, CUresult result)
 	if (w->counted)
 		c->waits--;
 	w->counted = false;
+	if (__builtin_expect(gp_objective.on, 0) && result == CUDA_SUCCESS)
+		gp_steps_waited(c, kind, what, w->stream, w->sequence, w->results);
 	if (w->answers && result == CUDA_SUCCESS)
 		note_completed(c);
 	else if (gp_waits_for_context(kind))
@@ -253,7 +259,7 @@ CUresult gp_wait_end(enum gp_wait kind, void *what, CUresult result)
 		result = synchronize();
 	if (gp_blp_started)
 		result = gp_blp_end_wait(kind, what, result);
-	settle(kind, result);
+	settle(kind, what, result);
 	if (kind == GP_PIN && result == CUDA_SUCCESS && !gp_capturing())
 		gp_hint_pinned();
 	return result;

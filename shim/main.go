@@ -110,8 +110,9 @@ func build() string {
 func settings(getenv func(string) string) (config configs.Config, priority configs.Priority, passed, err error) {
 	config, _, passed, err = configs.Read(getenv)
 	logError := configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
+	objectiveError := configs.ApplyObjectiveEnv(&config, getenv("GPREEMPT_OBJECTIVE"))
 	priority, priorityError := configs.ParsePriority(getenv("GPREEMPT_PRIORITY"))
-	return config, priority, passed, cmp.Or(priorityError, err, logError)
+	return config, priority, passed, cmp.Or(priorityError, err, logError, objectiveError)
 }
 
 // requestLog returns the file that hints.log names; nil if it names none.

@@ -13,6 +13,11 @@ A latency-critical program: that it will use the GPU soon.
     @gpreempt.request(300)              # ... or of each call of a function, also a coroutine function
     def infer(body): ...
 
+A program that serves a model: how slow it may be, so that best-effort programs get the rest.
+
+    gpreempt.objective(slowdown=1.5)    # or step_ms=20, and first_ms=200 if wanted; gpreempt.objective() for none
+    gpreempt.step()                     # a step has ended: only where the library does not find steps by itself
+
 A program that starts others: under the library, as the command `gpreempt run` does it.
 
     gpreempt.run(["python", "train.py"], priority="be", check=True)     # what it returns, and all else, is subprocess.run's
@@ -43,7 +48,7 @@ import subprocess
 import sys
 import sysconfig
 
-__all__ = ["run", "hint", "request", "enable", "disable", "preempt",
+__all__ = ["run", "hint", "request", "objective", "step", "enable", "disable", "preempt",
            "restore", "preempted", "set_priority", "set_width", "query", "State", "Error"]
 
 
@@ -67,6 +72,30 @@ def hint(delay_us=0, confidence=1.0):
     if not 0 <= confidence <= 1:
         raise ValueError(f"confidence = {confidence}: must be from 0 to 1")
     return _hint is not None and _hint(int(min(delay_us, 2 ** 62)), confidence) == 0
+
+
+_objective = _find("gpreempt_objective", ctypes.c_double, ctypes.c_double, ctypes.c_double)
+_step = _find("gpreempt_step")
+
+
+def objective(slowdown=0, step_ms=0, first_ms=0):
+    """Sets how slow this latency-critical program may be. Returns whether the library takes that.
+
+    slowdown is how many times slower than alone a step may be, 1 to 20; step_ms instead of it the mean time between results.
+    first_ms is the longest time from a request's arrival to its first result, 0 for any. Times are in milliseconds, up to
+    60000. Without arguments there is no objective any more.
+    """
+    if (slowdown or step_ms or first_ms) and not (
+            (1 <= slowdown <= 20 and step_ms == 0) or (slowdown == 0 and 0 < step_ms <= 60000)):
+        raise ValueError(f"slowdown = {slowdown}, step_ms = {step_ms}: must be slowdown from 1 to 20, or step_ms up to 60000")
+    if not 0 <= first_ms <= 60000:
+        raise ValueError(f"first_ms = {first_ms}: must be from 0 to 60000")
+    return _objective is not None and _objective(slowdown, step_ms, first_ms) == 0
+
+
+def step():
+    """Says that a step of the engine has ended. Returns whether the library listens."""
+    return _step is not None and _step() == 0
 
 
 class request:
@@ -109,14 +138,14 @@ def _command():
     return found
 
 
-def run(arguments, priority=None, config=None, log=None, **keywords):
+def run(arguments, priority=None, config=None, log=None, objective=None, **keywords):
     """Runs a program under the library, and returns what subprocess.run() does, whose keywords it takes.
 
     arguments is a list, the program first. priority is "lc", "be", "off" or a level from 0 to 7, config the path of a
-    configuration, log as GPREEMPT_LOG; what is None is left to the environment.
+    configuration, log as GPREEMPT_LOG, objective as GPREEMPT_OBJECTIVE; what is None is left to the environment.
     """
     command = [_command(), "run"]
-    for name, value in (("priority", priority), ("config", config), ("log", log)):
+    for name, value in (("priority", priority), ("config", config), ("log", log), ("objective", objective)):
         if value is not None:
             command.append(f"--{name}={os.fspath(value) if name == 'config' else value}")
     return subprocess.run([*command, "--", *arguments], **keywords)

@@ -72,6 +72,9 @@ const environment = `.TP
 .B GPREEMPT_PRIORITY
 lc, be, off, or a level from 0 (lc, highest) to 7 (be). Unset is off: the library does nothing.
 .TP
+.B GPREEMPT_OBJECTIVE
+How slow a latency\-critical process may be: slowdown=1.5, or step=20ms, with first=200ms and p=99 if wanted; none for no objective.
+.TP
 .B GPREEMPT_CONFIG
 The configuration file, instead of those that gpreempt.toml(5) names.
 .TP

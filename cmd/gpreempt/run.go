@@ -19,7 +19,7 @@ import (
 )
 
 func runCommand() *cobra.Command {
-	var priority, config, log string
+	var priority, config, log, objective string
 	command := &cobra.Command{
 		Use:   "run [flags] -- program [argument]...",
 		Short: "Run a program under the library",
@@ -33,7 +33,7 @@ func runCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
-			env, err := runEnvironment(command.Flags().Changed, priority, config, log)
+			env, err := runEnvironment(command.Flags().Changed, priority, config, log, objective)
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -63,6 +63,7 @@ func runCommand() *cobra.Command {
 	flags.StringVarP(&priority, "priority", "p", "", "lc, be, off, or a level from 0 (lc) to 7 (be); default $GPREEMPT_PRIORITY")
 	flags.StringVarP(&config, "config", "c", "", "configuration file; default as in default.toml")
 	flags.StringVar(&log, "log", "", "level[:/path/file] of the library's log; default $GPREEMPT_LOG")
+	flags.StringVar(&objective, "objective", "", "how slow an lc program may be: slowdown=1.5, or step=20ms, with first=200ms and p=99 if wanted; default $GPREEMPT_OBJECTIVE")
 	for name, values := range map[string][]string{
 		"priority": {"lc", "be", "off"},
 		"log":      {"trace", "debug", "info", "warn", "error", "off"},
@@ -88,7 +89,7 @@ func replaceBy(program string, args, env []string) error {
 
 // runEnvironment checks what the library will read, which could only complain from inside the program,
 // and returns the environment that says it.
-func runEnvironment(given func(flag string) bool, priority, config, log string) ([]string, error) {
+func runEnvironment(given func(flag string) bool, priority, config, log, objective string) ([]string, error) {
 	env := os.Environ()
 	if given("priority") {
 		if _, err := configs.ParsePriority(priority); err != nil || priority == "" {
@@ -106,6 +107,17 @@ func runEnvironment(given func(flag string) bool, priority, config, log string) 
 			return nil, fmt.Errorf("--log: %w", err)
 		}
 		env = cli.SetEnv(env, "GPREEMPT_LOG", log)
+	}
+	if given("objective") {
+		if objective == "" {
+			objective = "none"
+		}
+		if _, err := configs.ParseObjective(configs.Objective{}, objective); err != nil {
+			return nil, fmt.Errorf("--objective: %w", err)
+		}
+		env = cli.SetEnv(env, "GPREEMPT_OBJECTIVE", objective)
+	} else if err := configs.ApplyObjectiveEnv(&configs.Config{}, os.Getenv("GPREEMPT_OBJECTIVE")); err != nil {
+		return nil, err
 	}
 	if given("config") && config == "" {
 		return nil, errors.New(`--config "": must be the path of a TOML file`)

@@ -53,6 +53,7 @@ func printTable(out io.Writer, s sample) error {
 		fmt.Fprintln(w)
 		printHints(w, gpu.Peers)
 		printBLP(w, gpu.Peers)
+		printObjectives(w, gpu.Peers)
 		printWidth(w, gpu.Peers)
 		printMemory(w, gpu.Peers)
 	}
@@ -130,6 +131,43 @@ func printBLP(w io.Writer, peers []peerSample) {
 	if titled {
 		fmt.Fprintln(w)
 	}
+}
+
+// printObjectives says in a line for each process that has an objective how its steps keep it, and what lower levels get of it. Counts are
+// from each process's start.
+func printObjectives(w io.Writer, peers []peerSample) {
+	titled := false
+	for _, p := range peers {
+		o := p.Objective
+		if o == nil {
+			continue
+		}
+		if !titled {
+			titled = true
+			fmt.Fprintln(w, "PID\tSTEPS\tMEAN\tOBJECTIVE\tHELD\tLENT\tSLOTS\tCUT\tSTATE")
+		}
+		cut := uint64(0)
+		for _, n := range o.Cut {
+			cut += n
+		}
+		fmt.Fprintf(w, "%d\t%d\t%.1f ms\t%.1f ms\t%.1f %%\t%.0f %%\t%d\t%d\t%s\n", p.Pid, o.Steps, float64(o.MeanNs)/1e6, float64(o.ObjectiveNs)/1e6,
+			100*o.Attained(), 100*float64(o.LentNs)/max(1, float64(o.StepNs)), o.Slots, cut, objectiveState(o.State))
+	}
+	if titled {
+		fmt.Fprintln(w)
+	}
+}
+
+func objectiveState(state string) string {
+	switch state {
+	case "lends":
+		return "lends what the objective leaves"
+	case "unattainable":
+		return "cannot be held even alone: latency-critical first"
+	case "stepless":
+		return "no step's end found: latency-critical first"
+	}
+	return state
 }
 
 // printWidth lists the processes that leave SMs to lower levels, or found out whether they can. Counts are from each process's start.

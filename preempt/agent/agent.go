@@ -102,6 +102,7 @@ func (a *agent) step() time.Duration {
 	}
 	a.enforce()
 	a.publish()
+	a.sayObjective()
 	if len(a.unsure) > 0 {
 		wait = min(wait, askAgain)
 	}

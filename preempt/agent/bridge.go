@@ -61,6 +61,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.grace_equals_ns = C.uint64_t(config.Window.GraceEqualsUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
+	setObjective(config.Objective, level)
 	if m.Use(configs.Timeslice) {
 		settings.fair_us = C.uint64_t(config.Timeslice.FairUs)
 	}
@@ -72,6 +73,17 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 		C.gp_mps_lower_client()
 	}
 	return nil
+}
+
+// setObjective tells how slow the process may be, which may change that later (gpreempt_objective).
+func setObjective(o configs.Objective, level int) {
+	law := &C.gp_objective.law
+	law.percentile = C.double(o.Percentile / 100)
+	law.min_slot_ns = C.double(o.MinSlotMs * 1e6)
+	law.over_steps = C.uint32_t(o.OverSteps)
+	C.gp_objective.slot_ns = C.double(o.MaxSlotMs * 1e6)
+	C.gp_objective.ready = C.bool(level < lowestLevel)
+	C.gp_objective_set(C.double(o.Slowdown), C.double(o.StepMs*1e6), C.double(o.FirstMs*1e6))
 }
 
 // setLevel tells what level the process has, from now on.

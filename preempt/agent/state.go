@@ -67,6 +67,8 @@ type agent struct {
 	givenUp    uint64 // domains of which that was said
 	saidBeside bool
 
+	saidObjective [segment.ObjectiveStates]bool // by state
+
 	mutex                      sync.Mutex // what follows: the agent's own goroutine, and changed
 	uuids                      map[subdeviceKey][16]byte
 	sliceUs                    map[tsgKey]uint64

@@ -65,6 +65,7 @@ struct gp_operation {
 			const void *copy_2d;           // instead of all these: a CUDA_MEMCPY2D (cuda.h)
 			const void *copy_3d;           // or a CUDA_MEMCPY3D of a call that may wait
 			const void *host;              // or the source, in the host's memory, of a call that may wait
+			size_t to_host;                // bytes copied to the host's memory; 0: none, or unknown
 		} memory;
 	};
 	// What begin finds out, once.

@@ -8,6 +8,7 @@
 // first: the operation that opens it; NULL: none does. Returns what gp_window_wake is to be told.
 uint32_t gp_window_open(struct gp_context *, const struct gp_operation *first);
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
+enum { GP_WAKE_WATCHER = 1 }; // the one bit of wakes that others than window.c name
 void gp_window_drop(struct gp_context *);
 void gp_window_follow(struct gp_context *, const struct gp_operation *); // it follows a copy that opened the window
 // Work is submitted to a context that was seen idle. awaited_since_ns: since when a hint awaited it; 0: none did.

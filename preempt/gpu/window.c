@@ -8,6 +8,7 @@
 // has no window, and lower levels run beside it. window_orders_test.c tries every order.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/objective.h"
 #include "preempt/gpu/width.h"
 
 #include <limits.h>
@@ -21,7 +22,7 @@ enum {
 
 // Who is woken when a window opens or closes: this process's watcher, the agents of peers, peers that stop between blocks, launches that
 // wait. Not under the lock: who is woken may take the processor.
-enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4, WAKE_GATE = 8 };
+enum { WAKE_WATCHER = GP_WAKE_WATCHER, WAKE_AGENTS = 2, WAKE_STOPPERS = 4, WAKE_GATE = 8 };
 
 static const uint64_t POLL_NS = 50 * 1000; // how often the watcher asks about unfinished work
 static const uint64_t TURN_GRACE_NS =
@@ -241,6 +242,8 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	uint64_t now = gp_now_ns();
 	if (g->open_contexts++ == 0) {
 		g->busy_since_ns = now;
+		if (gp_objective.on)
+			gp_objective_opens(g, now);
 		c->follows = 0;
 		measures[g - gp_gpu].copied_in = c;
 		wakes |= publish(g, first, now);
@@ -379,6 +382,8 @@ static bool close_window(struct gp_context *c)
 	}
 	gp_hold_release(c); // before anybody can open the next window
 	uint32_t wakes = close_context(c, c->idle_since_ns);
+	if (gp_objective.on && !g->open_contexts)
+		gp_objective_closes(g, gp_now_ns());
 	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 	return true;
@@ -554,7 +559,8 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 			return poll;
 		idle_since = now;
 	}
-	uint64_t wait = grace(c), passed = now > idle_since ? now - idle_since : 0;
+	uint64_t wait = gp_objective.on && gp_lend_drains(c->gpu) ? 0 : grace(c),
+		 passed = now > idle_since ? now - idle_since : 0;
 	if (passed < wait)
 		return wait - passed > POLL_NS && heeds_equals(c->gpu) ? POLL_NS : wait - passed;
 	if (!close_window(c))
@@ -566,6 +572,8 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 {
 	watch_kind(c);
+	if (gp_objective.on)
+		gp_objective_watch(c->gpu, now);
 	watch_width(c, now);
 	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
 	return hold && hold < work ? hold : work;

@@ -30,6 +30,8 @@ struct gp_stream {
 	_Atomic uint64_t completed; // at least so many of those settled
 	_Atomic(CUevent) event;     // the latest event recorded on it, behind operation event_at
 	_Atomic uint64_t event_at;
+	_Atomic uint64_t result,
+		result_at; // the latest result copy (gpu/objective.h): its number, and its place on the stream
 };
 
 // What launches are owed that waited at the gate (gpu/owed.c).

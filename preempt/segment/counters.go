@@ -48,6 +48,33 @@ func (s *Slot) ReadWidth(i int) *Width {
 	return &w
 }
 
+// Objective is a copy of what became of a process's objective.
+type Objective struct {
+	State string `json:"state"`
+	ObjectiveCounters[uint64]
+}
+
+// ReadObjective reads what became of the objective of a process; nil where it has none, or had no step yet.
+func (s *Slot) ReadObjective() *Objective {
+	o := load[ObjectiveCounters[uint64]](&s.Objective)
+	if o == (ObjectiveCounters[uint64]{}) {
+		return nil
+	}
+	state := "unknown"
+	if o.State < uint64(len(objectiveStates)) { // else of a process that knows more, or lies
+		state = objectiveStates[o.State]
+	}
+	return &Objective{state, o}
+}
+
+// Attained is the part of the means over some steps that were within the objective, 0 to 1; 1 where there is none yet.
+func (o *Objective) Attained() float64 {
+	if o.Means == 0 {
+		return 1
+	}
+	return 1 - float64(min(o.Over, o.Means))/float64(o.Means)
+}
+
 // Memory is a copy of what a process has of the GPU's memory, and what became of it.
 type Memory struct {
 	State string `json:"state"`
@@ -107,7 +134,7 @@ func (s *Slot) ReadTimes() Times { return load[Times](&s.Times) }
 
 // forget sets all counters to 0: they are an earlier owner's.
 func (s *Slot) forget() {
-	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Width), words(&s.Memory), words(&s.Times)} {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Width), words(&s.Objective), words(&s.Memory), words(&s.Times)} {
 		for i := range counters {
 			counters[i].Store(0)
 		}

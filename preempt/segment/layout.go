@@ -19,7 +19,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 10
+	Version = 11
 	Slots   = 64
 	Levels  = 8
 
@@ -109,6 +109,37 @@ type WidthCounters[N any] struct {
 	Kinds   N `json:"kinds"`
 	TooWide N `json:"too_wide"`
 	Leaving N `json:"leaving"`
+}
+
+// SlotCuts are why a slot that a process lent ended early, in the order of enum gp_slot_cut.
+var SlotCuts = [...]string{"request", "idle", "capture", "undrained"}
+
+// objectiveStates are what became of an objective, in the order of enum gp_objective_state.
+var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless"}
+
+// The states in which an objective does nothing: enum gp_objective_state.
+const (
+	ObjectiveUnattainable = 2
+	ObjectiveStepless     = 3
+	ObjectiveStates       = 4
+)
+
+// ObjectiveCounters is struct gp_objective_counters.
+type ObjectiveCounters[N any] struct {
+	State        N                `json:"-"`
+	ObjectiveNs  N                `json:"objective_ns"`
+	MeanNs       N                `json:"mean_ns"`
+	ThetaPpm     N                `json:"theta_ppm"`
+	CreditNs     N                `json:"credit_ns"`
+	Steps        N                `json:"steps"`
+	StepNs       N                `json:"step_ns"`
+	Means        N                `json:"means"`
+	Over         N                `json:"over"`
+	Requests     N                `json:"requests"`
+	LateRequests N                `json:"late_requests"`
+	Slots        N                `json:"slots"`
+	LentNs       N                `json:"lent_ns"`
+	Cut          [len(SlotCuts)]N `json:"cut"` // by SlotCuts
 }
 
 // HintCounters is struct gp_hint_counters.
@@ -248,7 +279,9 @@ type Line struct {
 	Pad1           [4]byte
 	JudgedNs       atomic.Uint64 // when the latest window opened that says what ran beside it, and in bit 0 whether it was slow
 	ExcusesNs      atomic.Uint64 // of a lower level: when the latest window opened that says nothing of what it left
-	Pad2           [16]byte
+	LentUntilNs    atomic.Uint64 // lower levels have the GPU until then, as its objective allows; 0: they do not
+	CreditUs       atomic.Uint32 // that it may lend
+	Pad2           [4]byte
 }
 
 // State is the first page of a struct gp_slot: what others decide by. It is written by the slot's owner only, but for Asked.
@@ -297,7 +330,8 @@ type Slot struct {
 	Width      WidthCounters[atomic.Uint64]
 	Pad4       [32]byte
 	Times      SlotTimes[atomic.Uint64]
-	Pad5       [pageSize - 1632]byte
+	Objective  ObjectiveCounters[atomic.Uint64]
+	Pad5       [pageSize - 1768]byte
 }
 
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.

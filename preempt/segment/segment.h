@@ -16,7 +16,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 10u
+#define GP_SEGMENT_VERSION 11u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -84,6 +84,36 @@ struct gp_stop_counters {
 	_Atomic uint64_t held_refused;  // the driver refused them there
 	_Atomic uint64_t held_hurting;  // their kernel makes windows slow, on however few SMs
 	_Atomic uint64_t hurting;       // kernels of which that is thought now
+};
+
+enum gp_objective_state {
+	GP_OBJECTIVE_NONE,         // there is no objective, or no step was seen yet
+	GP_OBJECTIVE_LENDS,        // lower levels get what it leaves
+	GP_OBJECTIVE_UNATTAINABLE, // steps alone take longer: strict priority
+	GP_OBJECTIVE_STEPLESS,     // no step's end was found: strict priority
+};
+
+enum gp_slot_cut {        // why a slot that was lent ended early
+	GP_CUT_REQUEST,   // a request arrived
+	GP_CUT_IDLE,      // lower levels had no work
+	GP_CUT_CAPTURE,   // the program began to capture a graph
+	GP_CUT_UNDRAINED, // the work under way did not end: nothing was lent
+	GP_SLOT_CUTS,
+};
+
+// A latency-critical process's objective, and what became of it.
+struct gp_objective_counters {
+	_Atomic uint64_t state;        // enum gp_objective_state
+	_Atomic uint64_t objective_ns; // for the mean time of a step
+	_Atomic uint64_t mean_ns;      // of the latest steps
+	_Atomic uint64_t theta_ppm;    // the trim (law.h)
+	_Atomic uint64_t credit_ns;    // two's complement: negative is debt
+	// Ever growing.
+	_Atomic uint64_t steps, step_ns;
+	_Atomic uint64_t means, over; // means over objective.over_steps steps, and those above the objective
+	_Atomic uint64_t requests, late_requests;
+	_Atomic uint64_t slots, lent_ns;
+	_Atomic uint64_t cut[GP_SLOT_CUTS];
 };
 
 // What a process learnt of the SMs that its requests leave to lower levels.
@@ -186,7 +216,9 @@ struct gp_line {
 	uint8_t pad1[4];
 	_Atomic uint64_t judged_ns;  // gp_judged: the latest window that says whether what ran beside it did harm
 	_Atomic uint64_t excuses_ns; // of a lower level: when the latest window opened that says nothing of what it left
-	uint8_t pad2[16];
+	_Atomic uint64_t lent_until_ns; // lower levels have the GPU until then, as its objective allows; 0: they do not
+	_Atomic uint32_t credit_us;     // that it may lend
+	uint8_t pad2[4];
 };
 
 // When a window opened, and in bit 0 whether it was slow.
@@ -249,7 +281,8 @@ struct gp_slot {
 	struct gp_width_counters width;
 	uint8_t pad4[32];
 	struct gp_slot_times times;
-	uint8_t pad5[GP_PAGE - 1632];
+	struct gp_objective_counters objective;
+	uint8_t pad5[GP_PAGE - 1632 - sizeof(struct gp_objective_counters)];
 };
 
 #define GP_ASKED_OF(started_ns) ((started_ns) >> 10 & 0xffffffffffffu)

@@ -182,7 +182,7 @@ func TestLayout(t *testing.T) {
 	program.WriteString("#include \"segment.h\"\n#include \"preempt/memory/memory.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
 	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_line": reflect.TypeFor[Line](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
-		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_width_counters": reflect.TypeFor[WidthCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]](),
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_width_counters": reflect.TypeFor[WidthCounters[atomic.Uint64]](), "gp_objective_counters": reflect.TypeFor[ObjectiveCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]](),
 		"gp_histogram": reflect.TypeFor[Histogram[atomic.Uint64]](), "gp_slot_times": reflect.TypeFor[SlotTimes[atomic.Uint64]]()} {
 		for _, f := range reflect.VisibleFields(typ) {
 			if f.Anonymous {
@@ -208,6 +208,7 @@ func TestLayout(t *testing.T) {
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
 		"GP_MEMORY_RUNNING": MemoryRunning, "GP_MEMORY_LEAVING": MemoryLeaving, "GP_MEMORY_OUT": MemoryOut, "GP_MEMORY_COMING": MemoryComing,
 		"GP_MEMORY_STUCK": MemoryStuck, "GP_MEMORY_SUSPENDED": MemorySuspended, "GP_MEMORY_SUSPENDED + 1": uint64(len(memoryStates)),
+		"GP_SLOT_CUTS": uint64(len(SlotCuts)), "GP_OBJECTIVE_STEPLESS + 1": ObjectiveStates, "GP_OBJECTIVE_UNATTAINABLE": ObjectiveUnattainable, "GP_OBJECTIVE_STEPLESS": ObjectiveStepless,
 		"GP_ASKED_NOTHING": uint64(AskedNothing), "GP_ASKED_OUT": uint64(AskedOut), "GP_ASKED_IN": uint64(AskedIn), "GP_ASKED_SUSPEND": uint64(AskedSuspend), "GP_ASKED_RESUME": uint64(AskedResume),
 		"GP_ANSWER_DONE": uint64(AnswerDone), "GP_ANSWER_BUSY": uint64(AnswerBusy), "GP_ANSWER_NO_HOST": uint64(AnswerNoHost), "GP_ANSWER_NO_ROOM": uint64(AnswerNoRoom),
 		"GP_ANSWER_FAILED": uint64(AnswerFailed), "GP_ANSWER_NOTHING": uint64(AnswerNothing),
@@ -242,7 +243,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("C has\n%s\nGo has\n%s\nprogram:\n%s", got, strings.Join(want, "\n"), program.String())
 	}
 	// Copies have the names of segment.h.
-	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[WidthCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]](), reflect.TypeFor[Histogram[uint64]](), reflect.TypeFor[Times]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[WidthCounters[uint64]](), reflect.TypeFor[ObjectiveCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]](), reflect.TypeFor[Histogram[uint64]](), reflect.TypeFor[Times]()} {
 		for i := range typ.NumField() {
 			if f := typ.Field(i); f.Tag.Get("json") != "-" && f.Tag.Get("json") != field(f.Name) {
 				t.Errorf("%s is named %q", f.Name, f.Tag.Get("json"))

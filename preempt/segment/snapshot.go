@@ -59,6 +59,7 @@ type Peer struct {
 	HintSpunNs     uint64            `json:"hint_spun_ns"`  // processor time
 	BLP            *BLP              `json:"blp,omitempty"` // where kernels were loaded or launched for it
 	Width          *Width            `json:"width,omitempty"`
+	Objective      *Objective        `json:"objective,omitempty"` // of a process that has one
 	MemoryTurn     bool              `json:"memory_turn"`
 	Memory         *Memory           `json:"memory,omitempty"` // where memory swaps
 }
@@ -115,6 +116,7 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Times:       p.ReadTimes(),
 			Hints:       p.Hints(), SwitchUs: p.SwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
 			Width:      p.ReadWidth(i),
+			Objective:  p.ReadObjective(),
 			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
 		}
 		if lives {

@@ -1,0 +1,151 @@
+package configs
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Objective says how slow a latency-critical process may be. The zero values of Slowdown and StepMs together say that it has none.
+type Objective struct {
+	Slowdown   float64 // times slower than alone, 1 to 20; 0: StepMs says it
+	StepMs     float64 // mean time between results
+	OverSteps  uint64  // steps of a mean
+	FirstMs    float64 // from a request's arrival to its first result; 0: any
+	Percentile float64 // of the means that are to be within the objective
+	MinSlotMs  float64
+	MaxSlotMs  float64
+}
+
+// Set says whether there is an objective for steps.
+func (o Objective) Set() bool { return o.Slowdown > 0 || o.StepMs > 0 }
+
+// consistent checks values against each other.
+func (o Objective) consistent() error {
+	switch {
+	case o.Slowdown > 0 && o.StepMs > 0:
+		return fmt.Errorf("objective.slowdown = %v: must be 0 where objective.step_ms = %v is set", o.Slowdown, o.StepMs)
+	case o.FirstMs > 0 && !o.Set():
+		return fmt.Errorf("objective.first_ms = %v: needs objective.slowdown or objective.step_ms", o.FirstMs)
+	case o.MinSlotMs > o.MaxSlotMs:
+		return fmt.Errorf("objective.min_slot_ms = %v: must not be above objective.max_slot_ms = %v", o.MinSlotMs, o.MaxSlotMs)
+	}
+	return nil
+}
+
+// String is the inverse of ParseObjective; "" for none.
+func (o Objective) String() string {
+	var parts []string
+	number := func(f float64) string { return strconv.FormatFloat(f, 'g', 6, 64) }
+	if o.FirstMs > 0 {
+		parts = append(parts, "first="+number(o.FirstMs)+"ms")
+	}
+	switch {
+	case o.Slowdown > 0:
+		parts = append(parts, "slowdown="+number(o.Slowdown))
+	case o.StepMs > 0:
+		parts = append(parts, "step="+number(o.StepMs)+"ms")
+	default:
+		return ""
+	}
+	if o.Percentile != defaultPercentile {
+		parts = append(parts, "p="+number(o.Percentile))
+	}
+	return strings.Join(parts, ",")
+}
+
+const (
+	mostSlowdown      = 20
+	mostMs            = 60_000
+	defaultPercentile = 99
+	objectiveAllowed  = "slowdown=1.5 (1 to 20) or step=20ms (0.1ms to 60s), with first=200ms and p=99 (50 to 99.99) if wanted, separated by commas; or none"
+)
+
+// ParseObjective reads the value of GPREEMPT_OBJECTIVE over an objective, of which it keeps what a value cannot say.
+func ParseObjective(o Objective, value string) (Objective, error) {
+	o.Slowdown, o.StepMs, o.FirstMs, o.Percentile = 0, 0, 0, defaultPercentile
+	if value == "none" {
+		return o, nil
+	}
+	seen := map[string]bool{}
+	for part := range strings.SplitSeq(value, ",") {
+		key, text, _ := strings.Cut(part, "=")
+		ok := !seen[key]
+		seen[key] = true
+		switch key {
+		case "slowdown":
+			ok = ok && number(text, 1, mostSlowdown, &o.Slowdown)
+		case "p":
+			ok = ok && number(text, 50, 99.99, &o.Percentile)
+		case "step":
+			ok = ok && milliseconds(text, &o.StepMs)
+		case "first":
+			ok = ok && milliseconds(text, &o.FirstMs)
+		default:
+			ok = false
+		}
+		if !ok {
+			return o, fmt.Errorf("objective %s: %s: must be %s", show(value), show(part), objectiveAllowed)
+		}
+	}
+	if (o.Slowdown > 0) == (o.StepMs > 0) {
+		return o, fmt.Errorf("objective %s: needs one of slowdown and step: must be %s", show(value), objectiveAllowed)
+	}
+	return o, nil
+}
+
+// ApplyObjectiveEnv lets the value of GPREEMPT_OBJECTIVE replace what a file says. The config is unchanged on error and for an empty value.
+func ApplyObjectiveEnv(c *Config, value string) error {
+	if value == "" {
+		return nil
+	}
+	o, err := ParseObjective(c.Objective, value)
+	if err != nil {
+		return fmt.Errorf("GPREEMPT_OBJECTIVE: %w", err)
+	}
+	c.Objective = o
+	return nil
+}
+
+func number(text string, low, high float64, to *float64) bool {
+	value, err := strconv.ParseFloat(text, 64)
+	*to = value
+	return err == nil && value >= low && value <= high
+}
+
+func milliseconds(text string, to *float64) bool {
+	d, err := time.ParseDuration(text)
+	*to = float64(d) / float64(time.Millisecond)
+	return err == nil && *to >= 0.1 && *to <= mostMs
+}
+
+// amount is a number from low to high, or 0 where that is allowed.
+func amount(key string, low, high float64, zero bool, unit string, field func(*Config) *float64) setting {
+	allowed := fmt.Sprintf("a number from %v to %v (%s)", low, high, unit)
+	if zero {
+		allowed += ", or 0 for none"
+	}
+	return setting{key, allowed, func(c *Config, value any) bool {
+		f, ok := value.(float64)
+		if n, isInteger := value.(int64); isInteger {
+			f, ok = float64(n), true
+		}
+		if !ok || !(f >= low && f <= high || zero && f == 0) {
+			return false
+		}
+		*field(c) = math.Abs(f) // no negative zero
+		return true
+	}}
+}
+
+var objectiveSettings = []setting{
+	amount("objective.slowdown", 1, mostSlowdown, true, "times slower than alone", func(c *Config) *float64 { return &c.Objective.Slowdown }),
+	amount("objective.step_ms", 0.1, mostMs, true, "ms", func(c *Config) *float64 { return &c.Objective.StepMs }),
+	integer("objective.over_steps", 1, 256, "steps", func(c *Config) *uint64 { return &c.Objective.OverSteps }),
+	amount("objective.first_ms", 0.1, mostMs, true, "ms", func(c *Config) *float64 { return &c.Objective.FirstMs }),
+	amount("objective.percentile", 50, 99.99, false, "percent", func(c *Config) *float64 { return &c.Objective.Percentile }),
+	amount("objective.min_slot_ms", 1, 1000, false, "ms", func(c *Config) *float64 { return &c.Objective.MinSlotMs }),
+	amount("objective.max_slot_ms", 1, 1000, false, "ms", func(c *Config) *float64 { return &c.Objective.MaxSlotMs }),
+}

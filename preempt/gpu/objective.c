@@ -1,0 +1,512 @@
+// objective.c - finds where the steps of an engine end, and lends what its objective leaves.
+#define _GNU_SOURCE
+#include "preempt/gpu/objective.h"
+
+#include <limits.h>
+
+enum {
+	RESULTS = 64, // result copies that are remembered; an engine has a few under way at once
+	EVENTS = 64,  // events behind result copies; a further one takes the place of the oldest
+	COUNTED = 32, // steps whose launches are remembered
+	MOST_LATE = 3,
+};
+
+static const uint64_t MOST_DRAIN_NS = 200 * 1000 * 1000; // work that takes longer is no step: nothing is lent then
+static const uint64_t LOOK_NS = 1000 * 1000;             // how often a slot looks whether lower levels still have work
+static const uint64_t LATE_NS = 2000 * 1000;             // a slot that ends so much later is late
+static const uint64_t OFF_NS = 60ull * 1000 * 1000 * 1000; // nothing is lent for so long after MOST_LATE late slots
+static const uint64_t PAUSE_NS =
+	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
+static const uint64_t STEPLESS_NS = 2ull * 1000 * 1000 * 1000; // an open window without a step's end has none
+
+struct gp_objective gp_objective;
+
+// A slot: NONE -> DUE (a step ended) -> DRAINING (the launch that it is for waits) -> LENT (the window closed) -> RETURNING (the launch
+// goes on, and opens the window) -> NONE. A cut takes DUE to NONE, and DRAINING and LENT to RETURNING.
+enum slot { NONE, DUE, DRAINING, LENT, RETURNING };
+
+// Launches of a step are counted where its result copy is submitted: with asynchronous scheduling the next step is queued by then.
+struct result {
+	uint64_t number;   // from 1 on, as they were submitted
+	uint64_t launches; // kernels and graphs ahead of it, ever
+	uint64_t first;    // the first of these behind the result before
+	bool graphs;       // some of these were graphs
+};
+
+static struct engine {
+	// Writers: program threads, before each launch. Readers: the thread that submits a result copy, which resets first and graphs.
+	_Alignas(64) _Atomic uint64_t launches, first;
+	_Atomic uint32_t graphs;
+	// Writers: each change of state is a compare-and-swap in move(). Readers: all, and the launch that waits on it as a futex. Two threads
+	// that both took a slot would hold two launches back.
+	_Alignas(64) _Atomic uint32_t slot;
+	_Atomic uint32_t uses_graphs; // the latest step had graphs: a slot is for the next graph, not for a small kernel before it
+	_Atomic uint32_t idle; // the window is closed, and not within a step
+	_Atomic uint64_t slot_ns, until_ns,
+		lent_at_ns;          // of the slot: length, end at the latest (0: none), when the window closed
+	_Atomic uint64_t arrived_ns; // the oldest request without a result; 0: none
+
+	pthread_mutex_t lock; // of the rest; taken within g->lock
+	struct result result[RESULTS];
+	uint64_t results, done; // the latest that was submitted, and that the program knows of
+	struct {
+		CUevent event;
+		uint64_t result;
+	} event[EVENTS];
+	uint32_t event_at;
+	bool said;        // the program says where its steps end
+	uint64_t counted; // launches up to the end of the latest step
+	uint64_t step;    // result that ended it
+	uint64_t from_ns; // the step under way began: the end of the one before, or the window's opening
+	uint64_t lent_ns; // since then
+	uint64_t closed_ns, stepped_ns;
+	uint32_t launched[COUNTED], steps, late;
+	uint64_t off_until_ns;
+	struct gp_law law;
+} engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+
+bool gp_objective_set(double slowdown, double step_ns, double first_ns)
+{
+	static const double MOST_NS = 60e9, MOST_SLOWDOWN = 20;
+	struct gp_law_settings *law = &gp_objective.law;
+	bool none = slowdown == 0 && step_ns == 0 && first_ns == 0;
+	bool steps = (slowdown >= 1 && slowdown <= MOST_SLOWDOWN && step_ns == 0) ||
+		     (slowdown == 0 && step_ns > 0 && step_ns <= MOST_NS);
+	if (!gp_objective.ready || !(none || (steps && first_ns >= 0 && first_ns <= MOST_NS)))
+		return false;
+	double most = gp_objective.slot_ns;
+	if (first_ns > 0 && first_ns / 6 < most)
+		most = first_ns / 6;
+	law->slowdown = slowdown;
+	law->step_ns = step_ns;
+	law->max_slot_ns = most;
+	if (law->min_slot_ns > most)
+		law->min_slot_ns = most;
+	gp_objective.first_ns = first_ns;
+	gp_objective.on = !none;
+	return true;
+}
+
+static struct engine *engine_of(const struct gp_gpu *g) { return &engines[g - gp_gpu]; }
+
+static bool move(struct engine *e, uint32_t from, uint32_t to)
+{
+	return __atomic_compare_exchange_n((uint32_t *)&e->slot, &from, to, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static struct gp_objective_counters *counters(struct gp_gpu *g)
+{
+	struct gp_slot *slot = gp_own_slot(g);
+	return slot ? &slot->objective : NULL;
+}
+
+static void say(struct gp_gpu *g, enum gp_objective_state state)
+{
+	struct gp_objective_counters *n = counters(g);
+	if (n && n->state != state)
+		n->state = state;
+}
+
+void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
+{
+	struct engine *e = engine_of(c->gpu);
+	bool graph = o->work == GP_GRAPH;
+
+	if (!e->first)
+		e->first = graph ? (uintptr_t)o->graph : (uintptr_t)o->launch.function;
+	if (graph && !e->graphs)
+		e->graphs = 1;
+	__atomic_fetch_add((uint64_t *)&e->launches, 1, __ATOMIC_RELAXED);
+}
+
+// A result was submitted. The lock is held.
+static uint64_t submit(struct engine *e)
+{
+	struct result *r = &e->result[++e->results % RESULTS];
+	*r = (struct result){e->results, e->launches, __atomic_exchange_n((uint64_t *)&e->first, 0, __ATOMIC_RELAXED),
+			     __atomic_exchange_n((uint32_t *)&e->graphs, 0, __ATOMIC_RELAXED)};
+	return r->number;
+}
+
+void gp_step_copied(struct gp_context *c, struct gp_stream *stream, uint64_t sequence)
+{
+	struct engine *e = engine_of(c->gpu);
+	if (stream == &c->others) // streams that found no place share one
+		return;
+	pthread_mutex_lock(&e->lock);
+	uint64_t number = submit(e);
+	pthread_mutex_unlock(&e->lock);
+	stream->result = number;
+	stream->result_at = sequence;
+}
+
+void gp_step_recorded(struct gp_context *c, struct gp_stream *stream, CUevent event)
+{
+	struct engine *e = engine_of(c->gpu);
+	uint64_t result = stream->result;
+	int at = -1;
+
+	pthread_mutex_lock(&e->lock);
+	bool open = result > e->done;
+	for (int i = 0; i < EVENTS && at < 0; i++)
+		if (e->event[i].event == event)
+			at = i;
+	if (at < 0 && open)
+		at = (int)(e->event_at++ % EVENTS);
+	if (at >= 0) { // the event stands for its latest record only
+		e->event[at].event = open ? event : NULL;
+		e->event[at].result = result;
+	}
+	pthread_mutex_unlock(&e->lock);
+}
+
+// The number of the result that an event stands behind; 0: none. The lock is held.
+static uint64_t take_event(struct engine *e, CUevent event)
+{
+	for (int i = 0; i < EVENTS; i++)
+		if (e->event[i].event == event) {
+			e->event[i].event = NULL;
+			return e->event[i].result;
+		}
+	return 0;
+}
+
+void gp_step_event_forget(CUevent event)
+{
+	for (int k = 0; k < GP_GPUS && gp_gpu[k].known; k++) {
+		pthread_mutex_lock(&engines[k].lock);
+		take_event(&engines[k], event);
+		pthread_mutex_unlock(&engines[k].lock);
+	}
+}
+
+// A quarter of the latest steps had fewer launches. Prefill has many more than decode, so the middle says little.
+static uint32_t usual_launches(const struct engine *e)
+{
+	enum { FEW = 8 };
+	uint32_t sorted[COUNTED], n = e->steps < COUNTED ? e->steps : COUNTED;
+	if (n < FEW)
+		return 0;
+	for (uint32_t i = 0; i < n; i++) {
+		uint32_t at = i, value = e->launched[i];
+		for (; at && sorted[at - 1] > value; at--)
+			sorted[at] = sorted[at - 1];
+		sorted[at] = value;
+	}
+	return sorted[n / 4];
+}
+
+// Whether lower levels have work, as far as they say.
+static bool is_wanted(struct gp_gpu *g)
+{
+	struct gp_segment *s = g->segment;
+	if (!s || !g->lower_peers)
+		return false;
+	for (uint64_t slots = g->lower; slots; slots &= slots - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
+		if (s->slot[slot].uncounted || gp_line_of(s, slot)->busy)
+			return true;
+	}
+	return false;
+}
+
+// How much others of this level or above, whose windows are open, let this process lend: lower levels run only while all of them lend. Their words
+// are untrusted: a slot is never longer than this process's own credit. until_ns: the end of a slot of theirs that it may join; 0: none.
+static double others_lend(struct gp_gpu *g, uint64_t now, double slot, uint64_t *until_ns)
+{
+	struct gp_segment *s = g->segment;
+	*until_ns = 0;
+	for (uint64_t slots = g->same | g->higher; slots; slots &= slots - 1) {
+		struct gp_line *line = gp_line_of(s, (uint32_t)__builtin_ctzll(slots));
+		uint64_t lent_until = line->lent_until_ns;
+		double credit = line->credit_us * 1e3;
+		if (lent_until > now && (!*until_ns || lent_until < *until_ns))
+			*until_ns = lent_until;
+		if (line->window_opened_ns && credit < slot)
+			slot = credit;
+	}
+	return slot;
+}
+
+// A slot is due if credit pays for it. The lock is held.
+static void consider(struct gp_gpu *g, struct engine *e, uint64_t now)
+{
+	const struct gp_law_settings *law = &gp_objective.law;
+	double slot = gp_law_slot(&e->law, law, (double)gp_switch_ns(g));
+	uint64_t until;
+
+	if (g->segment)
+		gp_own_line(g)->credit_us = (uint32_t)(slot / 1e3);
+	if (slot <= 0 || e->slot != NONE || g->mps || gp_capturing() || now < e->off_until_ns || !is_wanted(g))
+		return;
+	slot = others_lend(g, now, slot, &until);
+	if (slot < law->min_slot_ns && !(until && slot > 0))
+		return;
+	e->slot_ns = (uint64_t)slot;
+	e->until_ns = until;
+	move(e, NONE, DUE);
+}
+
+static void count(struct gp_gpu *g, struct engine *e, bool known, bool over, uint64_t period, uint64_t now)
+{
+	struct gp_objective_counters *n = counters(g);
+	if (!n)
+		return;
+	gp_count(&n->steps, 1);
+	gp_count(&n->step_ns, period);
+	gp_count(&n->means, known);
+	gp_count(&n->over, over);
+	n->objective_ns = (uint64_t)e->law.objective_ns;
+	n->mean_ns = e->law.periods ? (uint64_t)(e->law.sum_ns / e->law.periods) : 0;
+	n->theta_ppm = (uint64_t)(e->law.theta * 1e6);
+	n->credit_ns = (uint64_t)(int64_t)e->law.credit_ns;
+	uint64_t arrived = e->arrived_ns;
+	if (arrived && arrived <= e->from_ns && __atomic_exchange_n((uint64_t *)&e->arrived_ns, 0, __ATOMIC_ACQ_REL)) {
+		gp_count(&n->requests, 1);
+		gp_count(&n->late_requests, gp_objective.first_ns > 0 && (double)(now - arrived) > gp_objective.first_ns);
+	}
+}
+
+// A step ended. The lock is held.
+static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r, uint64_t launches)
+{
+	uint64_t now = gp_now_ns(), period = now > e->from_ns ? now - e->from_ns : 0;
+	const struct result *begun = &e->result[(e->step + 1) % RESULTS];
+	uint64_t first = begun->number == e->step + 1 ? begun->first : r->first;
+	uint64_t key = (first ^ (64 - (uint64_t)__builtin_clzll(launches | 1))) * 1099511628211ull;
+
+	e->launched[e->steps++ % COUNTED] = launches < UINT32_MAX ? (uint32_t)launches : UINT32_MAX;
+	e->uses_graphs = r->graphs;
+	e->counted = r->launches;
+	e->step = r->number;
+	e->stepped_ns = now;
+	if (e->from_ns) {
+		double promised = e->slot == NONE ? 0 : (double)e->slot_ns; // a later step pays for it
+		bool over = gp_law_step(&e->law, &gp_objective.law, now, (double)period, (double)e->lent_ns, promised,
+					key, (double)gp_switch_ns(g));
+		count(g, e, e->law.periods == gp_objective.law.over_steps, over, period, now);
+		say(g, g->mps                     ? GP_OBJECTIVE_NONE :
+		       gp_law_attainable(&e->law) ? GP_OBJECTIVE_LENDS :
+						    GP_OBJECTIVE_UNATTAINABLE);
+	}
+	e->lent_ns = 0;
+	e->from_ns = now;
+	consider(g, e, now);
+}
+
+// The program knows of a result. Several copies of one step, as of speculative decoding, have few launches between them. The lock is held.
+static void know(struct gp_gpu *g, struct engine *e, uint64_t number)
+{
+	if (number <= e->done)
+		return;
+	e->done = number;
+	const struct result *r = &e->result[number % RESULTS];
+	uint64_t launches = r->launches - e->counted;
+	if (r->number == number && launches && launches * 2 >= usual_launches(e))
+		end_step(g, e, r, launches);
+}
+
+static void done(struct gp_gpu *g, uint64_t number)
+{
+	struct engine *e = engine_of(g);
+	pthread_mutex_lock(&e->lock);
+	if (!e->said)
+		know(g, e, number);
+	pthread_mutex_unlock(&e->lock);
+}
+
+void gp_step_event_done(struct gp_context *c, CUevent event)
+{
+	struct engine *e = engine_of(c->gpu);
+	pthread_mutex_lock(&e->lock);
+	uint64_t number = take_event(e, event);
+	pthread_mutex_unlock(&e->lock);
+	if (number)
+		done(c->gpu, number);
+}
+
+void gp_step_stream_done(struct gp_context *c, struct gp_stream *stream, uint64_t sequence)
+{
+	if (stream->result_at && stream->result_at <= sequence)
+		done(c->gpu, stream->result);
+}
+
+void gp_step_all_done(struct gp_context *c, uint64_t results) { done(c->gpu, results); }
+
+uint64_t gp_step_results(struct gp_context *c)
+{
+	struct engine *e = engine_of(c->gpu);
+	pthread_mutex_lock(&e->lock);
+	uint64_t results = e->results;
+	pthread_mutex_unlock(&e->lock);
+	return results;
+}
+
+void gp_step_said(struct gp_gpu *g)
+{
+	struct engine *e = engine_of(g);
+	pthread_mutex_lock(&e->lock);
+	e->said = true;
+	uint64_t number = submit(e);
+	const struct result *r = &e->result[number % RESULTS];
+	e->done = number;
+	if (r->launches != e->counted)
+		end_step(g, e, r, r->launches - e->counted);
+	pthread_mutex_unlock(&e->lock);
+}
+
+void gp_objective_opens(struct gp_gpu *g, uint64_t now)
+{
+	struct engine *e = engine_of(g);
+	uint32_t slot = e->slot;
+	if (slot == LENT || slot == RETURNING) // a slot is no idle time
+		return;
+	pthread_mutex_lock(&e->lock);
+	if (!e->law.theta)
+		gp_law_begin(&e->law);
+	if (now > e->closed_ns + PAUSE_NS || !e->from_ns) {
+		gp_law_idle(&e->law); // credit is not kept while there is no work, debt is
+		e->from_ns = e->stepped_ns = now;
+		e->lent_ns = 0;
+	}
+	e->idle = 0;
+	pthread_mutex_unlock(&e->lock);
+}
+
+static void wake(struct engine *e) { gp_futex_wake(&e->slot, INT_MAX, false); }
+
+// The watcher closed the window since a launch waits, or since the program has no work. Launches behind the latest result say that it is within
+// a step, and only computes on the CPU.
+void gp_objective_closes(struct gp_gpu *g, uint64_t now)
+{
+	struct engine *e = engine_of(g);
+	e->lent_at_ns = now;
+	if (move(e, DRAINING, LENT)) {
+		uint64_t until = now + e->slot_ns;
+		if (e->until_ns && e->until_ns < until)
+			until = e->until_ns;
+		if (g->segment)
+			gp_own_line(g)->lent_until_ns = until;
+		wake(e);
+		return;
+	}
+	if (e->slot == LENT || e->slot == RETURNING)
+		return;
+	pthread_mutex_lock(&e->lock);
+	e->closed_ns = now;
+	e->idle = e->launches == e->result[e->results % RESULTS].launches;
+	if (g->segment)
+		gp_own_line(g)->credit_us = 0;
+	pthread_mutex_unlock(&e->lock);
+}
+
+void gp_objective_watch(struct gp_gpu *g, uint64_t now)
+{
+	struct engine *e = engine_of(g);
+	pthread_mutex_lock(&e->lock);
+	if (e->stepped_ns && now > e->stepped_ns + STEPLESS_NS)
+		say(g, GP_OBJECTIVE_STEPLESS);
+	pthread_mutex_unlock(&e->lock);
+}
+
+bool gp_lends(struct gp_context *c, const struct gp_operation *o)
+{
+	struct engine *e = engine_of(c->gpu);
+	if (__builtin_expect(e->slot != DUE, 1))
+		return false;
+	if (!c->open && e->idle) { // the launch begins a request
+		move(e, DUE, NONE);
+		return false;
+	}
+	return (o->work == GP_GRAPH || !e->uses_graphs) && move(e, DUE, DRAINING);
+}
+
+bool gp_lend_drains(const struct gp_gpu *g) { return engine_of(g)->slot == DRAINING; }
+
+bool gp_lent(const struct gp_gpu *g) { return engine_of(g)->slot == LENT; }
+
+static void cut(struct gp_gpu *g, enum gp_slot_cut why)
+{
+	struct engine *e = engine_of(g);
+	if (move(e, DUE, NONE) || !(move(e, LENT, RETURNING) || move(e, DRAINING, RETURNING)))
+		return;
+	struct gp_objective_counters *n = counters(g);
+	if (n)
+		gp_count(&n->cut[why], 1);
+	wake(e);
+}
+
+void gp_lend_request(uint64_t now)
+{
+	for (int k = 0; k < GP_GPUS && gp_gpu[k].known; k++) {
+		uint64_t none = 0;
+		__atomic_compare_exchange_n((uint64_t *)&engines[k].arrived_ns, &none, now, false, __ATOMIC_ACQ_REL,
+					    __ATOMIC_RELAXED);
+		if (gp_objective.first_ns > 0)
+			cut(&gp_gpu[k], GP_CUT_REQUEST);
+	}
+}
+
+void gp_lend_capture(void)
+{
+	for (int k = 0; k < GP_GPUS && gp_gpu[k].known; k++)
+		cut(&gp_gpu[k], GP_CUT_CAPTURE);
+}
+
+// Waits until the window has closed. False: it has not.
+static bool drain(struct gp_gpu *g, struct engine *e, uint64_t began)
+{
+	while (e->slot == DRAINING) {
+		gp_futex_wait(&e->slot, DRAINING, MOST_DRAIN_NS, false);
+		if (gp_now_ns() - began > MOST_DRAIN_NS)
+			cut(g, GP_CUT_UNDRAINED);
+	}
+	return e->lent_at_ns >= began;
+}
+
+// Waits until the slot ends. Returns when.
+static uint64_t wait_out(struct gp_gpu *g, struct engine *e, uint64_t end)
+{
+	uint64_t now;
+	while ((now = gp_now_ns()) < end && e->slot == LENT) {
+		gp_futex_wait(&e->slot, LENT, end - now < LOOK_NS ? end - now : LOOK_NS, false);
+		if (!is_wanted(g))
+			cut(g, GP_CUT_IDLE);
+	}
+	return now;
+}
+
+void gp_lend(struct gp_context *c)
+{
+	struct gp_gpu *g = c->gpu;
+	struct engine *e = engine_of(g);
+	uint64_t began = gp_now_ns();
+
+	if (!c->open) // nothing is under way
+		gp_objective_closes(g, began);
+	else
+		gp_window_wake(g, GP_WAKE_WATCHER);
+	if (drain(g, e, began)) {
+		uint64_t from = e->lent_at_ns, end = from + e->slot_ns;
+		if (e->until_ns && e->until_ns < end)
+			end = e->until_ns;
+		uint64_t now = wait_out(g, e, end);
+		struct gp_objective_counters *n = counters(g);
+		if (n) {
+			gp_count(&n->slots, 1);
+			gp_count(&n->lent_ns, now - from);
+		}
+		pthread_mutex_lock(&e->lock);
+		e->lent_ns += now - from;
+		if (now > end + LATE_NS && ++e->late >= MOST_LATE) {
+			e->late = 0;
+			e->off_until_ns = now + OFF_NS;
+		}
+		pthread_mutex_unlock(&e->lock);
+	}
+	move(e, LENT, RETURNING);
+	if (g->segment)
+		gp_own_line(g)->lent_until_ns = 0;
+}
+
+void gp_lend_over(struct gp_gpu *g) { move(engine_of(g), RETURNING, NONE); }

@@ -1,0 +1,53 @@
+// objective.h - the steps of an engine, and slots of GPU time that a latency-critical process lends out of its objective.
+//
+// A step ends where the program learns that a small copy to the host behind its kernels is done (a result copy), or where the program
+// says so. gp_step_* find that, the law (law.h) says what may be lent, and gp_lend holds the process's next launch back for so long:
+// its window closes, lower levels run, and the launch opens the window again.
+#ifndef GPREEMPT_OBJECTIVE_H
+#define GPREEMPT_OBJECTIVE_H
+
+#include "preempt/gpu/gpu.h"
+#include "preempt/gpu/law.h"
+
+enum { GP_RESULT_BYTES = 64 * 1024 }; // a larger copy to the host is no result of a step
+
+// Writers: the agent before hooks are installed, and the program's threads later (gpreempt_objective). Readers: launches and step ends,
+// which tolerate a mixture of two objectives for one step.
+extern struct gp_objective {
+	_Atomic uint32_t on; // 1: there is an objective; else none of the functions below is called
+	struct gp_law_settings law;
+	double first_ns; // from a request's arrival to its first result; 0: any
+	double slot_ns;  // the longest slot, where first_ns allows it
+	bool ready;      // the rest of law is set: the process has a level that may have an objective
+} gp_objective;
+// Sets an objective: times slower than alone (1 to 20) or a step's mean time, and first_ns (0: any). All 0: none. False: it makes no sense, or the
+// process can have none. Times are up to a minute.
+bool gp_objective_set(double slowdown, double step_ns, double first_ns);
+
+void gp_step_launch(struct gp_context *, const struct gp_operation *); // a kernel or graph is about to be launched
+// The driver has taken an operation: sequence is its number on the stream.
+void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence); // a result copy
+void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);
+// The program learnt that an event, a stream up to a sequence, or all results up to a number are done.
+void gp_step_event_done(struct gp_context *, CUevent);
+void gp_step_stream_done(struct gp_context *, struct gp_stream *, uint64_t sequence);
+void gp_step_all_done(struct gp_context *, uint64_t results);
+uint64_t gp_step_results(struct gp_context *); // the number of the latest result copy
+void gp_step_event_forget(CUevent);
+void gp_step_said(struct gp_gpu *); // the program says that a step has ended: from now on only these count
+
+// The window opens or has closed. g->lock is held.
+void gp_objective_opens(struct gp_gpu *, uint64_t now_ns);
+void gp_objective_closes(struct gp_gpu *, uint64_t now_ns);
+void gp_objective_watch(struct gp_gpu *, uint64_t now_ns); // a look of the watcher at an open window
+
+bool gp_lends(struct gp_context *, const struct gp_operation *); // this launch is to be held back: call gp_lend
+void gp_lend(struct gp_context *);                               // holds the calling thread back
+void gp_lend_over(struct gp_gpu *);                              // its launch has opened the window
+bool gp_lend_drains(const struct gp_gpu *); // the window is to close as soon as nothing is unfinished
+bool gp_lent(const struct gp_gpu *);        // lower levels have a slot
+// Ends slots early, on all GPUs.
+void gp_lend_request(uint64_t now_ns); // a request has arrived
+void gp_lend_capture(void);            // a capture begins
+
+#endif

@@ -1,0 +1,72 @@
+// steps.c - where the steps of an engine show in the program's calls, and what the program may say of them (../api/gpreempt.h).
+#define _GNU_SOURCE
+#include "preempt/preempt.h"
+#include "preempt/gpu/objective.h"
+#include "preempt/memory/memory.h"
+#define GPREEMPT_WEAK // here they are defined
+#include "api/gpreempt.h"
+
+#define PUBLIC __attribute__((visibility("default")))
+
+bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
+{
+	gp_step_launch(c, o);
+	if (!gp_lends(c, o))
+		return false;
+	uint32_t inside = gp_memory_step_out();
+	gp_lend(c);
+	gp_memory_step_in(inside);
+	return true;
+}
+
+// Whether a copy is to the host's memory, and small.
+static bool is_result(const struct gp_operation *o)
+{
+	if (o->work != GP_COPY)
+		return false;
+	if (o->memory.height != 1) // else cuMemcpy and the like, from and to any memory
+		return o->memory.to_host && o->memory.to_host <= GP_RESULT_BYTES;
+	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+	unsigned type = 0; // the driver says 0 of pageable memory
+	void *value = &type;
+	return o->memory.width && o->memory.width <= GP_RESULT_BYTES && gp_driver.cuPointerGetAttributes &&
+	       !gp_driver.cuPointerGetAttributes(1, &attribute, &value, o->memory.to) && type <= CU_MEMORYTYPE_HOST;
+}
+
+void gp_steps_settled(struct gp_context *c, const struct gp_operation *o)
+{
+	if (!o->place)
+		return;
+	if (o->work == GP_RECORD && o->event) {
+		gp_step_recorded(c, o->place, o->event);
+	} else if (is_result(o)) {
+		gp_step_copied(c, o->place, o->sequence);
+		if (o->blocking)
+			gp_step_stream_done(c, o->place, o->sequence);
+	}
+}
+
+void gp_steps_waited(struct gp_context *c, enum gp_wait kind, void *what, struct gp_stream *stream, uint64_t sequence,
+		     uint64_t results)
+{
+	if (kind == GP_WAIT_EVENT || kind == GP_ASK_EVENT)
+		gp_step_event_done(c, what);
+	else if ((kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM) && stream)
+		gp_step_stream_done(c, stream, sequence);
+	else if (kind == GP_WAIT_ALL)
+		gp_step_all_done(c, results);
+}
+
+PUBLIC int gpreempt_step(void)
+{
+	struct gp_context *c = gp_driver.cuCtxGetCurrent && gp_objective.on ? gp_current_context() : NULL;
+	if (!c)
+		return -1;
+	gp_step_said(c->gpu);
+	return 0;
+}
+
+PUBLIC int gpreempt_objective(double slowdown, double step_ms, double first_ms)
+{
+	return gp_objective_set(slowdown, step_ms * 1e6, first_ms * 1e6) ? 0 : -1;
+}

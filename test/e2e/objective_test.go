@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// engine is a served model as testdata/engine.c has it.
+type engine struct {
+	*process
+	steps int // that it made, once it has ended
+}
+
+// startEngine starts an engine whose steps take so long; options are engine.c's.
+func (m *machine) startEngine(objective string, stepUs int, options ...string) *engine {
+	m.t.Helper()
+	cmd := m.command("lc", compile(m.t, "testdata/engine.c"), append([]string{fmt.Sprint(stepUs)}, options...)...)
+	if objective != "" {
+		cmd.Env = append(cmd.Env, "GPREEMPT_OBJECTIVE="+objective)
+	}
+	return &engine{process: m.startAs(cmd)}
+}
+
+// until waits for a condition of what the engine's slot says, then ends the engine. Each of its steps has to have run once.
+func (e *engine) until(what string, condition func(segment.Peer) bool) (stderr string) {
+	e.m.t.Helper()
+	e.m.until(what, func() bool { return condition(e.m.peer(e.process)) })
+	last, stderr := e.finish()
+	if _, err := fmt.Sscanf(last, "steps %d", &e.steps); err != nil {
+		e.m.t.Fatalf("%q: %v; stderr %s", last, err, stderr)
+	}
+	return stderr
+}
+
+func lends(p segment.Peer, slots uint64) bool {
+	return p.Objective != nil && p.Objective.Slots >= slots
+}
+
+// newBestEffort starts best-effort work that does not end.
+func (m *machine) newBestEffort() *process {
+	m.t.Helper()
+	be := m.start("be")
+	be.runBestEffort()
+	m.joined(be)
+	return be
+}
+
+// An engine lends slots out of its objective, however it submits its steps and learns of their results.
+func TestObjectiveLends(t *testing.T) {
+	t.Parallel()
+	for _, options := range []string{"", "sync", "kernels", "sync kernels", "says", "sync says"} {
+		t.Run(strings.ReplaceAll(options, " ", "-"), func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "")
+			m.newBestEffort()
+			var ran uint64
+			var last segment.Peer
+			e := m.startEngine("step=1s", 2000, strings.Fields(options)...)
+			e.until("slots are lent, and best effort runs in them", func(p segment.Peer) bool {
+				for _, peer := range m.peers() {
+					if peer.Role == "be" {
+						ran = peer.RanNs
+					}
+				}
+				last = p
+				return lends(p, 5) && p.Objective.Steps > 20
+			})
+			o := last.Objective
+			if o.State != "lends" || o.ObjectiveNs != 1e9 || o.LentNs == 0 || o.LentNs > o.StepNs || ran == 0 {
+				t.Errorf("%+v, best effort ran %d ns", o, ran)
+			}
+			if o.Steps > uint64(e.steps) {
+				t.Errorf("%d steps were found of %d", o.Steps, e.steps)
+			}
+		})
+	}
+}
+
+// Each step is found once, while the window stays open: each but the one that was under way as somebody came to lend to.
+func TestStepsAreFound(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	m.newBestEffort()
+	var first, last uint64
+	e := m.startEngine("step=1ms", 2000) // it cannot be held: nothing is lent
+	e.until("many steps are found", func(p segment.Peer) bool {
+		if p.Objective == nil {
+			return false
+		}
+		if last = p.Objective.Steps; first == 0 {
+			first = last
+		}
+		return last >= first+200
+	})
+	if int(last) > e.steps {
+		t.Errorf("%d steps were found of %d", last, e.steps)
+	}
+	if peer := m.gone(e.pid()); peer.Objective == nil || peer.Objective.State != "unattainable" || peer.Objective.Slots != 0 || int(peer.Objective.Steps) < e.steps*9/10 {
+		t.Errorf("of %d steps: %+v", e.steps, peer.Objective)
+	}
+}
+
+// gone is what the slot of a process that has ended says.
+func (m *machine) gone(pid int) segment.Peer {
+	m.t.Helper()
+	for _, s := range m.snapshots() {
+		for _, peer := range append(s.Gone, s.Peers...) {
+			if int(peer.Pid) == pid {
+				return peer
+			}
+		}
+	}
+	return segment.Peer{}
+}
+
+// Without an objective nothing is counted or lent; nor does a best-effort process have one.
+func TestNoObjective(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	m.newBestEffort()
+	for _, objective := range []string{"", "none"} {
+		e := m.startEngine(objective, 1000)
+		e.until("windows are open beside best effort", func(p segment.Peer) bool {
+			if p.Objective != nil {
+				t.Errorf("objective %q: %+v", objective, p.Objective)
+			}
+			return p.Counters.Windows > 0 && p.Counters.Holds > 0
+		})
+	}
+	cmd := m.command("be", compile(t, "testdata/engine.c"), "1000")
+	cmd.Env = append(cmd.Env, "GPREEMPT_OBJECTIVE=step=1s")
+	e := &engine{process: m.startAs(cmd)}
+	e.until("a best-effort engine has turns", func(p segment.Peer) bool {
+		if p.Objective != nil {
+			t.Errorf("best effort: %+v", p.Objective)
+		}
+		return p.Counters.Turns > 3
+	})
+}
+
+// An engine whose steps cannot be found goes first, and says so once in its log.
+func TestStepless(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	m.newBestEffort()
+	e := m.startEngine("step=1s", 1000, "silent")
+	e.says("no end of a step", 1)
+	stderr := e.until("it is counted as such", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.State == "stepless" })
+	if n := strings.Count(stderr, "no end of a step"); n != 1 {
+		t.Errorf("said %d times: %s", n, stderr)
+	}
+}
+
+// A slot ends when best effort has no work, and a stopped best-effort process holds nobody up.
+func TestObjectiveBesideStopped(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	be := m.newBestEffort()
+	var steps uint64
+	stopped := false
+	e := m.startEngine("step=1s", 2000)
+	e.until("steps go on beside a stopped process", func(p segment.Peer) bool {
+		if !lends(p, 3) {
+			return false
+		}
+		if !stopped {
+			if err := be.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			stopped, steps = true, p.Objective.Steps
+		}
+		return p.Objective.Steps > steps+50
+	})
+	if err := be.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Two engines lend at the same time, or best effort gets nothing.
+func TestTwoEnginesLend(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	m.newBestEffort()
+	first, second := m.startEngine("step=1s", 2000), m.startEngine("step=1s", 3000)
+	first.until("both lend", func(p segment.Peer) bool {
+		both := 0
+		for _, peer := range m.peers() {
+			if lends(peer, 3) {
+				both++
+			}
+		}
+		return both == 2 && p.Alive
+	})
+	second.until("the other one goes on", func(p segment.Peer) bool { return p.Alive })
+}
+
+// A value that makes no sense is named in one line, and the program runs on.
+func TestObjectiveRefused(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	for _, value := range []string{"slowdown=0.5", "step=20", "first=1s", "slowdown=2,step=1ms", "p=99", "nonsense", "step=1ms,step=2ms"} {
+		e := m.startEngine(value, 100)
+		e.says("GPREEMPT_OBJECTIVE", 1)
+		_, stderr := e.finish()
+		if n := strings.Count(stderr, "GPREEMPT_OBJECTIVE: objective "); n != 1 || !strings.Contains(stderr, "running without preemption") {
+			t.Errorf("%s: said %d times: %s", value, n, stderr)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+// engine.c - steps as an engine with continuous batching makes them: a graph of kernels, a few kernels behind it, a small copy to the host
+// on a copy stream, and an event that another thread waits for, while the next step is queued already.
+//
+// usage: engine STEP_US [sync] [kernels] [says] [silent]   runs until its input ends, then prints: steps N
+// sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each. silent: nothing is copied to the
+// host, so that no step's end can be found. Its result is that each step ran once.
+#include "driver.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { DEEP = 2 }; // steps under way at once
+static handle stream, copies, ready[DEEP], copied[DEEP];
+static sem_t submitted, finished;
+static uint32_t *host;
+static bool says;
+static bool over; // written before submitted is posted for the last time
+
+static void ended(int step)
+{
+	static int (*say)(void);
+	OK(cuEventSynchronize(copied[step % DEEP]));
+	if (says && !say)
+		CHECK((say = (int (*)(void))dlsym(RTLD_DEFAULT, "gpreempt_step")) != NULL);
+	if (says)
+		(void)say(); // -1 before somebody is there to lend to
+}
+
+static void *reads(void *context)
+{
+	OK(cuCtxSetCurrent(context));
+	for (int i = 0;; i++) {
+		sem_wait(&submitted);
+		if (over)
+			return NULL;
+		ended(i);
+		sem_post(&finished);
+	}
+}
+
+static bool input_ended(void)
+{
+	struct pollfd input = {.fd = 0, .events = POLLIN};
+	return poll(&input, 1, 0) != 0;
+}
+
+int main(int count, char **argument)
+{
+	handle context, module, spin, add, graph, instance;
+	ptr counter;
+	bool sync = false, kernels = false, silent = false;
+	pthread_t reader;
+	uint64_t us = strtoull(argument[1], NULL, 10), words = 1;
+	uint32_t one = 1, steps = 0;
+	for (int i = 2; i < count; i++) {
+		sync = sync || !strcmp(argument[i], "sync");
+		kernels = kernels || !strcmp(argument[i], "kernels");
+		says = says || !strcmp(argument[i], "says");
+		silent = silent || !strcmp(argument[i], "silent");
+	}
+	find_driver();
+	OK(cuInit(0));
+	OK(cuDevicePrimaryCtxRetain(&context, 0));
+	OK(cuCtxSetCurrent(context));
+	OK(cuModuleLoadData(&module, "simulated image"));
+	OK(cuModuleGetFunction(&spin, module, "sim_spin_us"));
+	OK(cuModuleGetFunction(&add, module, "sim_add"));
+	OK(cuStreamCreate(&stream, 1));
+	OK(cuStreamCreate(&copies, 1));
+	OK(cuMemAlloc_v2(&counter, 4096));
+	OK(cuMemHostAlloc((void **)&host, 4096, 0));
+	OK(cuMemsetD32Async(counter, 0, 1024, stream));
+	for (int i = 0; i < DEEP; i++) {
+		OK(cuEventCreate(&ready[i], 2));
+		OK(cuEventCreate(&copied[i], 2));
+	}
+	void *spins[] = {&us}, *adds[] = {&counter, &words, &one};
+	OK(cuStreamBeginCapture_v2(stream, 2));
+	OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, spins, NULL));
+	OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, adds, NULL));
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	sem_init(&submitted, 0, 0);
+	sem_init(&finished, 0, sync ? 1 : DEEP);
+	if (!sync && pthread_create(&reader, NULL, reads, context))
+		return 1;
+	for (; !input_ended(); steps++) {
+		int at = (int)(steps % DEEP);
+		sem_wait(&finished);
+		if (kernels) {
+			OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, spins, NULL));
+			OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, adds, NULL));
+		} else {
+			OK(cuGraphLaunch(instance, stream));
+		}
+		OK(cuEventRecord(ready[at], stream));
+		OK(cuStreamWaitEvent(copies, ready[at], 0));
+		if (!silent)
+			OK(cuMemcpyDtoHAsync_v2(host + at, counter, 4, copies));
+		OK(cuEventRecord(copied[at], copies));
+		if (sync) {
+			ended(at);
+			sem_post(&finished);
+		} else {
+			sem_post(&submitted);
+		}
+	}
+	for (int i = 0; i < (sync ? 0 : DEEP); i++)
+		sem_wait(&finished); // what was submitted is read
+	over = true;
+	sem_post(&submitted);
+	if (!sync)
+		pthread_join(reader, NULL);
+	OK(cuMemcpyDtoH_v2(host, counter, 4));
+	CHECK(host[0] == steps);
+	printf("steps %u\n", steps);
+	return 0;
+}
