@@ -95,7 +95,7 @@ func (w *world) says(when string, want map[string]float64) {
 // everything is a process that uses all parts of the library.
 func everything() segment.Peer {
 	p := segment.Peer{Pid: 7, Owner: 7, Level: 0, Role: "lc", Alive: true, StartedNs: second, InForce: configs.Timeslice, Lacks: configs.FallbackNoHold,
-		BLP: &segment.BLP{KernelsRefused: map[string]uint64{"form": 2}}, Memory: &segment.Memory{}, Width: &segment.Width{}}
+		BLP: &segment.BLP{KernelsRefused: map[string]uint64{"form": 2}}, Memory: &segment.Memory{}, Width: &segment.Width{}, Objective: &segment.Objective{}}
 	for _, source := range configs.HintNames() {
 		p.Hints = append(p.Hints, segment.Hints{Source: source, HintCounters: segment.HintCounters[uint64]{Given: 1}})
 	}
