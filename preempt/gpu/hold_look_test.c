@@ -1,4 +1,4 @@
-// hold_look_test.c - with preempt/gpu/hold.c preempt/process/thread.c preempt/process/process.c
+// hold_look_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
 //
 // What the watcher does with a hold that it looks at: renews its lease, steps, asks where the engine is, and gives way. The clock is the
 // test's.

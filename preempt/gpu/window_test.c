@@ -1,4 +1,4 @@
-// window_test.c - with preempt/gpu/window.c preempt/gpu/switch.c preempt/process/process.c
+// window_test.c - with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/law.c preempt/gpu/switch.c preempt/process/process.c
 //
 // Memory that takes the place of other memory leaves its own place to whoever maps something there, at once. What windows leave, and what
 // is learnt from them.
@@ -16,6 +16,8 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+_Atomic uint32_t gp_captures; // none is under way
 
 enum { PAGES = sizeof(struct gp_view) / GP_PAGE, SLOT = 3 };
 
