@@ -3,6 +3,7 @@ package broker
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -394,7 +395,7 @@ func TestAnswersThatCannotBeSentNow(t *testing.T) {
 			if s.reply(c, now) || c.answer == nil {
 				t.Errorf("%v: it is over", failure)
 			}
-			if again := failure == unix.ETOOMANYREFS; c.again.Equal(now.Add(refsAgain)) != again || c.full == again {
+			if again := errors.Is(failure, unix.ETOOMANYREFS); c.again.Equal(now.Add(refsAgain)) != again || c.full == again {
 				t.Errorf("%v: it is looked at %v later, full: %v", failure, c.again.Sub(now), c.full)
 			}
 		}

@@ -327,7 +327,8 @@ func confirmEntries(before []entryData, rewritten [][]byte, out []byte) error {
 		return fmt.Errorf("%w: %d entries became %d", ErrUnconfirmed, len(before), len(after))
 	}
 	for i, was := range before {
-		is, same := after[i], false
+		var same bool
+		is := after[i]
 		if rewritten[i] == nil {
 			same = bytes.Equal(is.header, was.header) && bytes.Equal(is.stored, was.stored)
 		} else {

@@ -103,7 +103,7 @@ func rewriteDamaged(image Image, guards *Guards) (outcome string, err error) {
 	case errors.Is(failure, ErrUnconfirmed):
 		return "", failure
 	case (failure == nil) != (out != nil):
-		return "", fmt.Errorf("%d bytes and error %v", len(out), failure)
+		return "", fmt.Errorf("%d bytes and error %w", len(out), failure)
 	case failure != nil:
 		return reason(failure.Error()), nil
 	}

@@ -471,6 +471,9 @@ func TestThreadsRunOut(t *testing.T) {
 	}
 }
 
+// An agent that finds no thread for its waits tries again: memory may be there by then.
+var noThreadsLater = regexp.MustCompile(`^\S+ ERR no preemption on this GPU; it is tried again every second error="no more threads can be started" .*\n$`)
+
 // The program may map only so much memory, from the start or from later on.
 func TestLittleMemory(t *testing.T) {
 	t.Parallel()
@@ -485,7 +488,7 @@ func TestLittleMemory(t *testing.T) {
 			t.Errorf("%d MB: hash %d, must be %d", megabytes, hash, sums(55))
 		}
 		last, stderr := p.finish()
-		if last != "count 0" || stderr != "" && stderr != noMemory && stderr != noThreads {
+		if last != "count 0" || stderr != "" && stderr != noMemory && stderr != noThreads && !noThreadsLater.MatchString(stderr) {
 			t.Errorf("%d MB: last line %q, stderr %q", megabytes, last, stderr)
 		}
 		t.Logf("%d MB: %q", megabytes, stderr)
