@@ -49,7 +49,7 @@ func build(tb testing.TB) bench {
 	}
 	sources = slices.DeleteFunc(sources, func(source string) bool { return strings.HasSuffix(source, "_test.c") })
 	b.cc("libgp.so", append(sources, "-shared", "-fPIC", "-Wextra", "-Wno-unused-parameter", "testdata/hooks.c", "-Wl,-Bsymbolic", // as Go links a library
-		"-Wl,--version-script=../../exports/exports.map")...)
+		"-Wl,--version-script=../../exports/exports.map", "-Wl,--wrap=sigaction")...)
 	b.cc("libcuda.so.1", "-shared", "-fPIC", "testdata/driver.c", "-Wl,-soname,libcuda.so.1")
 	driver := filepath.Join(b.dir, "libcuda.so.1")
 	// NVIDIA's has no symbol versions, but dlvsym finds nothing without.
