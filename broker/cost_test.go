@@ -19,7 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/wire"
 )
 
-// What a client costs the broker and others, whatever it sends.
+// Each client costs the broker and others a bounded amount, whatever it sends.
 
 // logged are the lines of a log, with the times that each says that it was so again.
 func logged(t *testing.T, log *bytes.Buffer) (lines map[string]uint64, n int) {
@@ -43,7 +43,7 @@ func logged(t *testing.T, log *bytes.Buffer) (lines map[string]uint64, n int) {
 	return lines, n
 }
 
-// What is so again and again is said once, and then each minute how often. Nothing is lost in the count, and what one subject does keeps no
+// The log says a repeated event once, and then each minute how often it came. The count loses no event, and what one subject does keeps no
 // line of another's away.
 func TestWhatIsSaidOnce(t *testing.T) {
 	var log bytes.Buffer
@@ -103,7 +103,7 @@ func TestWhatIsSaidOnce(t *testing.T) {
 	}
 }
 
-// Whatever a user sends, and however often, the broker writes few lines.
+// The broker writes few lines, whatever a user sends, and however often.
 func TestLogOfEachMessage(t *testing.T) {
 	var log bytes.Buffer
 	b := start(t, "[control]\nwhen = 'target.annotations[\"none\"] == \"\"'\n[[rule]]\nname = 'fails'\nwhen = 'annotations[\"none\"] == \"\"'\n", func(s *Server) { s.log = zerolog.New(&log) })

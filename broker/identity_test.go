@@ -28,7 +28,7 @@ func connected(t *testing.T) int {
 	return fds[0]
 }
 
-// What is found out of this process is what it knows of itself.
+// The broker finds out of this process what the process knows of itself.
 func TestWhoConnected(t *testing.T) {
 	before := descriptors(t)
 	fd := connected(t)
@@ -179,7 +179,7 @@ func pretender(what, socket string) {
 
 const childOf = "GPREEMPT_TEST_CHILD"
 
-// Whoever is asked about is the process that connected, as it was then.
+// The broker answers about the process that connected, in its state of then.
 func TestWhoPretends(t *testing.T) {
 	needsRoot(t)
 	b := start(t, "[[rule]]\nname = 'group'\nwhen = '27 in groups'\nlevel = 2\n[[rule]]\nname = 'root'\nwhen = 'uid == 0'\nlevel = 4", real)

@@ -23,7 +23,7 @@ static atomic_bool absent;
 
 void gp_find_stderr(void) { absent = fcntl(STDERR_FILENO, F_GETFD) < 0; }
 
-// What became of writing: bytes, or why there are none.
+// The result of writing: bytes, or why there are none.
 static long outcome(ssize_t written, size_t bytes)
 {
 	if (written >= 0)

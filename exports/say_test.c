@@ -28,7 +28,7 @@ static void becomes_stderr(int fd)
 	gp_find_stderr();
 }
 
-// Writes until there is no room. Whoever shares the description still finds it as it was.
+// Writes until there is no room. Others that share the description find it unchanged.
 static size_t fill(void)
 {
 	size_t written = 0;
@@ -103,7 +103,7 @@ static void terminals(void)
 	CHECK(!close(user) && !close(program));
 }
 
-// What cannot be opened again: another user's.
+// Descriptors that cannot be opened again: another user's.
 static void others(void)
 {
 	int end[2], program, user = open_terminal(&program), status;
@@ -140,7 +140,7 @@ static void files(void)
 	CHECK(!close(fd));
 }
 
-// Whoever has no standard error may open a file of its own under that number.
+// A program without a standard error may open a file of its own under that number.
 static void absent(void)
 {
 	struct stat is;

@@ -367,14 +367,14 @@ func TestTurnIsHandedOn(t *testing.T) {
 	if ns := a.own().TurnNs.Load(); ns == 0 {
 		t.Error("its time is not counted")
 	}
-	// Nobody else wants it.
+	// No other process wants it.
 	a, d, p, now = handsOn(t)
 	a.segment.Line(peerSlot).Busy.Store(0)
 	a.turn(p, now)
 	if slot, _, _ := owner(a); slot != a.slot || d.count() != 0 {
 		t.Errorf("slot %d, off %v", slot, d.off)
 	}
-	// Who wants it would not give it back.
+	// A process that wants it would not give it back.
 	a, d, p, now = handsOn(t)
 	a.segment.Slot(peerSlot).HeartbeatNs.Store(now - 4*uint64(heartbeat))
 	a.turn(p, now)

@@ -206,7 +206,7 @@ static void test_blocked(void)
 	add(11, CU_GRAPH_NODE_TYPE_GRAPH)->child = 1; // nine deep: not looked at
 	CHECK(!blocked(11));
 
-	// What the driver refuses to tell is not known to be blocked.
+	// A node that the driver refuses to describe is not known to be blocked.
 	refuses_from = 0;
 	while (!blocked(2))
 		refuses_from++;

@@ -179,7 +179,7 @@ static void test_refusals(void)
 	CHECK(h->state == GP_HOLD_ABSENT && !gp_holds(c));
 }
 
-// What is counted of holds.
+// The counters of holds.
 static void test_counts(void)
 {
 	enum { EXPIRED = 16 };

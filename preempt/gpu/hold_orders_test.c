@@ -103,7 +103,7 @@ static void forget(void)
 	c->context_waits--;
 }
 
-// Whoever moves the hold puts it back, and what runs belongs to a hold that is armed.
+// The thread that moves the hold puts it back, and what runs belongs to a hold that is armed.
 static void settled(void)
 {
 	CHECK(h->state == GP_HOLD_IDLE || h->state == GP_HOLD_ARMED || h->state == GP_HOLD_ABSENT);

@@ -3,8 +3,8 @@
 // The law is arithmetic on the times of steps: it reads no clock, takes no lock and calls nothing. Its caller serialises the calls.
 //
 // Credit grows by what a step was faster than the objective, and pays for slots: the step with a slot in it is longer. So no slot
-// makes the credit negative, and over n steps the mean period is at most theta * objective + (slot + 2 switches + debt) / n, where
-// debt is what LC's own long steps took beyond the objective. Theta trims that until the part of means above the objective is at
+// makes the credit negative. Over n steps the mean period is at most theta * objective + (slot + 2 switches + debt) / n. Debt is the
+// time that LC's own long steps took beyond the objective. Theta trims that until the part of means above the objective is at
 // most what the percentile allows (adaptive conformal inference).
 #ifndef GPREEMPT_LAW_H
 #define GPREEMPT_LAW_H

@@ -1,6 +1,6 @@
 // objective.h - the steps of an engine, and slots of GPU time that a latency-critical process lends out of its objective.
 //
-// A step ends where the program learns that a small copy to the host behind its kernels is done (a result copy), or where the program
+// A step ends where the program learns that a result copy is done: a small copy to the host, behind its kernels. Or the program
 // says so. gp_step_* find that, the law (law.h) says what may be lent, and gp_lend holds the process's next launch back for so long:
 // its window closes, lower levels run, and the launch opens the window again.
 #ifndef GPREEMPT_OBJECTIVE_H

@@ -175,7 +175,7 @@ static void give_way(void)
 	gp_gpu_give_way(g, false);
 }
 
-// What is told is so.
+// The line says what holds.
 static void told(void)
 {
 	uint32_t contexts = c->open + second->open;

@@ -1,6 +1,6 @@
 // account_test.c - with preempt/memory/account.c preempt/memory/ranges.c
 //
-// What a range counts as when it is pinned, also by a thread that does so while another frees it. Allocations of the driver are found
+// The account of a range that is pinned, also by a thread that does so while another frees it. Allocations of the driver are found
 // again, wherever they are in the table: each is counted until it is freed, once.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"

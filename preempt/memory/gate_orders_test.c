@@ -85,7 +85,7 @@ static void pass_once(void)
 	gp_memory_leave();
 }
 
-// Who waits at the gate passes before it is closed again.
+// A thread that waits at the gate passes before the gate closes again.
 static void move_for_one(void)
 {
 	passed = false;

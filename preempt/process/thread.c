@@ -16,7 +16,7 @@ __attribute__((visibility("hidden"))) extern char __start_gp_thread[], __stop_gp
 
 enum { LINE = 64, READY_BYTES = 512 << 10, WORD_BITS = 64, WORDS = 2, NO_BLOCK_NAP_NS = 1000000 };
 static char ready[READY_BYTES] __attribute__((aligned(LINE))); // untouched pages cost nothing
-// A bit for each block of ready that a thread has. Whoever sets it has the block to itself; the clearing releases what was written.
+// A bit for each block of ready that a thread has. The thread that sets it has the block to itself; the clearing releases what was written.
 static _Atomic uint64_t taken[WORDS];
 
 __thread uintptr_t gp_thread_distance;

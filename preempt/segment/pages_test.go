@@ -79,7 +79,7 @@ func TestBellsOfMembers(t *testing.T) {
 	}
 }
 
-// What is not this process's own is asked of the broker, as long as it lives.
+// The broker is asked for pages that are not this process's own, as long as it lives.
 func TestBrokersPart(t *testing.T) {
 	s, b := member(t, 5)
 	if !s.Paged() || s.OwnSlot() != 5 || s.OwnSlot() != 5 {
@@ -233,7 +233,7 @@ func TestRequestsAreToldApart(t *testing.T) {
 	}
 }
 
-// Whatever one counter says of block-level preemption, it is shown.
+// Each counter of block-level preemption is shown, whatever it says.
 func TestEachCounterIsShown(t *testing.T) {
 	var empty Slot
 	if b := empty.ReadBLP(); b != nil {

@@ -148,7 +148,7 @@ func (p parameter) size(r row) string {
 	return "1"
 }
 
-// restOfDriver is the source of those functions of the table that the simulated driver lacks. What they return tells what they were given.
+// restOfDriver is the source of those functions of the table that the simulated driver lacks. Their return value tells which arguments they were given.
 func restOfDriver(t *testing.T, rows []row) string {
 	t.Helper()
 	source := `#include "preempt/driver/cuda.h"

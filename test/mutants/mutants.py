@@ -32,7 +32,7 @@ OWN = ROOT / "test/mutants"
 WORK = ROOT / "build/_mutants"  # a name that ./... passes over
 README = ROOT / "test/README.md"
 
-# What is no code, or is checked as it is compiled.
+# Lines that are no code, or that the compiler checks.
 NO_LINES = [r"^\s*#", r"^package\b", r"^import\b", r'^\s*"[\w./-]+"$', r"\b(_S|s)tatic_assert\b", r"json:\""]
 
 MEMORY = 6 << 30  # of all processes that a mutant's tests start: a mutant may allocate without end

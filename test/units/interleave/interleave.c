@@ -318,7 +318,7 @@ void interleave(const struct interleaving *next)
 void interleave_point(void) { point(__builtin_return_address(0)); }
 void interleave_at(uint64_t ns) { clock_ns = ns; }
 
-// What the sources call of libc.
+// Functions of libc that the sources call.
 
 int clock_gettime(clockid_t id, struct timespec *t)
 {
@@ -429,7 +429,7 @@ int pthread_cond_broadcast(pthread_cond_t *changed)
 	return wake(changed, INTERLEAVED), 0;
 }
 
-// What the compiler calls (gcc's sanitizer.def).
+// Functions that the compiler calls (gcc's sanitizer.def).
 
 void __tsan_init(void) {}
 void __tsan_func_entry(void *caller) { (void)caller; }

@@ -23,7 +23,7 @@ static int get(const int *word)
 
 static void reset(void) { one = two = entered = 0; }
 
-// Who comes second sees the other, and stays out.
+// The second thread sees the first, and stays out.
 static void first(void)
 {
 	set(&one, 1);
