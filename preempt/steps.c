@@ -26,11 +26,10 @@ static bool is_result(const struct gp_operation *o)
 		return false;
 	if (o->memory.height != 1) // else cuMemcpy and the like, from and to any memory
 		return o->memory.to_host && o->memory.to_host <= GP_RESULT_BYTES;
-	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-	unsigned type = 0; // the driver says 0 of pageable memory
-	void *value = &type;
-	return o->memory.width && o->memory.width <= GP_RESULT_BYTES && gp_driver.cuPointerGetAttributes &&
-	       !gp_driver.cuPointerGetAttributes(1, &attribute, &value, o->memory.to) && type <= CU_MEMORYTYPE_HOST;
+	if (!o->memory.width || o->memory.width > GP_RESULT_BYTES)
+		return false;
+	unsigned type = gp_memory_type(o->memory.to);
+	return type == GP_MEMORY_PAGEABLE || type == CU_MEMORYTYPE_HOST;
 }
 
 void gp_steps_settled(struct gp_context *c, const struct gp_operation *o)

@@ -35,14 +35,19 @@ static bool is_with_host(const struct gp_operation *o, const void **from)
 	return true;
 }
 
-// The driver says 0 of memory that it does not know.
-static bool is_pageable(const void *host)
+unsigned gp_memory_type(CUdeviceptr address)
 {
 	int attribute = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
-	unsigned type = 0;
+	unsigned type = GP_MEMORY_PAGEABLE;
 	void *value = &type;
-	return host && gp_driver.cuPointerGetAttributes &&
-	       !gp_driver.cuPointerGetAttributes(1, &attribute, &value, (CUdeviceptr)(uintptr_t)host) && !type;
+	if (!gp_driver.cuPointerGetAttributes || gp_driver.cuPointerGetAttributes(1, &attribute, &value, address))
+		return GP_MEMORY_UNKNOWN;
+	return type;
+}
+
+static bool is_pageable(const void *host)
+{
+	return host && gp_memory_type((CUdeviceptr)(uintptr_t)host) == GP_MEMORY_PAGEABLE;
 }
 
 // By turns, or while a higher level has the GPU. Under an MPS server all run at once.
