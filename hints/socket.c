@@ -41,9 +41,8 @@ union file {
 };
 
 static struct connection {
-	_Atomic uint64_t file; // union file
-	_Atomic uint32_t estimate;
-	_Atomic uint32_t likely;       // ppm + 1; 0: not known
+	_Atomic uint64_t file;         // union file
+	_Atomic uint64_t likely;       // ppm + 1, above the generation that it is of; 0: not known
 	_Atomic uint32_t arrivals;     // when it announced last: how many requests had come,
 	_Atomic uint64_t announced_ns; // and when that was
 } connection[GP_FDS];
@@ -182,8 +181,11 @@ static void readable(int fd, bool ready)
 		return;
 	if (!announces(c, now))
 		return;
-	uint32_t estimate = gp_estimate_for(is.key, now), likely = c->likely;
-	gp_announce(GP_HINT_SOCKET, estimate, is.key, (uint32_t)fd, is.generation, likely ? likely - 1 : UINT32_MAX, now);
+	uint32_t estimate = gp_estimate_for(is.key, now);
+	uint64_t likely = c->likely;
+	bool known = likely && (uint32_t)likely == is.generation;
+	gp_announce(GP_HINT_SOCKET, estimate, is.key, (uint32_t)fd, is.generation,
+		    known ? (uint32_t)(likely >> 32) - 1 : UINT32_MAX, now);
 }
 
 static void closed(int fd)
@@ -193,7 +195,6 @@ static void closed(int fd)
 	union file is = file_of(fd);
 	if (is.kind == UNKNOWN && !is.accepted)
 		return;
-	connection[fd].likely = 0;
 	connection[fd].announced_ns = 0;
 	while (!change(fd, is, (union file){.generation = is.generation + 1ull}))
 		is = file_of(fd);
@@ -215,8 +216,8 @@ static void accepted(int fd, int listener)
 
 void gp_connection_likely(uint32_t fd, uint32_t generation, uint32_t likely_ppm)
 {
-	if (fd < GP_FDS && file_of((int)fd).generation == generation)
-		connection[fd].likely = likely_ppm + 1;
+	if (fd < GP_FDS) // for the next file of the descriptor it says nothing
+		connection[fd].likely = (likely_ppm + 1ull) << 32 | generation;
 }
 
 static const struct gp_socket_hooks hooks = {readable, closed, accepted};
