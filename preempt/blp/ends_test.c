@@ -127,7 +127,7 @@ static void *destroy_context(void *unused)
 	return NULL;
 }
 
-// All of it is back; what is left went with the context.
+// All of it is back; what is left went with the context, and what was stopped counts as stopped no more.
 static void check(void)
 {
 	CHECK(!twice);
@@ -169,6 +169,69 @@ static void anew(void)
 	gp_blp_stream_destroying(ANOTHER);
 	destroy_context(NULL);
 	check();
+}
+
+static struct gp_domain *separate(void)
+{
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		if (blp_domains[i]->context && blp_domains[i]->separate)
+			return blp_domains[i];
+	return NULL;
+}
+
+// A thread that waits for a stop's end, or for that of calls for which the driver waits.
+struct waiter {
+	struct gp_domain *of;
+	pthread_cond_t *on;
+	_Atomic bool waits;
+};
+
+static void *wait_in_domain(void *waiter)
+{
+	enum { HUNG_s = 60 };
+	struct waiter *w = waiter;
+	struct timespec until;
+	clock_gettime(w->on == &w->of->resumed ? CLOCK_MONOTONIC : CLOCK_REALTIME, &until);
+	until.tv_sec += HUNG_s;
+	pthread_mutex_lock(&w->of->lock);
+	w->waits = true; // who has the lock next finds it waiting
+	CHECK(!pthread_cond_timedwait(w->on, &w->of->lock, &until));
+	CHECK(!w->of->context && !(w->of->epoch % 2) && !w->of->driver_waits);
+	pthread_mutex_unlock(&w->of->lock);
+	return NULL;
+}
+
+// A domain ends while it is stopped and the driver waits with its lock. All threads that wait for either end go on, and find it over.
+static void stopped(void)
+{
+	enum { WAITERS = 4 };
+	for (int by_stream = 0; by_stream < 2; by_stream++) {
+		start(STREAM);
+		struct gp_domain *d = separate();
+		CHECK(d);
+		d->reasons = GP_BLP_ASKED; // as gp_blp_stop leaves it
+		d->stopped = true;
+		d->epoch++;
+		blp_stopped++;
+		d->driver_waits = 1;
+		uint32_t changes = blp_changes;
+		pthread_t thread[WAITERS];
+		struct waiter waiter[WAITERS] = {
+			{d, &d->resumed}, {d, &d->resumed}, {d, &d->driver_left}, {d, &d->driver_left}};
+		for (int i = 0; i < WAITERS; i++) {
+			CHECK(!pthread_create(&thread[i], NULL, wait_in_domain, &waiter[i]));
+			while (!waiter[i].waits)
+				sched_yield();
+		}
+		if (by_stream)
+			gp_blp_stream_destroying(STREAM);
+		destroy_context(NULL);
+		for (int i = 0; i < WAITERS; i++)
+			CHECK(!pthread_join(thread[i], NULL));
+		CHECK(blp_changes == changes + 1); // the driver's answers of before are not taken for true
+		CHECK(!d->stopped && !d->reasons);
+		check();
+	}
 }
 
 static pthread_barrier_t both;
@@ -218,6 +281,7 @@ int main(void)
 	gp_driver.cuMemcpyAsync = copy;
 	between();
 	anew();
+	stopped();
 	at_once();
 	return 0;
 }
