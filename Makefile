@@ -186,7 +186,7 @@ build/sim/libcuda.so.1: $(SIM_SOURCES) $(wildcard test/simcuda/driver/*.h) test/
 	$(CC) -O2 -std=gnu11 -shared -fPIC -fvisibility=hidden -Wl,-soname,libcuda.so.1 -Wl,-z,nodelete \
 		-Wl,--dynamic-list=test/simcuda/driver/interposable.list -o $@ $(SIM_SOURCES) -lpthread
 
-build/sim/libnvidia-ml.so.1: test/simcuda/nvml/nvml.c test/simcuda/driver/engine.h
+build/sim/libnvidia-ml.so.1: test/simcuda/nvml/nvml.c test/simcuda/driver/engine.h test/simcuda/driver/gpus.h
 	@mkdir -p build/sim
 	$(CC) -O2 -std=gnu11 -Wall -Wextra -shared -fPIC -fvisibility=hidden -Wl,-soname,libnvidia-ml.so.1 -o $@ $<
 

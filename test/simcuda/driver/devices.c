@@ -92,7 +92,7 @@ CALL(cuDeviceGetName, (char *out, int length, CUdevice d), (out, length, d))
 {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && length > 0)
-		snprintf(out, (size_t)length, "%s", machine.name);
+		snprintf(out, (size_t)length, "%s%s", machine.name, sim_slices() ? " MIG" : "");
 	return r;
 }
 
@@ -108,11 +108,18 @@ CALL(cuDeviceGetUuid_v2, (uint8_t *out, CUdevice d), (out, d))
 {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS)
-		sim_uuid(d, out);
+		sim_uuid_of(sim_part(d).gpu, sim_part(d).slice, out);
 	return r;
 }
 
-CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d)) { return cuDeviceGetUuid_v2(out, d); }
+// Of a slice: that of its GPU.
+CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d))
+{
+	CUresult r = check_device(d, out);
+	if (r == CUDA_SUCCESS)
+		sim_uuid_of(sim_part(d).gpu, -1, out);
+	return r;
+}
 
 CALL(cuDeviceTotalMem_v2, (size_t *out, CUdevice d), (out, d))
 {
@@ -126,7 +133,7 @@ CALL(cuDeviceGetPCIBusId, (char *out, int length, CUdevice d), (out, length, d))
 {
 	CUresult r = check_device(d, out);
 	if (r == CUDA_SUCCESS && length > 0)
-		snprintf(out, (size_t)length, "0000:%02x:00.0", d + 1);
+		snprintf(out, (size_t)length, "0000:%02x:00.0", sim_part(d).gpu + 1);
 	return r;
 }
 

@@ -53,14 +53,10 @@ int engine_attach(int index)
 	struct device *d = &devices[index];
 	if (d->shared)
 		return 0;
-	char directory[512], path[600];
-	const char *e = getenv("SIMCUDA_DIR");
-	if (e && *e)
-		snprintf(directory, sizeof directory, "%s", e);
-	else
-		snprintf(directory, sizeof directory, "/dev/shm/simcuda-%u", (unsigned)geteuid());
-	mkdir(directory, 0700);
-	snprintf(path, sizeof path, "%s/device%d.v%u", directory, index, ENGINE_LAYOUT);
+	char path[600];
+	sim_folder(path, sizeof path);
+	mkdir(path, 0700);
+	sim_state(path, sizeof path, sim_part(index).gpu, sim_part(index).slice);
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;

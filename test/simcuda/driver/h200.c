@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 const struct machine machine = {
 	.name = "Simulated H200",
@@ -198,7 +199,8 @@ static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, u
 uint64_t sim_memory_bytes(void)
 {
 	static _Atomic uint64_t bytes = UINT64_MAX;
-	return setting(&bytes, "SIMCUDA_MEMORY_MB", 1 << 20, machine.memory_bytes);
+	uint64_t all = setting(&bytes, "SIMCUDA_MEMORY_MB", 1 << 20, machine.memory_bytes);
+	return sim_slices() ? all / (uint64_t)sim_slices() / LARGE * LARGE : all;
 }
 
 uint64_t sim_cap_bytes(void)
@@ -305,7 +307,7 @@ int machine_attribute(int device, int attribute, int *value)
 {
 	for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
 		if (attributes[i].attribute == attribute) {
-			*value = attributes[i].value + (attribute == 33 ? device : 0);
+			*value = attributes[i].value + (attribute == 33 ? sim_part(device).gpu : 0);
 			return 0;
 		}
 	if (attribute < 1 || attribute > 160)
@@ -318,17 +320,35 @@ int machine_attribute(int device, int attribute, int *value)
 	return 0;
 }
 
-int sim_devices(void)
+// CUDA_VISIBLE_DEVICES names slices, of GPUs that are cut into some: the first one that it names is the one device that there
+// is. Without it, and where it is the number of a GPU, that is the first slice. slice < 0: there is none.
+static struct part visible_slice(void)
 {
-	const char *e = getenv("SIMCUDA_DEVICES");
-	int n = e && *e ? atoi(e) : 1;
-	return n < 0 ? 0 : n > 8 ? 8 : n;
+	const char *e = getenv("CUDA_VISIBLE_DEVICES");
+	char name[64], *end;
+	if (!e)
+		return (struct part){0, sim_gpus() ? 0 : -1};
+	long number = strtol(e, &end, 10);
+	if (end != e && (!*end || *end == ','))
+		return (struct part){(int)number, number >= 0 && number < sim_gpus() ? 0 : -1};
+	size_t length = strcspn(e, ",");
+	for (int gpu = 0; gpu < sim_gpus(); gpu++)
+		for (int slice = 0; slice < sim_slices(); slice++)
+			if (sim_uuid_text(gpu, slice, name, sizeof name) == (int)length && strncasecmp(name, e, length) == 0)
+				return (struct part){gpu, slice};
+	return (struct part){0, -1};
 }
 
-void sim_uuid(int device, uint8_t uuid[16])
+static struct part only;
+static pthread_once_t only_once = PTHREAD_ONCE_INIT;
+static void find_only(void) { only = visible_slice(); }
+
+struct part sim_part(int device)
 {
-	static const uint8_t base[16] = {0x51, 0x6d, 0x75, 0x6c, 0xa7, 0xed, 0x42, 0x00,
-					 0x8d, 0x00, 0x48, 0x20, 0x00, 0x51, 0x4d, 0x00};
-	memcpy(uuid, base, 16);
-	uuid[15] = (uint8_t)device;
+	if (!sim_slices())
+		return (struct part){device, -1};
+	pthread_once(&only_once, find_only);
+	return only;
 }
+
+int sim_devices(void) { return sim_slices() ? sim_part(0).slice >= 0 : sim_gpus(); }

@@ -230,7 +230,7 @@ static uint32_t gid_info(int device, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p)
 {
 	if (p->index != 0 || !(p->flags & 2))
 		return NV_ERR_NOT_SUPPORTED;
-	sim_uuid(device, p->data);
+	sim_uuid_of(sim_part(device).gpu, -1, p->data); // also of a slice
 	p->length = 16;
 	return NV_OK;
 }

@@ -7,7 +7,7 @@
 #ifndef SIM_H
 #define SIM_H
 
-#include "engine.h"
+#include "gpus.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -145,14 +145,15 @@ void sim_create(uint64_t bytes);       // sleeps as long as cuMemCreate takes
 uint64_t sim_scrub_ns(uint64_t bytes); // how long it takes to scrub so many bytes
 int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
 uint32_t sim_queue(void);              // operations of a stream that may be queued (SIMCUDA_QUEUE)
-bool sim_making_waits(void);  // whether who makes an event, a stream or a graph instance waits as for a submission
-bool sim_late_contexts(void); // primary contexts are initialised later than they are made (simcuda_initialise)
-bool sim_mps(void);           // whether processes are clients of an MPS server
-bool sim_shared_sms(void);    // whether those compete for the SMs
-uint64_t sim_look_ns(void);   // as machine.look_ns, or as a test wants it
-uint64_t sim_switch_ns(void); // as machine.switch_busy_ns, or as a test wants it
-uint64_t sim_block_ns(void);  // between the beginnings of two blocks that wait for each other
-void sim_uuid(int device, uint8_t uuid[16]);
+bool sim_making_waits(void);     // whether who makes an event, a stream or a graph instance waits as for a submission
+bool sim_late_contexts(void);    // primary contexts are initialised later than they are made (simcuda_initialise)
+bool sim_mps(void);              // whether processes are clients of an MPS server
+bool sim_shared_sms(void);       // whether those compete for the SMs
+uint64_t sim_look_ns(void);      // as machine.look_ns, or as a test wants it
+uint64_t sim_switch_ns(void);    // as machine.switch_busy_ns, or as a test wants it
+uint64_t sim_block_ns(void);     // between the beginnings of two blocks that wait for each other
+struct part { int gpu, slice; }; // slice: -1 where the GPU is whole
+struct part sim_part(int device);
 bool sim_lazy(void); // code is loaded by the first launch
 struct kernel;
 void sim_doorbell(const struct kernel *); // after a launch: sleeps for SIMCUDA_DOORBELL_US; NULL: a graph was launched

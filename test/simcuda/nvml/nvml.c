@@ -3,7 +3,7 @@
 // It reads the files that the processes share: who holds the lock of an index is the process, and its TSGs say whether it ran since
 // the last question. SIMNVML_FAIL names functions that fail, with what they return: nvmlInit_v2:9,nvmlDeviceGetProcessUtilization:3.
 #define _GNU_SOURCE
-#include "../driver/engine.h"
+#include "../driver/gpus.h"
 
 #include <fcntl.h>
 #include <stddef.h>
@@ -39,9 +39,9 @@ enum {
 };
 
 static struct device {
-	int index;
+	int gpu, slice;
 	uint64_t ran_ns[ENGINE_PROCESSES]; // at the last question
-} devices[8];
+} devices[SIM_GPUS], slices[SIM_GPUS][SIM_SLICES];
 static bool initialised;
 
 static int asked(const char *function)
@@ -81,39 +81,62 @@ API nvmlReturn_t nvmlInit_v2(void)
 API nvmlReturn_t nvmlDeviceGetCount_v2(unsigned *count)
 {
 	REFUSE;
-	const char *e = getenv("SIMCUDA_DEVICES");
-	int n = e && *e ? atoi(e) : 1;
-	*count = n < 0 ? 0 : n > 8 ? 8 : (unsigned)n;
+	*count = (unsigned)sim_gpus();
 	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(unsigned index, nvmlDevice_t *device)
 {
 	REFUSE;
-	if (index >= 8)
+	if (index >= (unsigned)sim_gpus())
 		return NVML_ERROR_INVALID_ARGUMENT;
-	devices[index].index = (int)index;
+	devices[index].gpu = (int)index;
+	devices[index].slice = -1;
 	*device = &devices[index];
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pending)
+{
+	REFUSE;
+	if (device->slice >= 0)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	*current = *pending = sim_slices() != 0;
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMaxMigDeviceCount(nvmlDevice_t device, unsigned *count)
+{
+	REFUSE;
+	(void)device;
+	*count = SIM_SLICES; // also where there are fewer
+	return NVML_SUCCESS;
+}
+
+API nvmlReturn_t nvmlDeviceGetMigDeviceHandleByIndex(nvmlDevice_t device, unsigned index, nvmlDevice_t *slice)
+{
+	REFUSE;
+	if (device->slice >= 0 || index >= SIM_SLICES)
+		return NVML_ERROR_INVALID_ARGUMENT;
+	if (index >= (unsigned)sim_slices())
+		return NVML_ERROR_NOT_FOUND;
+	*slice = &slices[device->gpu][index];
+	(*slice)->gpu = device->gpu;
+	(*slice)->slice = (int)index;
 	return NVML_SUCCESS;
 }
 
 API nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *text, unsigned length)
 {
 	REFUSE;
-	// As sim_uuid of h200.c; a test compares them.
-	int n = snprintf(text, length, "GPU-516d756c-a7ed-4200-8d00-482000514d%02x", device->index);
+	int n = sim_uuid_text(device->gpu, device->slice, text, length);
 	return n < (int)length ? NVML_SUCCESS : NVML_ERROR_INSUFFICIENT_SIZE;
 }
 
 static int open_device(const struct device *device)
 {
 	char path[600];
-	const char *e = getenv("SIMCUDA_DIR");
-	if (e && *e)
-		snprintf(path, sizeof path, "%s/device%d.v%u", e, device->index, ENGINE_LAYOUT);
-	else
-		snprintf(path, sizeof path, "/dev/shm/simcuda-%u/device%d.v%u", (unsigned)geteuid(), device->index,
-			 ENGINE_LAYOUT);
+	sim_state(path, sizeof path, device->gpu, device->slice);
 	return open(path, O_RDWR | O_CLOEXEC);
 }
 
@@ -165,6 +188,8 @@ API nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlProces
 {
 	REFUSE;
 	(void)since_us;
+	if (sim_slices()) // neither of a slice nor of a GPU that is cut
+		return NVML_ERROR_NOT_SUPPORTED;
 	unsigned room = *count, found = 0;
 	struct engine engine;
 	struct timespec now;
