@@ -133,7 +133,7 @@ func (b *bench) clients() (n int) {
 }
 
 func options(gpu byte, wanted int) join.Options {
-	return join.Options{Layout: layout, GPU: [16]byte{gpu}, Wanted: wanted, Name: "test", Within: soon}
+	return join.Options{Layout: layout, GPU: segment.GPU{UUID: [16]byte{gpu}}, Wanted: wanted, Name: "test", Within: soon}
 }
 
 // peer is a client with what it has been told.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // What becomes of clients: what they are told, what they may do, and how they end.
@@ -110,9 +111,9 @@ func (c *client) apply(quantumMs uint32) {
 	}
 }
 
-func factsOf(who *identity, uuid [16]byte, socket, wanted int) policy.Facts {
+func factsOf(who *identity, gpu segment.GPU, socket, wanted int) policy.Facts {
 	return policy.Facts{UID: who.uid, GID: who.gid, Groups: who.groups, Cgroup: who.cgroup, Container: containerOf(who.cgroup), Host: who.isHost(),
-		Namespace: who.pod.Namespace, Pod: who.pod.Name, Annotations: who.pod.Annotations, GPU: uuidOf(uuid), Socket: socket, Wanted: wanted}
+		Namespace: who.pod.Namespace, Pod: who.pod.Name, Annotations: who.pod.Annotations, GPU: gpu.String(), Socket: socket, Wanted: wanted}
 }
 
 // tell sends what a member has not been told: it knows less than there is, or other than there is. What it does not read costs

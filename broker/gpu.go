@@ -1,9 +1,7 @@
 package broker
 
 import (
-	"encoding/hex"
 	"fmt"
-	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -14,17 +12,21 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// uuidOf writes a GPU's UUID as nvidia-smi does.
-func uuidOf(gpu [16]byte) string {
-	h := hex.EncodeToString(gpu[:])
-	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+// ofSlice is what a message says of a GPU.
+func ofSlice(is bool) uint8 {
+	if is {
+		return 1
+	}
+	return 0
 }
+
+func gpuIn(m *wire.Hello) segment.GPU { return segment.GPU{UUID: m.GPU, Slice: m.Slice == 1} }
 
 func (g *gpu) words() *segment.Header { return g.view.Common() }
 
 // gpuOf returns a GPU, with a common page that nobody else can write.
-func (s *Server) gpuOf(uuid [16]byte) (*gpu, error) {
-	if g := s.gpus[uuid]; g != nil {
+func (s *Server) gpuOf(id segment.GPU) (*gpu, error) {
+	if g := s.gpus[id]; g != nil {
 		return g, nil
 	}
 	fd, err := page.Make()
@@ -40,11 +42,11 @@ func (s *Server) gpuOf(uuid [16]byte) (*gpu, error) {
 		view.Unmap()
 		return nil, fmt.Errorf("common page: %w", err)
 	}
-	g := &gpu{uuid: uuid, common: fd, view: view, byOwner: counts[owner]{}, byCgroup: counts[string]{}}
+	g := &gpu{id: id, common: fd, view: view, byOwner: counts[owner]{}, byCgroup: counts[string]{}}
 	w := g.words()
-	w.Magic, w.Version, w.Slots, w.GPU, w.Generation = segment.Magic, s.layout, wire.Slots, uuid, s.generation
+	w.Magic, w.Version, w.Slots, w.GPU, w.Generation = segment.Magic, s.layout, wire.Slots, id.UUID, s.generation
 	w.BrokerHeartbeatNs.Store(segment.Now())
-	s.gpus[uuid] = g
+	s.gpus[id] = g
 	return g, nil
 }
 
@@ -55,8 +57,8 @@ func (s *Server) forget(g *gpu) {
 			return
 		}
 	}
-	if s.gpus[g.uuid] == g {
-		delete(s.gpus, g.uuid)
+	if s.gpus[g.id] == g {
+		delete(s.gpus, g.id)
 		g.view.Unmap()
 		unix.Close(g.common)
 	}

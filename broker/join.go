@@ -67,7 +67,7 @@ func (s *Server) part() int { return (s.limits.connections - len(s.clients)) / 2
 
 // same is the client that the process is on that GPU.
 func (s *Server) same(c *connection, m *wire.Hello) *client {
-	g := s.gpus[m.GPU]
+	g := s.gpus[gpuIn(m)]
 	if g == nil {
 		return nil
 	}
@@ -114,12 +114,12 @@ func (s *Server) newClient(c *connection, m *wire.Hello) (*client, wire.Reason) 
 	member := &client{who: c.who, name: wire.GetText(m.Name[:]), connection: c, state: -1, counters: -1, socket: c.level, wanted: int(m.Wanted),
 		slot: -1}
 	member.workedAt = time.Now() // as far as is known: it is about to
-	member.facts = factsOf(&c.who, m.GPU, c.level, int(m.Wanted))
+	member.facts = factsOf(&c.who, gpuIn(m), c.level, int(m.Wanted))
 	member.judge(s)
-	if reason := s.judged(member, m.GPU); reason != 0 {
+	if reason := s.judged(member, gpuIn(m)); reason != 0 {
 		return nil, reason
 	}
-	g, err := s.gpuOf(m.GPU)
+	g, err := s.gpuOf(gpuIn(m))
 	if err != nil {
 		s.say(zerolog.ErrorLevel, sayNoPage, everyone).Err(err).Msg(sayNoPage)
 		return nil, wire.RefusedBroken

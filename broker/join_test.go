@@ -17,6 +17,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // crowd makes this process a member on so many GPUs until it is killed.
@@ -24,9 +25,9 @@ func crowd(socket string) {
 	gpus, err := strconv.Atoi(os.Getenv(gpusOf))
 	must(err)
 	for i := range gpus {
-		_, _, err := member.Join(member.Options{Directory: filepath.Dir(filepath.Dir(socket)), GPU: [16]byte{byte(i)}, Level: 7, Name: "crowd"})
+		_, _, err := member.Join(member.Options{Directory: filepath.Dir(filepath.Dir(socket)), GPU: segment.GPU{UUID: [16]byte{byte(i)}}, Level: 7, Name: "crowd"})
 		for ; errors.Is(err, join.ErrTime); time.Sleep(10 * time.Millisecond) {
-			_, _, err = member.Join(member.Options{Directory: filepath.Dir(filepath.Dir(socket)), GPU: [16]byte{byte(i)}, Level: 7, Name: "crowd"})
+			_, _, err = member.Join(member.Options{Directory: filepath.Dir(filepath.Dir(socket)), GPU: segment.GPU{UUID: [16]byte{byte(i)}}, Level: 7, Name: "crowd"})
 		}
 		must(err)
 	}
@@ -98,8 +99,8 @@ func benchmarkJoin(b *testing.B, daemon string, gpus int) {
 	took, before := make([]time.Duration, 0, b.N), processorTime(b, broker.Process.Pid)
 	for b.Loop() {
 		began := time.Now()
-		s, _, err := member.Join(member.Options{Directory: directory, GPU: [16]byte{}, Level: 7, Name: "benchmark"})
-		for ; errors.Is(err, join.ErrTime); s, _, err = member.Join(member.Options{Directory: directory, GPU: [16]byte{}, Level: 7, Name: "benchmark"}) {
+		s, _, err := member.Join(member.Options{Directory: directory, GPU: segment.GPU{UUID: [16]byte{}}, Level: 7, Name: "benchmark"})
+		for ; errors.Is(err, join.ErrTime); s, _, err = member.Join(member.Options{Directory: directory, GPU: segment.GPU{UUID: [16]byte{}}, Level: 7, Name: "benchmark"}) {
 		}
 		took = append(took, time.Since(began))
 		if err != nil {

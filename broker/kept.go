@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // What people set outlives the broker: it is in a file that nobody else can write, for as long as the process lives that it is about. A
@@ -35,6 +36,7 @@ type kept struct {
 	Pid     int32  `json:"pid"`
 	Started uint64 `json:"started"`
 	GPU     string `json:"gpu"` // hexadecimal
+	Slice   bool   `json:"slice,omitempty"`
 	Fields  uint8  `json:"fields"`
 	Level   uint8  `json:"level,omitempty"`
 	Paused  uint8  `json:"paused,omitempty"`
@@ -67,7 +69,7 @@ func (s *Server) Keep(path string) error {
 			return fmt.Errorf("read what people set: %s: %+v makes no sense", path, k)
 		}
 		if k.Started != 0 && startOf(k.Pid) == k.Started {
-			s.left[target{k.Pid, k.Started, [16]byte(gpu)}] = set
+			s.left[target{k.Pid, k.Started, segment.GPU{UUID: [16]byte(gpu), Slice: k.Slice}}] = set
 		}
 	}
 	return nil
@@ -95,7 +97,7 @@ func bootID() string {
 	return string(bytes.TrimSpace(id))
 }
 
-func (c *client) target() target { return target{c.who.pid, c.who.started, c.gpu.uuid} }
+func (c *client) target() target { return target{c.who.pid, c.who.started, c.gpu.id} }
 
 // takeOver gives a new client what people set of it at an earlier broker.
 func (s *Server) takeOver(c *client) {
@@ -115,7 +117,7 @@ func (s *Server) keepSet(now time.Time, end bool) {
 	s.unkept, s.keepNext = false, now.Add(keepEvery)
 	file := keptFile{Boot: bootID()}
 	add := func(t target, set wire.Set) {
-		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu[:]), set.Fields, set.Level, set.Paused, set.Share})
+		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu.UUID[:]), t.gpu.Slice, set.Fields, set.Level, set.Paused, set.Share})
 	}
 	for _, c := range s.clients {
 		if c.set.Fields != 0 {

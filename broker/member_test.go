@@ -31,7 +31,7 @@ func (b *bench) member(level int) (*segment.Segment, int) {
 	var slot int
 	var err error
 	eventually(b.t, "it joins", func() bool { // the broker may be slow to answer, and then it is as none
-		s, slot, err = member.Join(member.Options{Directory: b.directory, GPU: [16]byte{1}, Level: level, Name: "member"})
+		s, slot, err = member.Join(member.Options{Directory: b.directory, GPU: segment.GPU{UUID: [16]byte{1}}, Level: level, Name: "member"})
 		return err == nil || !errors.Is(err, join.ErrTime)
 	})
 	if err != nil {
@@ -322,7 +322,7 @@ func TestBrokerThatComesLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(directory)
-	file, err := segment.Open(filepath.Join(t.TempDir(), "segments"), [16]byte{1}, -1)
+	file, err := segment.Open(filepath.Join(t.TempDir(), "segments"), segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -333,7 +333,7 @@ func TestBrokerThatComesLater(t *testing.T) {
 	memory, own, path := file.Pointer(), file.Own(), file.Path()
 	own.Mechanisms.Store(uint32(configs.Turns))
 	found := make(chan struct{})
-	sought := member.Seek(member.Options{Directory: directory, GPU: [16]byte{1}, Level: 7, Name: "member"}, func() { close(found) }, func(err error) { t.Error(err) })
+	sought := member.Seek(member.Options{Directory: directory, GPU: segment.GPU{UUID: [16]byte{1}}, Level: 7, Name: "member"}, func() { close(found) }, func(err error) { t.Error(err) })
 	if next, _ := sought.Next(); next != nil {
 		t.Fatal("it has joined a broker that is not there")
 	}
@@ -362,7 +362,7 @@ func TestBrokerThatComesLater(t *testing.T) {
 		t.Error("it is at another place, or has forgotten")
 	}
 	eventually(t, "others see it", func() bool { return next.Members.Load() == 1<<at && next.Attended() })
-	other, err := segment.Open(filepath.Dir(path), [16]byte{1}, -1)
+	other, err := segment.Open(filepath.Dir(path), segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ func (s *Server) SetWorkers(workers map[string][]int32) {
 			}
 		}
 		for _, g := range s.gpus {
-			uuid, count := uuidOf(g.uuid), uint32(0)
+			uuid, count := g.id.String(), uint32(0)
 			for pid := range s.others[uuid] {
 				if before[uuid][pid] {
 					count++

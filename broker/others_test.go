@@ -15,7 +15,7 @@ func TestOthersAtWork(t *testing.T) {
 	p := b.join(1, 7)
 	pid := b.pid.Load()    // of the client
 	b.do(func(*Server) {}) // the bell rings last of what comes with a join
-	uuid := uuidOf([16]byte{1})
+	uuid := (segment.GPU{UUID: [16]byte{1}}).String()
 	told := func(workers map[string][]int32, want uint32) {
 		t.Helper()
 		bell := p.common.Common().Rings.Bell.Load()

@@ -73,9 +73,9 @@ func (s *Server) query(c *connection, m *wire.Query) wire.Message {
 	if m.Layout != s.layout { // it could not join
 		return s.refusal(wire.RefusedVersion, 0)
 	}
-	asker := &client{who: c.who, socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, [16]byte{}, c.level, int(m.Wanted))}
+	asker := &client{who: c.who, socket: c.level, wanted: int(m.Wanted), facts: factsOf(&c.who, segment.GPU{}, c.level, int(m.Wanted))}
 	asker.judge(s)
-	if reason := s.judged(asker, [16]byte{}); reason != 0 {
+	if reason := s.judged(asker, segment.GPU{}); reason != 0 {
 		return s.refusal(reason, refusalAgain)
 	}
 	return &wire.Changed{Policy: asker.inForce}
@@ -169,7 +169,7 @@ func (s *Server) sendClient(c *connection, target *client) (sent bool, err error
 }
 
 func (s *Server) entry(c *connection, target *client) *wire.Entry {
-	e := &wire.Entry{ID: target.id, GPU: target.gpu.uuid, Pid: pidFor(&c.who, &target.who), UID: target.who.uid, Slot: uint8(target.slot),
+	e := &wire.Entry{ID: target.id, GPU: target.gpu.id.UUID, Slice: ofSlice(target.gpu.id.Slice), Pid: pidFor(&c.who, &target.who), UID: target.who.uid, Slot: uint8(target.slot),
 		Socket: uint8(target.socket), Wanted: uint8(target.wanted), Set: target.set.Fields, Policy: target.inForce, Overstays: target.overstays}
 	if target.member {
 		e.Member = 1
@@ -203,7 +203,7 @@ func (s *Server) may(c *connection, target *client) bool {
 	if c.admin {
 		return true
 	}
-	own, asker := s.has(c, target), factsOf(&c.who, target.gpu.uuid, c.level, target.wanted)
+	own, asker := s.has(c, target), factsOf(&c.who, target.gpu.id, c.level, target.wanted)
 	if !own {
 		asker = abroad(&c.who, asker)
 	}

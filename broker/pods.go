@@ -25,7 +25,7 @@ func (s *Server) findPods() {
 		}
 		delete(s.podless, c)
 		c.who.pod = pod
-		c.facts = factsOf(&c.who, c.gpu.uuid, c.socket, c.wanted)
+		c.facts = factsOf(&c.who, c.gpu.id, c.socket, c.wanted)
 		c.judge(s)
 	}
 }

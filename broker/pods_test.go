@@ -7,6 +7,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/pods"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 const ofPods = `
@@ -85,7 +86,7 @@ func TestControlByPods(t *testing.T) {
 	for digit, want := range map[string]bool{"1": true, "2": false} {
 		b.do(func(s *Server) {
 			target := &client{who: identity{pod: podIn(t, s, digit)}, gpu: &gpu{}}
-			target.facts = factsOf(&target.who, [16]byte{}, 0, 0)
+			target.facts = factsOf(&target.who, segment.GPU{UUID: [16]byte{}}, 0, 0)
 			if got := s.may(&connection{who: identity{pod: podIn(t, s, "3")}}, target); got != want {
 				t.Errorf("on container %s: %v", digit, got)
 			}

@@ -110,7 +110,7 @@ type actor struct {
 func (a *actor) run() {
 	var err error
 	a.lost = make(chan struct{}, 1)
-	a.c, err = join.Join(a.socket, join.Options{Layout: layout, GPU: [16]byte{1}, Wanted: 0, Name: "actor", Within: soon})
+	a.c, err = join.Join(a.socket, join.Options{Layout: layout, GPU: segment.GPU{UUID: [16]byte{1}}, Wanted: 0, Name: "actor", Within: soon})
 	must(err)
 	fmt.Printf("joined %d at level %d, pid %d\n", a.c.Welcome.Slot, a.c.Welcome.Policy.Level, os.Getpid())
 	go a.listen()

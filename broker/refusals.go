@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/pods"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Whom the policy does not take runs on as best effort among the programs of its user, or without a role. The broker remembers who
@@ -28,8 +29,8 @@ type refusal struct {
 	who   identity   // without what may be large
 }
 
-func (r *refusal) is(pid int32, gpu [16]byte) bool {
-	return r.who.pid == pid && (r.entry.GPU == gpu || r.entry.GPU == [16]byte{})
+func (r *refusal) is(pid int32, gpu segment.GPU) bool {
+	return r.who.pid == pid && (r.entry.GPU == gpu.UUID || r.entry.GPU == [16]byte{})
 }
 
 // lives says whether it is there still.
@@ -37,7 +38,7 @@ func (r *refusal) lives() bool { return startOf(r.who.pid) == r.who.started }
 
 // judged takes note of what the policy says of a process that wants to be a client on a GPU, or has not said on which (zero). It returns
 // why it is not to be one; 0: it may.
-func (s *Server) judged(c *client, gpu [16]byte) wire.Reason {
+func (s *Server) judged(c *client, gpu segment.GPU) wire.Reason {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r *refusal) bool { return r.is(c.who.pid, gpu) })
 	if c.grant.Admit {
 		return 0
@@ -50,7 +51,7 @@ func (s *Server) judged(c *client, gpu [16]byte) wire.Reason {
 		i := first(s.refusals, func(r *refusal) owner { return r.who.owner() })
 		s.refusals = slices.Delete(s.refusals, i, i+1)
 	}
-	r := &refusal{who: c.who, entry: wire.Entry{GPU: gpu, UID: c.who.uid, Socket: uint8(c.socket), Wanted: uint8(c.wanted), Refused: uint8(reason),
+	r := &refusal{who: c.who, entry: wire.Entry{GPU: gpu.UUID, Slice: ofSlice(gpu.Slice), UID: c.who.uid, Socket: uint8(c.socket), Wanted: uint8(c.wanted), Refused: uint8(reason),
 		Policy: wire.Policy{Level: wire.Levels - 1, Best: wire.Levels - 1}}}
 	r.who.groups, r.who.pod = nil, pods.Pod{}
 	wire.PutText(r.entry.Name[:], cmp.Or(c.name, nameOf(c.who.pid)))

@@ -24,7 +24,7 @@ import (
 // New makes a broker whose clients must have that version of what is in pages.
 func New(layout uint32, p *policy.Policy, log zerolog.Logger) (*Server, error) {
 	s := &Server{said: map[saying]*said{}, limits: limits{connections: mostConnections, hello: time.Second, mapped: 2 * time.Second, read: 5 * time.Second, back: 5 * time.Second}, identify: peerOf, busy: threadTime, layout: layout, policy: p, log: log, epoll: -1, wake: -1, listeners: map[int]int{}, connections: map[int]*connection{}, due: map[*connection]bool{}, away: map[*client]bool{}, podless: map[*client]bool{},
-		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[[16]byte]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[owner]{}, byUID: counts[uint32]{}, byOwner: counts[owner]{}, byCgroup: counts[string]{}, joining: map[owner]*bucket{}, spending: map[owner]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
+		dying: map[int]*client{}, clients: map[uint64]*client{}, gpus: map[segment.GPU]*gpu{}, waiting: counts[uint32]{}, clientsOf: counts[owner]{}, byUID: counts[uint32]{}, byOwner: counts[owner]{}, byCgroup: counts[string]{}, joining: map[owner]*bucket{}, spending: map[owner]*bucket{}, left: map[target]wire.Set{}, bare: true, closer: closer{queues: map[uint32][]closing{}}}
 	s.counted.StartedNs = uint64(time.Now().UnixNano())
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails

@@ -11,6 +11,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // What the loop knows: a Server, connections, clients and GPUs.
@@ -72,7 +73,7 @@ type Server struct {
 	members     int
 	refusals    []*refusal // whom the policy does not take, the first before
 	ended       []*client  // members whose pages are kept, those that ended first before
-	gpus        map[[16]byte]*gpu
+	gpus        map[segment.GPU]*gpu
 	clientsOf   counts[owner]
 	byUID       counts[uint32] // connections of which it is not known yet whose they are
 	byOwner     counts[owner]  // the other ones
@@ -173,7 +174,7 @@ type client struct {
 
 // gpu is what clients of one GPU share. There is one while there are clients.
 type gpu struct {
-	uuid     [16]byte
+	id       segment.GPU
 	slot     [wire.Slots]*client // nil: free
 	common   int                 // descriptor of the common page, sealed
 	view     page.Mapping        // of it, writable
@@ -186,5 +187,5 @@ type gpu struct {
 type target struct {
 	pid     int32
 	started uint64 // clock ticks since the start of the machine
-	gpu     [16]byte
+	gpu     segment.GPU
 }

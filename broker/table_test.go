@@ -17,6 +17,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The table of docs/broker.md: who may say what about whom. Each of those below is a process of its own, really of that user and in those
@@ -110,7 +111,7 @@ func askAll(bare bool, sockets string) {
 		dropCapabilities()
 	}
 	joins, asks, _ := strings.Cut(sockets, " ")
-	c, err := join.Join(joins, join.Options{Layout: layout, GPU: [16]byte{1}, Wanted: 0, Name: "asker", Within: soon})
+	c, err := join.Join(joins, join.Options{Layout: layout, GPU: segment.GPU{UUID: [16]byte{1}}, Wanted: 0, Name: "asker", Within: soon})
 	must(err)
 	fmt.Println("joined", c.Welcome.ID, os.Getpid())
 	go func() { // it reads the broker's messages
@@ -157,7 +158,7 @@ func askOne(socket, word string, number uint64) string {
 		counted, err := join.Statistics(socket)
 		return said(err == nil && counted.Members > 0, err)
 	case "join":
-		c, err := join.Join(socket, join.Options{Layout: layout, GPU: [16]byte{2}, Name: "asker", Within: soon})
+		c, err := join.Join(socket, join.Options{Layout: layout, GPU: segment.GPU{UUID: [16]byte{2}}, Name: "asker", Within: soon})
 		if err == nil {
 			c.Leave()
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Directory is where sockets are: of the host's, one directory for each level.
@@ -154,7 +155,7 @@ func descriptors(m wire.Message) (n int, fixed bool) {
 // Options say who joins.
 type Options struct {
 	Layout   uint32
-	GPU      [16]byte
+	GPU      segment.GPU
 	Wanted   int
 	Name     string
 	Injected bool
@@ -172,7 +173,10 @@ type Client struct {
 }
 
 func (o *Options) hello() *wire.Hello {
-	m := &wire.Hello{Layout: o.Layout, Wanted: uint8(o.Wanted), GPU: o.GPU}
+	m := &wire.Hello{Layout: o.Layout, Wanted: uint8(o.Wanted), GPU: o.GPU.UUID}
+	if o.GPU.Slice {
+		m.Slice = 1
+	}
 	if o.Injected {
 		m.Injected = 1
 	}

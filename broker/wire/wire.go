@@ -69,7 +69,7 @@ type Hello struct {
 	Wanted     uint8  // level
 	Back       uint8  // 1: it was ID before, and still has its pages
 	Injected   uint8  // 1: whoever made the container put the library in
-	_          uint8
+	Slice      uint8  // 1: the UUID is that of a slice (MIG)
 	GPU        [16]byte
 	Generation uint64 // that ID is of
 	ID         uint64
@@ -269,7 +269,8 @@ type Entry struct {
 	Overstays uint32
 	Name      [32]byte
 	Rule      [32]byte
-	Cgroup    [256]byte // its end, if it is longer
+	Cgroup    [255]byte // its end, if it is longer
+	Slice     uint8     // as in Hello
 }
 
 // Text is a part of an answer for people.
@@ -362,7 +363,7 @@ func (p Policy) limits() []limit {
 }
 
 func (m *Hello) check() error {
-	return within(level("wanted", m.Wanted), flag("back", m.Back), flag("injected", m.Injected), limit{"end of name", uint64(m.Name[len(m.Name)-1]), 0})
+	return within(level("wanted", m.Wanted), flag("back", m.Back), flag("injected", m.Injected), flag("slice", m.Slice), limit{"end of name", uint64(m.Name[len(m.Name)-1]), 0})
 }
 func (*Mapped) check() error { return nil }
 func (m *Turn) check() error {

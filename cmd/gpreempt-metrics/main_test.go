@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 func server(t *testing.T) (config string, slot *segment.Slot) {
 	t.Helper()
 	base := t.TempDir()
-	s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{1}, -1)
+	s, err := segment.Open(segment.Directory(base, os.Getuid()), segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

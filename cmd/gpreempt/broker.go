@@ -162,7 +162,7 @@ func showPolicy(out io.Writer, path string) error {
 		if e.Refused != 0 {
 			best = "refused"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(e.GPU), pidText(int64(e.Pid)), e.UID,
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(segment.GPU{UUID: e.GPU, Slice: e.Slice == 1}), pidText(int64(e.Pid)), e.UID,
 			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"), marked(level, e.Set&wire.SetLevel != 0), best,
 			marked(strconv.FormatFloat(float64(e.Policy.Share)/1e6, 'g', 3, 64), e.Set&wire.SetShare != 0),
 			memoryText(e.Policy.MemoryMB), e.Policy.Per,
@@ -184,11 +184,11 @@ func showPolicy(out io.Writer, path string) error {
 }
 
 // gpuText is the beginning of a UUID; one that is not known is zero.
-func gpuText(gpu [16]byte) string {
-	if gpu == [16]byte{} {
+func gpuText(gpu segment.GPU) string {
+	if gpu == (segment.GPU{}) {
 		return "-"
 	}
-	return fmt.Sprintf("%.12s", segment.UUID(gpu))
+	return fmt.Sprintf("%.12s", gpu)
 }
 
 // memoryText is what a process may have; 0: it is not bounded.

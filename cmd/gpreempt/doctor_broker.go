@@ -189,7 +189,7 @@ func (d *doctor) checkOthers() {
 	}
 	for _, v := range d.devices {
 		on, known := users[v.uuid]
-		if !known { // MIG: the library lists the GPU that this is a part of
+		if !known {
 			d.say("others", ok, v.uuid+": which other processes use it is not known", "")
 			continue
 		}

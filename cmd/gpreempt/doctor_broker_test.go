@@ -109,7 +109,7 @@ func TestDoctorOfBothWorlds(t *testing.T) {
 		report := filepath.Join(t.TempDir(), "report")
 		r := gpreempt(t, []string{"GPREEMPT_CONFIG=" + config, "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device"}, "doctor", "--report", report)
 		pid := fmt.Sprint(os.Getpid())
-		says := "warn  broker     " + segment.UUID([16]byte{1}) + ": processes that found each other by files (" + pid + ") and by the broker (" + pid + ") do not know of each other; those by files join once"
+		says := "warn  broker     " + (segment.GPU{UUID: [16]byte{1}}).String() + ": processes that found each other by files (" + pid + ") and by the broker (" + pid + ") do not know of each other; those by files join once"
 		if strings.Contains(r.stdout, says) != want || strings.Contains(r.stdout, "do not know of each other") != want {
 			t.Errorf("%v: %q in\n%s", want, says, r.stdout)
 		}
@@ -121,7 +121,7 @@ func TestDoctorOfBothWorlds(t *testing.T) {
 	var shared *segment.Segment
 	err := join.ErrTime
 	for end := time.Now().Add(20 * time.Second); errors.Is(err, join.ErrTime) && time.Now().Before(end); { // on a machine that is slow and busy
-		shared, _, err = member.Join(member.Options{Directory: directory, GPU: [16]byte{1}, Level: 7, Name: "by the broker"})
+		shared, _, err = member.Join(member.Options{Directory: directory, GPU: segment.GPU{UUID: [16]byte{1}}, Level: 7, Name: "by the broker"})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestDoctorOfBothWorlds(t *testing.T) {
 	defer shared.Close()
 	doctor(false)
 	for _, gpu := range []byte{2, 1} { // another GPU, then the same
-		s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{gpu}, -1)
+		s, err := segment.Open(segment.Directory(base, os.Getuid()), segment.GPU{UUID: [16]byte{gpu}}, -1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -142,11 +141,11 @@ func (d *doctor) readProbe(line string) {
 	case what == "driver":
 		d.say("driver", ok, "libcuda.so.1 for CUDA "+rest, "")
 	case what == "device" && len(f) == 4:
-		v := device{uuid: gpuUUID(f[0]), capability: f[1], name: f[3]}
+		v := device{uuid: f[0], capability: f[1], name: f[3]}
 		d.devices = append(d.devices, v)
 		d.sayDevice(v, f[2])
 	case what == "memory" && len(f) == 3:
-		if i := slices.IndexFunc(d.devices, func(v device) bool { return v.uuid == gpuUUID(f[0]) }); i >= 0 {
+		if i := slices.IndexFunc(d.devices, func(v device) bool { return v.uuid == f[0] }); i >= 0 {
 			d.devices[i].vmm = f[1] == "1"
 			d.devices[i].memory, _ = strconv.ParseUint(f[2], 10, 64)
 		}
@@ -155,16 +154,11 @@ func (d *doctor) readProbe(line string) {
 	}
 }
 
-func gpuUUID(digits string) string {
-	var uuid [16]byte
-	if n, err := hex.Decode(uuid[:], []byte(digits)); err != nil || n != len(uuid) {
-		return digits
-	}
-	return segment.UUID(uuid)
-}
-
 func (d *doctor) sayDevice(v device, computeMode string) {
 	about := fmt.Sprintf("%s, compute capability %s, %s", v.name, v.capability, v.uuid)
+	if gpu, err := segment.ParseGPU(v.uuid); err == nil && gpu.Slice {
+		about += ", a slice of a GPU (MIG), which was tried with the simulated driver only"
+	}
 	sm, _ := strconv.Atoi(strings.ReplaceAll(v.capability, ".", ""))
 	known := kernels.Architectures()
 	row := slices.IndexFunc(known, func(a kernels.Architecture) bool { return a.SM == sm })

@@ -196,7 +196,7 @@ func TestTop(t *testing.T) {
 	if r := gpreempt(t, nil, "top", "--once", "--interval", "2s", "--config", config); r.status != 2 || r.stdout != "" || !strings.Contains(r.stderr, "--interval does not apply to --once") {
 		t.Errorf("an option that does not apply: %+v", r)
 	}
-	s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{1}, -1)
+	s, err := segment.Open(segment.Directory(base, os.Getuid()), segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -461,7 +461,7 @@ func TestReport(t *testing.T) {
 	smi := write(t, "nvidia-smi", "#!/bin/sh\necho the table\n")
 	env := []string{"PATH=" + filepath.Dir(smi) + ":/usr/bin:/bin", "LD_LIBRARY_PATH=" + built, "FAKE_CUDA=no device", "GPREEMPT_PRIORITY=be", "CUDA_A=first\nsecond",
 		"NVIDIA_API_KEY=private1", "HF_TOKEN=private2", "XCUDA_B=private3"}
-	s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{1}, -1)
+	s, err := segment.Open(segment.Directory(base, os.Getuid()), segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,8 @@
 // nvml.c - `gpreempt doctor-probe processes`: which processes use each GPU, as NVIDIA's management library says. It says so at
 // once, and again for each byte on its standard input, until that ends. Hidden, and a process of its own, as probe.c.
 //
+// Where a GPU is cut into slices (MIG), these are listed in its place.
+//
 //   gpu <UUID>
 //   process <UUID> <PID> <bytes, or -> <percent of the SMs' time since the last answer: at most; or ->
 //   error <function> <nvmlReturn_t or 0> <text>
@@ -82,6 +84,35 @@ static list_function *processes;
 static nvmlProcessInfo_t list[2 * MOST_PROCESSES]; // some drivers of release 535 have longer entries
 static nvmlProcessUtilizationSample_t samples[4 * MOST_PROCESSES];
 
+static void add(nvmlDevice_t device)
+{
+	struct gpu *g = &gpus[known];
+	if (known == MOST_GPUS ||
+	    !CALL(nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned), device, g->uuid, sizeof g->uuid))
+		return;
+	g->device = device;
+	known++;
+}
+
+// add_slices returns 0 where the GPU is whole. Drivers that know nothing of slices (before release 450) lack the functions.
+static int add_slices(nvmlDevice_t device)
+{
+	nvmlReturn_t (*mode)(nvmlDevice_t, unsigned *, unsigned *) = dlsym(library, "nvmlDeviceGetMigMode");
+	nvmlReturn_t (*most)(nvmlDevice_t, unsigned *) = dlsym(library, "nvmlDeviceGetMaxMigDeviceCount");
+	nvmlReturn_t (*get)(nvmlDevice_t, unsigned, nvmlDevice_t *) =
+		dlsym(library, "nvmlDeviceGetMigDeviceHandleByIndex");
+	unsigned current, pending, count;
+	nvmlDevice_t slice;
+	if (!mode || !most || !get || mode(device, &current, &pending) != NVML_SUCCESS || !current ||
+	    most(device, &count) != NVML_SUCCESS)
+		return 0;
+	for (unsigned i = 0; i < count; i++) {
+		if (get(device, i, &slice) == NVML_SUCCESS)
+			add(slice);
+	}
+	return 1;
+}
+
 static int open_library(void)
 {
 	unsigned count;
@@ -96,11 +127,10 @@ static int open_library(void)
 		processes = (list_function *)symbol("nvmlDeviceGetComputeRunningProcesses_v2");
 	if (!processes || !CALL(nvmlInit_v2, (void)) || !CALL(nvmlDeviceGetCount_v2, (unsigned *), &count))
 		return 0;
-	for (unsigned i = 0; i < count && known < MOST_GPUS; i++) {
-		struct gpu *g = &gpus[known];
-		if (CALL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *), i, &g->device) &&
-		    CALL(nvmlDeviceGetUUID, (nvmlDevice_t, char *, unsigned), g->device, g->uuid, sizeof g->uuid))
-			known++;
+	for (unsigned i = 0; i < count; i++) {
+		nvmlDevice_t device;
+		if (CALL(nvmlDeviceGetHandleByIndex_v2, (unsigned, nvmlDevice_t *), i, &device) && !add_slices(device))
+			add(device);
 	}
 	return 1;
 }

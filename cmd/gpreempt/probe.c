@@ -8,9 +8,9 @@
 // driver's version, for which nothing is initialised. With "processes" it is what nvml.c says.
 //
 //   driver <CUDA version>
-//   device <UUID as hex> <compute capability> <compute mode> <name>
-//   memory <UUID as hex> <virtual memory management: 0 or 1> <bytes>
-//   context <UUID as hex> ok
+//   device <UUID> <compute capability> <compute mode> <name>
+//   memory <UUID> <virtual memory management: 0 or 1> <bytes>
+//   context <UUID> ok
 //   error <function> <CUresult or 0> <text>
 //   ready
 #define _GNU_SOURCE
@@ -28,6 +28,7 @@ typedef int CUdevice;
 typedef struct CUctx_st *CUcontext;
 typedef unsigned long long CUdeviceptr;
 typedef struct { unsigned char bytes[16]; } CUuuid;
+typedef char UUIDText[48]; // as nvidia-smi writes it
 enum {
 	CU_DEVICE_ATTRIBUTE_COMPUTE_MODE = 20,
 	CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
@@ -64,26 +65,34 @@ static void complain(const char *name, CUresult result)
 	printf("error %s %d %s\n", name, result, text ? text : "unknown error");
 }
 
-static void print_uuid(const char *what, CUuuid uuid)
+// The identity of a device as the library has it (preempt/process/contexts.c): of a slice another UUID than that of its GPU.
+static int identify(CUdevice device, UUIDText text)
 {
-	printf("%s ", what);
-	for (int i = 0; i < 16; i++)
-		printf("%02x", uuid.bytes[i]);
+	CUresult (*newer)(CUuuid *, CUdevice) = dlsym(driver, "cuDeviceGetUuid_v2"); // CUDA 11.4
+	CUuuid whole, uuid;
+	if (!CALL(cuDeviceGetUuid, (CUuuid *, CUdevice), &whole, device))
+		return 0;
+	if (!newer || newer(&uuid, device) != 0)
+		uuid = whole;
+	const unsigned char *u = uuid.bytes;
+	snprintf(text, sizeof(UUIDText), "%s-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+		 memcmp(&whole, &uuid, sizeof uuid) ? "MIG" : "GPU", u[0], u[1], u[2], u[3], u[4], u[5], u[6], u[7],
+		 u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
+	return 1;
 }
 
-static void use(CUdevice device, CUuuid uuid)
+static void use(CUdevice device, const UUIDText uuid)
 {
 	CUcontext context;
 	CUdeviceptr memory;
 	if (CALL(cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice), &context, device) &&
 	    CALL(cuCtxSetCurrent, (CUcontext), context) && CALL(cuMemAlloc_v2, (CUdeviceptr *, size_t), &memory, 4096) &&
 	    CALL(cuMemsetD8_v2, (CUdeviceptr, unsigned char, size_t), memory, 0, 4096) && CALL(cuCtxSynchronize, (void))) {
-		print_uuid("context", uuid);
-		printf(" ok\n");
+		printf("context %s ok\n", uuid);
 	}
 }
 
-static void tell_memory(CUdevice device, CUuuid uuid)
+static void tell_memory(CUdevice device, const UUIDText uuid)
 {
 	CUresult (*ask)(int *, int, CUdevice) =
 		dlsym(driver, "cuDeviceGetAttribute"); // an old driver does not know the question
@@ -93,18 +102,16 @@ static void tell_memory(CUdevice device, CUuuid uuid)
 		return;
 	if (!ask || ask(&managed, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0)
 		managed = 0;
-	print_uuid("memory", uuid);
-	printf(" %d %zu\n", managed != 0, bytes);
+	printf("memory %s %d %zu\n", uuid, managed != 0, bytes);
 }
 
 static void probe_device(int index, int context)
 {
 	CUdevice device;
-	CUuuid uuid;
+	UUIDText uuid;
 	char name[100] = "";
 	int major = 0, minor = 0, mode = 0;
-	if (!CALL(cuDeviceGet, (CUdevice *, int), &device, index) ||
-	    !CALL(cuDeviceGetUuid, (CUuuid *, CUdevice), &uuid, device) ||
+	if (!CALL(cuDeviceGet, (CUdevice *, int), &device, index) || !identify(device, uuid) ||
 	    !CALL(cuDeviceGetName, (char *, int, CUdevice), name, sizeof name - 1, device) ||
 	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
 		  device) ||
@@ -112,8 +119,7 @@ static void probe_device(int index, int context)
 		  device) ||
 	    !CALL(cuDeviceGetAttribute, (int *, int, CUdevice), &mode, CU_DEVICE_ATTRIBUTE_COMPUTE_MODE, device))
 		return;
-	print_uuid("device", uuid);
-	printf(" %d.%d %d %s\n", major, minor, mode, name);
+	printf("device %s %d.%d %d %s\n", uuid, major, minor, mode, name);
 	tell_memory(device, uuid);
 	if (context)
 		use(device, uuid);

@@ -99,7 +99,7 @@ type ordering struct {
 
 func (o *ordering) complete(command *cobra.Command) *cobra.Command {
 	flags := command.Flags()
-	flags.StringVar(&o.gpu, "gpu", "", "UUID of a GPU, or its beginning; default all that the process is on")
+	flags.StringVar(&o.gpu, "gpu", "", "UUID of a GPU or a slice (MIG), or its beginning; default all that the process is on")
 	flags.DurationVar(&o.timeout, "timeout", time.Minute, "how long to wait for the process")
 	flags.StringVarP(&o.config, "config", "c", "", "configuration file that names the segments' directory and group")
 	if err := command.RegisterFlagCompletionFunc("gpu", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {

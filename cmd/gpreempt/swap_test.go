@@ -27,7 +27,7 @@ func newSwapper(t *testing.T) *swapper {
 	base := t.TempDir()
 	w := &swapper{t: t, config: write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n"), process: fmt.Sprint(os.Getpid())}
 	for i := range w.on {
-		s, err := segment.Open(segment.Directory(base, os.Getuid()), [16]byte{byte(i + 1)}, -1)
+		s, err := segment.Open(segment.Directory(base, os.Getuid()), segment.GPU{UUID: [16]byte{byte(i + 1)}}, -1)
 		if err != nil {
 			t.Fatal(err)
 		}

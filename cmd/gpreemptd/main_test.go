@@ -107,7 +107,7 @@ func (d *process) signal(s syscall.Signal) {
 
 func joined(t *testing.T, directory string) *join.Client {
 	t.Helper()
-	c, err := join.Join(join.SocketIn(directory, 0), join.Options{Layout: segment.Version, GPU: [16]byte{1}, Name: "test", Within: soon})
+	c, err := join.Join(join.SocketIn(directory, 0), join.Options{Layout: segment.Version, GPU: segment.GPU{UUID: [16]byte{1}}, Name: "test", Within: soon})
 	if err != nil {
 		t.Fatal(err)
 	}

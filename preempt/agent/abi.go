@@ -25,7 +25,7 @@ type NVA06C_CTRL_TIMESLICE_PARAMS struct {
 	TimesliceUs uint64
 }
 
-// NV2080_CTRL_GPU_GET_GID_INFO_PARAMS returns the UUID of the GPU of a subdevice.
+// NV2080_CTRL_GPU_GET_GID_INFO_PARAMS returns the UUID of the GPU of a subdevice, where that is a slice too.
 type NV2080_CTRL_GPU_GET_GID_INFO_PARAMS struct {
 	Index  uint32
 	Flags  uint32

@@ -97,7 +97,7 @@ func TestTurnsOfJobs(t *testing.T) {
 	on := []uint64{0b1111, 0b0011, 0b0110} // the jobs on each GPU, in slots of the other order
 	var gpus []*agent
 	for range on {
-		s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+		s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: [16]byte{1}}, -1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestJobOf(t *testing.T) {
 }
 
 func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
-	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,7 +371,7 @@ func TestBoostIsNeverTooShort(t *testing.T) {
 // claimed is an agent that has a slot of a segment.
 func claimed(t *testing.T) *agent {
 	t.Helper()
-	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

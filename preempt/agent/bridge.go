@@ -183,11 +183,18 @@ func gpuKnown(i int) bool { return bool(C.gp_bridge_gpu_known(C.int(i))) }
 func rescind(i int)       { C.gp_bridge_gpu_rescind(C.int(i)) }
 func busy(i int) bool     { return bool(C.gp_bridge_gpu_busy(C.int(i))) }
 
-func gpuUUID(i int) (uuid [16]byte) {
-	for j := range uuid {
-		uuid[j] = byte(C.gp_gpu[i].uuid[j])
+// gpuID is what the process shares with others: a GPU, or a slice. whole is the UUID of the GPU in any case.
+func gpuID(i int) (id segment.GPU, whole [16]byte) {
+	for j := range whole {
+		id.UUID[j], whole[j] = byte(C.gp_gpu[i].uuid[j]), byte(C.gp_gpu[i].whole[j])
 	}
-	return uuid
+	id.Slice = id.UUID != whole
+	return id, whole
+}
+
+func gpuOf(i int) segment.GPU {
+	id, _ := gpuID(i)
+	return id
 }
 
 // attachGPU tells of a GPU's segment; paged says whether each process has pages of its own there.

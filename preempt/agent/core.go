@@ -171,7 +171,7 @@ func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
 		}
 		dir = segment.GroupDirectory(base, gid)
 	}
-	if s, err = segment.Open(dir, gpuUUID(gpu), gid); err != nil {
+	if s, err = segment.Open(dir, gpuOf(gpu), gid); err != nil {
 		return nil, -1, err
 	}
 	if err := s.Replaced(); err != nil {
@@ -249,7 +249,7 @@ func (c *Core) seekBroker(gpu int) *member.Sought {
 
 // client is this process as it joins by a broker.
 func (c *Core) client(gpu int) member.Options {
-	return member.Options{Directory: c.config.Segment.Broker, GPU: gpuUUID(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != "",
+	return member.Options{Directory: c.config.Segment.Broker, GPU: gpuOf(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != "",
 		Refused: func(err error) {
 			c.heed(gpu, err)
 			ringBell(gpu)
@@ -277,7 +277,8 @@ func (c *Core) attach(gpu int) (*agent, error) {
 		}
 		sought = c.seekBroker(gpu)
 	}
-	a := &agent{core: c, device: driverDevice(gpu), gpu: gpu, uuid: gpuUUID(gpu), segment: s, slot: slot, sought: sought,
+	_, whole := gpuID(gpu)
+	a := &agent{core: c, device: driverDevice(gpu), gpu: gpu, whole: whole, segment: s, slot: slot, sought: sought,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.mps = underMPS(gpu)
 	a.log = c.logOf(gpu, slot)
@@ -303,7 +304,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 }
 
 func (c *Core) logOf(gpu, slot int) zerolog.Logger {
-	return c.log.With().Str("gpu", segment.UUID(gpuUUID(gpu))).Int("slot", slot).Logger()
+	return c.log.With().Str("gpu", gpuOf(gpu).String()).Int("slot", slot).Logger()
 }
 
 // setArmed makes submissions of this process be reported while any GPU needs it, and says whether they are: what rewrites code or swaps memory

@@ -73,7 +73,7 @@ func amongMembers(t testing.TB) (a *agent, liar page.Mapping, header *segment.He
 		header.Level[slot].Store(level)
 		header.Client[slot].Store(uint64(slot + 1))
 	}
-	s := segment.NewPaged(arena, [16]byte{1}, "test", ownSlot, noBroker{})
+	s := segment.NewPaged(arena, segment.GPU{UUID: [16]byte{1}}, "test", ownSlot, noBroker{})
 	t.Cleanup(func() { arena.Free() })
 	return &agent{core: coreOf(configs.Default(), lowestLevel), segment: s, slot: ownSlot}, pages[liarSlot], header
 }

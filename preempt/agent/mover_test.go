@@ -314,7 +314,7 @@ func TestQuestionOfTheProgram(t *testing.T) {
 
 func newMemoryAgent(t *testing.T, level int) (a *agent, h *hardware) {
 	t.Helper()
-	s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+	s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

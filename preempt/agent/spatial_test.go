@@ -24,7 +24,7 @@ func TestSpatial(t *testing.T) {
 		{"alone", 0, configs.Spatial, false, false, true},
 		{"no MPS", 0, all, true, false, false},
 	} {
-		s, err := segment.Open(t.TempDir()+"/d", [16]byte{1}, -1)
+		s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: [16]byte{1}}, -1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ type agent struct {
 	core    *Core
 	device  device
 	gpu     int
-	uuid    [16]byte
+	whole   [16]byte // the UUID of the GPU, of which this may be a slice: RM knows no other
 	segment *segment.Segment
 	sought  *member.Sought // a broker's, where this one is a file's; nil: none is sought
 	slot    int

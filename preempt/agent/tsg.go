@@ -88,7 +88,7 @@ func (a *agent) mine() []TSG {
 			}
 			a.uuids[key] = uuid
 		}
-		if uuid == a.uuid {
+		if uuid == a.whole {
 			mine = append(mine, t)
 		}
 	}

@@ -89,7 +89,7 @@ const ownTSGs = 3 // handles 1 to 3, and one of another GPU
 // withDevice is an agent of the lowest level with TSGs that have settled.
 func withDevice(t *testing.T) (*agent, *testDevice) {
 	t.Helper()
-	s, err := segment.Open(t.TempDir()+"/d", ownUUID, -1)
+	s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: ownUUID}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func withDevice(t *testing.T) (*agent, *testDevice) {
 		d.list = append(d.list, TSG{client: 1, subdevice: 1, handle: handle + 1})
 	}
 	d.list[ownTSGs].client = 2
-	return &agent{core: coreOf(configs.Default(), lowestLevel), device: d, uuid: ownUUID, segment: s, slot: slot,
+	return &agent{core: coreOf(configs.Default(), lowestLevel), device: d, whole: ownUUID, segment: s, slot: slot,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}, d
 }
 

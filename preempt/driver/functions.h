@@ -13,6 +13,7 @@ NEEDED(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext))
 NEEDED(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext *))
 NEEDED(cuCtxGetDevice, cuCtxGetDevice, (CUdevice *))
 NEEDED(cuDeviceGetUuid, cuDeviceGetUuid, (void *, CUdevice))
+WANTED(cuDeviceGetUuid_v2, cuDeviceGetUuid_v2, (void *, CUdevice)) // CUDA 11.4
 NEEDED(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, CUdevice))
 NEEDED(cuModuleLoadData, cuModuleLoadData, (CUmodule *, const void *))
 NEEDED(cuModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *))

@@ -44,7 +44,7 @@ const (
 // Options say who joins, and where brokers are.
 type Options struct {
 	Directory string
-	GPU       [16]byte
+	GPU       segment.GPU
 	Level     int // wanted
 	Name      string
 	Injected  bool
@@ -238,7 +238,7 @@ func build(o Options, client *join.Client, path string, until time.Time) (*membe
 			return nil, err
 		}
 	}
-	if h := arena.Header(); h.Magic != segment.Magic || h.Version != segment.Version || h.GPU != o.GPU || h.Generation != client.Welcome.Generation {
+	if h := arena.Header(); h.Magic != segment.Magic || h.Version != segment.Version || h.GPU != o.GPU.UUID || h.Generation != client.Welcome.Generation {
 		arena.Free()
 		return nil, fmt.Errorf("%w: a page of version %d, generation %d", join.ErrBroker, h.Version, h.Generation)
 	}

@@ -1,7 +1,7 @@
 package member
 
 import (
-	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -65,7 +65,7 @@ func Off(directory string) map[int]string {
 
 // Snapshots reads what a broker lets this user see of its clients, by GPU.
 func Snapshots(directory string) ([]segment.Snapshot, error) {
-	parts, order := map[[16]byte][]segment.Part{}, [][16]byte{}
+	parts, order := map[segment.GPU][]segment.Part{}, []segment.GPU{}
 	var broker string
 	err := ReachToAsk(directory, func(path string) error {
 		broker = path
@@ -81,10 +81,11 @@ func Snapshots(directory string) ([]segment.Snapshot, error) {
 					return fmt.Errorf("read a page: %d bytes, %w", n, errors.Join(err, io.ErrUnexpectedEOF))
 				}
 			}
-			if !slices.Contains(order, e.GPU) {
-				order = append(order, e.GPU)
+			gpu := segment.GPU{UUID: e.GPU, Slice: e.Slice == 1}
+			if !slices.Contains(order, gpu) {
+				order = append(order, gpu)
 			}
-			parts[e.GPU] = append(parts[e.GPU], p)
+			parts[gpu] = append(parts[gpu], p)
 			return nil
 		})
 	})
@@ -92,9 +93,9 @@ func Snapshots(directory string) ([]segment.Snapshot, error) {
 		return nil, err
 	}
 	var all []segment.Snapshot
-	slices.SortFunc(order, func(a, b [16]byte) int { return bytes.Compare(a[:], b[:]) }) // as of files
+	slices.SortFunc(order, func(a, b segment.GPU) int { return cmp.Compare(a.String(), b.String()) }) // as of files
 	for _, gpu := range order {
-		s, err := segment.Assemble(gpu, filepath.Join(directory, segment.UUID(gpu)), parts[gpu])
+		s, err := segment.Assemble(gpu, filepath.Join(directory, gpu.String()), parts[gpu])
 		if err != nil {
 			return nil, err
 		}

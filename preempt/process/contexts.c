@@ -43,14 +43,25 @@ void gp_leave_owner(void)
 	gp_driver.cuCtxPopCurrent(&popped);
 }
 
+// The one place where the driver is asked who a device is. cuDeviceGetUuid has the GPU's UUID for a slice too; drivers that lack the
+// newer question (before CUDA 11.4) know no slices by UUIDs.
+static bool identify(CUdevice device, uint8_t whole[16], uint8_t uuid[16])
+{
+	if (gp_driver.cuDeviceGetUuid(whole, device))
+		return false;
+	if (!gp_driver.cuDeviceGetUuid_v2 || gp_driver.cuDeviceGetUuid_v2(uuid, device))
+		memcpy(uuid, whole, 16);
+	return true;
+}
+
 struct gp_gpu *gp_gpu_of_device(CUdevice device)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	uint8_t uuid[16];
+	uint8_t uuid[16], whole[16];
 	struct gp_gpu *found = NULL;
 	bool added = false;
 
-	if (gp_driver.cuDeviceGetUuid(uuid, device))
+	if (!identify(device, whole, uuid))
 		return NULL;
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < GP_GPUS && !found; i++) {
@@ -61,6 +72,7 @@ struct gp_gpu *gp_gpu_of_device(CUdevice device)
 			continue;
 		}
 		memcpy(g->uuid, uuid, sizeof uuid);
+		memcpy(g->whole, whole, sizeof whole);
 		g->device = device;
 		g->lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 		gp_driver.cuDeviceGetAttribute(&g->sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);

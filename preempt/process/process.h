@@ -43,10 +43,11 @@ struct gp_owed {
 };
 
 struct gp_gpu {
-	_Atomic uint32_t known; // 1 once uuid is valid
-	uint8_t uuid[16];
-	CUdevice device; // its ordinal
-	int mps;         // 1 under an MPS server: one TSG for the contexts of all processes
+	_Atomic uint32_t known; // 1 once the next two are valid
+	uint8_t uuid[16];       // of what processes share: the GPU, or a slice of it (MIG)
+	uint8_t whole[16];      // of the GPU, by which RM knows it; another than uuid where this is a slice
+	CUdevice device;        // its ordinal
+	int mps;                // 1 under an MPS server: one TSG for the contexts of all processes
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
 	// Set once, when the agent has attached the segment; NULL before. The address stays when the memory is replaced
 	// (gp_gpu_move).

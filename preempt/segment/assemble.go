@@ -15,7 +15,7 @@ type Part struct {
 }
 
 // Assemble is the snapshot of members of one GPU, as of a file. The path is one that no other segment has.
-func Assemble(gpu [16]byte, path string, parts []Part) (Snapshot, error) {
+func Assemble(gpu GPU, path string, parts []Part) (Snapshot, error) {
 	image, alive := newImage(), uint64(0)
 	h, cgroups := header(image), map[uint64]string{}
 	for i := range parts {
@@ -37,7 +37,7 @@ func Assemble(gpu [16]byte, path string, parts []Part) (Snapshot, error) {
 		}
 	}
 	s := describe(image, func(slot int) (int32, bool) { return slotAt(image, slot).Pid.Load(), alive&(1<<slot) != 0 })
-	s.GPU, s.Path = UUID(gpu), path
+	s.GPU, s.Path = gpu.String(), path
 	for i := range parts {
 		p := &parts[i]
 		if p.Ended { // its slot may be another's

@@ -11,7 +11,7 @@ type Segment struct {
 	*Header
 	memory []byte
 	path   string
-	gpu    [16]byte
+	gpu    GPU
 	gid    int
 	inode  inode
 	keeper *keeper

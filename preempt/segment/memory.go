@@ -39,7 +39,7 @@ func newIdentifier() (id identifier) {
 }
 
 // newMemory makes an empty memory.
-func newMemory(gpu [16]byte, id identifier) (fd int, err error) {
+func newMemory(gpu GPU, id identifier) (fd int, err error) {
 	const name = "gpreempt"
 	fd, err = unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_NOEXEC_SEAL)
 	if errors.Is(err, unix.EINVAL) { // Linux before 6.3
@@ -64,7 +64,7 @@ func newMemory(gpu [16]byte, id identifier) (fd int, err error) {
 }
 
 // checkMemory checks a descriptor that somebody sent: it can be mapped safely, and is the wanted memory.
-func checkMemory(fd int, gpu [16]byte, id identifier) error {
+func checkMemory(fd int, gpu GPU, id identifier) error {
 	var stat unix.Stat_t
 	var on unix.Statfs_t
 	has, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -103,7 +103,7 @@ var Threads = func(goroutines int) bool { return true }
 var ErrThreads = errors.New("no more threads can be started")
 
 // keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the thread.
-func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (*keeper, error) {
+func keep(dir, name string, gpu GPU, gid int, id identifier, held uint64) (*keeper, error) {
 	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
 	if !Apart(func(shared bool) { k.shared = shared; k.run(gpu, held) }) {
 		return nil, ErrThreads
@@ -113,7 +113,7 @@ func keep(dir, name string, gpu [16]byte, gid int, id identifier, held uint64) (
 
 var errNobody = errors.New("none of its processes answers")
 
-func (k *keeper) run(gpu [16]byte, held uint64) {
+func (k *keeper) run(gpu GPU, held uint64) {
 	fd, err := ask(k.dir, k.name, gpu, k.id, held)
 	if err != nil { // a new name: a process that is stopped may have the memory of the old one
 		k.id = newIdentifier()
@@ -285,7 +285,7 @@ func (k *keeper) serve(listener, memory int) {
 }
 
 // ask gets the memory from one of the members whose slots are held.
-func ask(dir, name string, gpu [16]byte, id identifier, held uint64) (memory int, err error) {
+func ask(dir, name string, gpu GPU, id identifier, held uint64) (memory int, err error) {
 	dirfd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("open directory: %w", err)

@@ -2,7 +2,6 @@ package segment
 
 import (
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +9,6 @@ import (
 	"os/user"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,12 +37,6 @@ func GroupDirectory(base string, gid int) string {
 	return filepath.Join(base, fmt.Sprintf("gpreempt-group-%d", gid))
 }
 
-// UUID writes a GPU's UUID as nvidia-smi does.
-func UUID(gpu [16]byte) string {
-	h := hex.EncodeToString(gpu[:])
-	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
-}
-
 // GroupID returns the number of a group that is given by name or number.
 func GroupID(group string) (gid int, err error) {
 	if gid, err := strconv.ParseUint(group, 10, 31); err == nil {
@@ -60,8 +52,8 @@ func GroupID(group string) (gid int, err error) {
 // Open attaches to the segment of a GPU in dir, and creates both where they are missing. With gid >= 0
 // they belong to that group and its members may attach, otherwise only this user may. Nobody else can attach until a
 // slot is claimed, or the segment closed.
-func Open(dir string, gpu [16]byte, gid int) (*Segment, error) {
-	s := &Segment{path: filepath.Join(dir, UUID(gpu)+".seg"), gpu: gpu, gid: gid, fd: -1, slot: -1}
+func Open(dir string, gpu GPU, gid int) (*Segment, error) {
+	s := &Segment{path: filepath.Join(dir, gpu.String()+".seg"), gpu: gpu, gid: gid, fd: -1, slot: -1}
 	if err := s.attach(dir, gpu); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open segment %s: %w", s.path, err)
@@ -69,7 +61,7 @@ func Open(dir string, gpu [16]byte, gid int) (*Segment, error) {
 	return s, nil
 }
 
-func (s *Segment) attach(dir string, gpu [16]byte) error {
+func (s *Segment) attach(dir string, gpu GPU) error {
 	dirfd, err := openDirectory(dir, s.gid)
 	if err != nil {
 		return err
@@ -104,7 +96,7 @@ func (s *Segment) attach(dir string, gpu [16]byte) error {
 }
 
 // openOrCreate sets s.fd. It returns EAGAIN when it should be tried again.
-func (s *Segment) openOrCreate(dirfd int, name string, gpu [16]byte) error {
+func (s *Segment) openOrCreate(dirfd int, name string, gpu GPU) error {
 	fd, err := unix.Openat(dirfd, name, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	switch {
 	case errors.Is(err, unix.ENOENT):
@@ -221,7 +213,7 @@ func private(stat *unix.Stat_t, gid int) error {
 }
 
 // create makes a new segment. Its name appears last, by link, so that nobody sees half of one.
-func create(dirfd int, name string, gpu [16]byte, gid int) (_ int, err error) {
+func create(dirfd int, name string, gpu GPU, gid int) (_ int, err error) {
 	temporary := fmt.Sprintf(".%s-%d-%d", name, os.Getpid(), time.Now().UnixNano())
 	file, err := unix.Openat(dirfd, temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -253,18 +245,18 @@ func create(dirfd int, name string, gpu [16]byte, gid int) (_ int, err error) {
 }
 
 // identity is the first cache line of a valid segment.
-func identity(gpu [16]byte, id identifier) []byte {
+func identity(gpu GPU, id identifier) []byte {
 	b := make([]byte, 0, 64)
 	b = binary.LittleEndian.AppendUint64(b, Magic)
 	for _, v := range []uint32{Version, memorySize, Slots, slotSize} {
 		b = binary.LittleEndian.AppendUint32(b, v)
 	}
-	b = append(append(b, gpu[:]...), id[:]...)
+	b = append(append(b, gpu.UUID[:]...), id[:]...)
 	return b[:fileSize]
 }
 
 // validate checks the file.
-func validate(fd int, gpu [16]byte, gid int) error {
+func validate(fd int, gpu GPU, gid int) error {
 	var stat unix.Stat_t
 	if err := unix.Fstat(fd, &stat); err != nil {
 		return err
@@ -286,7 +278,7 @@ func validate(fd int, gpu [16]byte, gid int) error {
 }
 
 // validateHeader checks the identity at the start of b.
-func validateHeader(b []byte, gpu [16]byte) error {
+func validateHeader(b []byte, gpu GPU) error {
 	if len(b) < 40 {
 		return fmt.Errorf("%w: header of %d bytes", ErrCorrupt, len(b))
 	}
@@ -301,8 +293,8 @@ func validateHeader(b []byte, gpu [16]byte) error {
 			return fmt.Errorf("%w: %s %d, must be %d", ErrCorrupt, field.name, got, field.want)
 		}
 	}
-	if got := [16]byte(b[24:40]); got != gpu {
-		return fmt.Errorf("%w: of %s, must be of %s", ErrCorrupt, UUID(got), UUID(gpu))
+	if got := (GPU{[16]byte(b[24:40]), gpu.Slice}); got != gpu {
+		return fmt.Errorf("%w: of %s, must be of %s", ErrCorrupt, got, gpu)
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ import (
 // broker. Of either kind, the own slot's pages are behind the slots (struct gp_view), so that one may take the place of the other.
 
 // NewPaged makes a segment of an arena, in which this process has a slot. Its owner goes on to place pages, by Place and Clear.
-func NewPaged(arena *Arena, gpu [16]byte, path string, slot int, pages Pages) *Segment {
+func NewPaged(arena *Arena, gpu GPU, path string, slot int, pages Pages) *Segment {
 	return &Segment{Header: header(arena.memory), memory: arena.memory, path: path, gpu: gpu, fd: -1, slot: slot, pages: pages}
 }
 

@@ -35,7 +35,7 @@ func member(t *testing.T, slot int) (*Segment, *brokerPages) {
 		t.Fatal(err)
 	}
 	b := &brokerPages{}
-	return NewPaged(arena, [16]byte{1}, "broker", slot, b), b
+	return NewPaged(arena, GPU{UUID: [16]byte{1}}, "broker", slot, b), b
 }
 
 func TestBellsOfMembers(t *testing.T) {

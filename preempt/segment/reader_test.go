@@ -12,7 +12,7 @@ func TestReader(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(dir, [16]byte{1}, -1)
+	s, err := Open(dir, GPU{UUID: [16]byte{1}}, -1)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,7 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-var gpu = [16]byte{0: 0xab, 15: 0x01}
+var gpu = GPU{UUID: [16]byte{0: 0xab, 15: 0x01}}
 
 // TestMain turns the test binary into a peer: record locks are per process, so peers must be processes.
 func TestMain(m *testing.M) {
@@ -338,7 +338,7 @@ func TestOpenClaimRelease(t *testing.T) {
 			t.Errorf("%s: %v, %v; want %v", path, info.Mode(), err, mode)
 		}
 	}
-	if s.Magic != Magic || s.Header.Slots != Slots || s.GPU != gpu || s.Pointer() == nil {
+	if s.Magic != Magic || s.Header.Slots != Slots || s.GPU != gpu.UUID || s.Pointer() == nil {
 		t.Errorf("header %x %d %x", s.Magic, s.Header.Slots, s.GPU)
 	}
 	bell := s.Rings.Bell.Load()
@@ -679,7 +679,7 @@ func TestCorruption(t *testing.T) {
 		t.Run(name+" in use", func(t *testing.T) {
 			dir := directory(t)
 			startPeer(t, dir)
-			path := filepath.Join(dir, UUID(gpu)+".seg")
+			path := filepath.Join(dir, gpu.String()+".seg")
 			corrupt(t, path, how)
 			before, err := os.Stat(path)
 			if err != nil {
@@ -771,7 +771,7 @@ func TestHostileMember(t *testing.T) {
 				t.Fatal(err)
 			}
 			// In the place of the peer's socket.
-			k := &keeper{dir: dir, name: UUID(gpu) + ".seg", gid: -1, shared: true}
+			k := &keeper{dir: dir, name: gpu.String() + ".seg", gid: -1, shared: true}
 			listener, err := k.bind(p.slot)
 			if err != nil {
 				t.Fatal(err)
@@ -782,7 +782,7 @@ func TestHostileMember(t *testing.T) {
 			}
 			s := open(t, dir)
 			claim(t, s)
-			if s.Magic != Magic || s.GPU != gpu || s.Members.Load() != 1<<s.slot {
+			if s.Magic != Magic || s.GPU != gpu.UUID || s.Members.Load() != 1<<s.slot {
 				t.Errorf("magic %#x, members %b", s.Magic, s.Members.Load())
 			}
 		})
@@ -790,7 +790,7 @@ func TestHostileMember(t *testing.T) {
 }
 
 func TestUnsafe(t *testing.T) {
-	path := func(dir string) string { return filepath.Join(dir, UUID(gpu)+".seg") }
+	path := func(dir string) string { return filepath.Join(dir, gpu.String()+".seg") }
 	for name, prepare := range map[string]func(dir string) error{
 		"symlink": func(dir string) error {
 			target := filepath.Join(filepath.Dir(dir), "target")
@@ -973,7 +973,7 @@ func TestSnapshots(t *testing.T) {
 	for i, c := range stopCounters(&slot.Stop) {
 		c.Store(uint64(i + 1))
 	}
-	for _, name := range []string{"GPU-x.seg", "x.seg", UUID(gpu) + ".seg.corrupt-1"} {
+	for _, name := range []string{"GPU-x.seg", "x.seg", gpu.String() + ".seg.corrupt-1"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -1,7 +1,6 @@
 package segment
 
 import (
-	"encoding/hex"
 	"strconv"
 	"strings"
 
@@ -66,18 +65,6 @@ type Peer struct {
 
 // Next is the request of a process that follows the one that was made last.
 func (p *Peer) Next(what Asked) Request { return p.Asked.next(p.StartedNs, what) }
-
-// parseName is the inverse of UUID(gpu) + ".seg".
-func parseName(name string) (gpu [16]byte, ok bool) {
-	digits := strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(name, "GPU-"), ".seg"), "-", "")
-	if len(digits) != 32 {
-		return gpu, false
-	}
-	if _, err := hex.Decode(gpu[:], []byte(digits)); err != nil {
-		return gpu, false
-	}
-	return gpu, UUID(gpu)+".seg" == name
-}
 
 // describe reads a copy of a memory. owner says which process has a slot's lock.
 func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapshot {

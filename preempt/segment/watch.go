@@ -90,18 +90,18 @@ func (w *Watch) lookIn(dir string) ([]Snapshot, error) {
 		if err != nil {
 			snapshot = Snapshot{Error: err.Error(), Peers: []Peer{}}
 		}
-		snapshot.GPU, snapshot.Path = UUID(gpu), path
+		snapshot.GPU, snapshot.Path = gpu.String(), path
 		all = append(all, snapshot)
 	}
 	for path := range w.kept {
 		if gpu, ok := parseName(filepath.Base(path)); ok && filepath.Dir(path) == dir && !there[path] {
-			all = append(all, Snapshot{GPU: UUID(gpu), Path: path, TakenNs: Now(), Peers: []Peer{}, Gone: w.last(path)})
+			all = append(all, Snapshot{GPU: gpu.String(), Path: path, TakenNs: Now(), Peers: []Peer{}, Gone: w.last(path)})
 		}
 	}
 	return all, nil
 }
 
-func (w *Watch) take(path string, gpu [16]byte) (Snapshot, error) {
+func (w *Watch) take(path string, gpu GPU) (Snapshot, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return Snapshot{}, fmt.Errorf("%w: is a symbolic link", ErrUnsafe)
@@ -145,7 +145,7 @@ func (m memory) read(image []byte) error {
 
 // follow gets the memory that is in force, unless that is kept or has no members. fd is the segment's file. Of a memory whose
 // place another one took it returns all who were in it: they have ended, or are in the other one.
-func (w *Watch) follow(fd int, path string, gpu [16]byte) (ended []Peer, err error) {
+func (w *Watch) follow(fd int, path string, gpu GPU) (ended []Peer, err error) {
 	for deadline := time.Now().Add(answerWithin); ; time.Sleep(time.Millisecond) {
 		held := heldSlots(fd)
 		id, err := inForce(fd)

@@ -228,7 +228,7 @@ func TestHintsOfTheNewestProcess(t *testing.T) {
 		t.Errorf("%+v of nobody", h)
 	}
 	for i := range 3 {
-		s, err := segment.Open(dir, [16]byte{byte(i)}, -1)
+		s, err := segment.Open(dir, segment.GPU{UUID: [16]byte{byte(i)}}, -1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -129,7 +129,7 @@ func leaveAtRandom(config string, pid int, changes *atomic.Int64) (end func(), e
 	if err != nil {
 		return nil, err
 	}
-	gpu, err := parseUUID(strings.TrimSuffix(filepath.Base(path), ".seg"))
+	gpu, err := segment.ParseGPU(strings.TrimSuffix(filepath.Base(path), ".seg"))
 	if err != nil {
 		return nil, fmt.Errorf("segment %s: %w", path, err)
 	}

@@ -2,13 +2,11 @@ package bench
 
 import (
 	"bufio"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,7 +34,7 @@ func init() {
 }
 
 // attacks are what a hostile client can do. Each tells by under when it is under way, and never ends.
-var attacks = map[string]func(directory string, gpu [16]byte, under func()) error{
+var attacks = map[string]func(directory string, gpu segment.GPU, under func()) error{
 	"page": fuzzPage, "flood": floodSocket, "open": stayOpen,
 }
 
@@ -45,7 +43,7 @@ func beHostile(kind, directory, uuid string) error {
 	if !known {
 		return errors.New("no such attack")
 	}
-	gpu, err := parseUUID(uuid)
+	gpu, err := segment.ParseGPU(uuid)
 	if err != nil {
 		return err
 	}
@@ -69,27 +67,17 @@ func beHostile(kind, directory, uuid string) error {
 	}
 }
 
-// parseUUID is the inverse of segment.UUID.
-func parseUUID(text string) (gpu [16]byte, err error) {
-	bytes, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(text, "GPU-"), "-", ""))
-	if err != nil || len(bytes) != len(gpu) {
-		return gpu, fmt.Errorf("%q is no UUID of a GPU", text)
-	}
-	copy(gpu[:], bytes)
-	return gpu, nil
-}
-
 // joinWithin is how long a broker has to answer.
 const joinWithin = 30 * time.Second
 
 // joinAs joins as any process does.
-func joinAs(name, directory string, gpu [16]byte, level int) (*join.Client, error) {
+func joinAs(name, directory string, gpu segment.GPU, level int) (*join.Client, error) {
 	return join.Join(join.SocketIn(directory, 0), join.Options{Layout: segment.Version, GPU: gpu, Wanted: level, Name: name, Within: joinWithin})
 }
 
 // fuzzPage is a best-effort member that has work, a heartbeat and a window that has just opened, between changes at random of all that it
 // can write.
-func fuzzPage(directory string, gpu [16]byte, under func()) error {
+func fuzzPage(directory string, gpu segment.GPU, under func()) error {
 	c, err := joinAs("page", directory, gpu, wire.Levels-1)
 	if err != nil {
 		return err
@@ -114,7 +102,7 @@ func fuzzPage(directory string, gpu [16]byte, under func()) error {
 }
 
 // stayOpen is a latency-critical member with a window that is open for ever.
-func stayOpen(directory string, gpu [16]byte, under func()) error {
+func stayOpen(directory string, gpu segment.GPU, under func()) error {
 	c, err := joinAs("open", directory, gpu, 0)
 	if err != nil {
 		return err
@@ -138,7 +126,7 @@ const (
 )
 
 // floodSocket connects without end, sends anything in any order, with descriptors, and does not read.
-func floodSocket(directory string, gpu [16]byte, under func()) error {
+func floodSocket(directory string, gpu segment.GPU, under func()) error {
 	random := rand.New(rand.NewPCG(3, 4))
 	var open []int
 	began, told := time.Now(), false
@@ -163,7 +151,7 @@ func floodSocket(directory string, gpu [16]byte, under func()) error {
 			for i := range junk {
 				junk[i] = byte(random.Uint32())
 			}
-			var m wire.Message = &wire.Hello{Layout: segment.Version, Wanted: uint8(random.IntN(wire.Levels)), GPU: gpu, Back: uint8(random.IntN(2)), ID: random.Uint64N(50)}
+			var m wire.Message = &wire.Hello{Layout: segment.Version, Wanted: uint8(random.IntN(wire.Levels)), GPU: gpu.UUID, Back: uint8(random.IntN(2)), ID: random.Uint64N(50)}
 			switch random.IntN(7) {
 			case 0:
 				m = &wire.Mapped{}
@@ -185,7 +173,7 @@ func floodSocket(directory string, gpu [16]byte, under func()) error {
 }
 
 // timeJoin is how long a process takes to be a member that has mapped the pages of all others.
-func timeJoin(directory string, gpu [16]byte) (ns uint64, err error) {
+func timeJoin(directory string, gpu segment.GPU) (ns uint64, err error) {
 	began := segment.Now()
 	c, err := joinAs("join", directory, gpu, wire.Levels-1)
 	if err != nil {

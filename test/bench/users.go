@@ -756,7 +756,7 @@ func measureBroker(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	gpu, err := parseUUID(uuid)
+	gpu, err := segment.ParseGPU(uuid)
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -53,18 +52,6 @@ func TestBounds(t *testing.T) {
 	for _, missed := range []result.Row{row(105.1, 95, .9), row(105, 94.9, .9), row(105, 95, .899)} {
 		if b.met(missed, before) {
 			t.Errorf("%+v, %+v", missed.LC, missed.BE)
-		}
-	}
-}
-
-func TestUUIDs(t *testing.T) {
-	gpu := [16]byte{1, 2, 0xab, 15: 255}
-	if got, err := parseUUID(segment.UUID(gpu)); err != nil || got != gpu {
-		t.Errorf("%v, %v", got, err)
-	}
-	for _, wrong := range []string{"", "GPU-", "GPU-xyz", segment.UUID(gpu)[:20]} {
-		if _, err := parseUUID(wrong); err == nil {
-			t.Errorf("%q is one", wrong)
 		}
 	}
 }

@@ -246,7 +246,7 @@ func TestWhoLiesAboutWindowsLeavesAShare(t *testing.T) {
 	m.joined(be)
 	socket := join.SocketIn(m.broker, 0)
 	o := join.Options{Layout: segment.Version, Name: "liar", Within: patience}
-	if err := join.List(socket, func(e *wire.Entry, _ []int) error { o.GPU = e.GPU; return nil }); err != nil {
+	if err := join.List(socket, func(e *wire.Entry, _ []int) error { o.GPU.UUID = e.GPU; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	liar, err := join.Join(socket, o)

@@ -3,7 +3,6 @@ package e2e
 import (
 	"bufio"
 	"bytes"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -163,9 +162,7 @@ func (m *machine) judge(p *process, done <-chan struct{}) (ended <-chan struct{}
 func (m *machine) lines(p *process) (lines []*segment.Line, rings []*atomic.Uint32) {
 	m.t.Helper()
 	for _, snapshot := range m.snapshots() {
-		var gpu [16]byte
-		hexadecimal, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(snapshot.GPU, "GPU-"), "-", ""))
-		copy(gpu[:], hexadecimal)
+		gpu, err := segment.ParseGPU(snapshot.GPU)
 		s, opened := segment.Open(m.segments(), gpu, -1)
 		if err = errors.Join(err, opened); err != nil {
 			m.t.Fatal(err)

@@ -1,10 +1,8 @@
 package e2e
 
 import (
-	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -30,9 +28,9 @@ func (m *machine) startLiar() *liar {
 	if err != nil || len(all) != 1 {
 		m.t.Fatal(all, err)
 	}
-	var gpu [16]byte
-	if n, err := hex.Decode(gpu[:], []byte(strings.ReplaceAll(strings.TrimPrefix(all[0].GPU, "GPU-"), "-", ""))); err != nil || n != len(gpu) {
-		m.t.Fatal(all[0].GPU, err)
+	gpu, err := segment.ParseGPU(all[0].GPU)
+	if err != nil {
+		m.t.Fatal(err)
 	}
 	c, err := join.Join(join.SocketIn(m.broker, 0), join.Options{Layout: segment.Version, GPU: gpu, Wanted: configs.Levels - 1, Name: "liar", Within: time.Minute})
 	if err != nil {

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -103,9 +102,7 @@ func (m *machine) mapSegment() *segment.Segment {
 	if len(all) != 1 {
 		m.t.Fatalf("%d segments", len(all))
 	}
-	var gpu [16]byte
-	bytes, err := hex.DecodeString(strings.ReplaceAll(strings.TrimPrefix(all[0].GPU, "GPU-"), "-", ""))
-	copy(gpu[:], bytes)
+	gpu, err := segment.ParseGPU(all[0].GPU)
 	s, opened := segment.Open(m.segments(), gpu, -1)
 	if err = errors.Join(err, opened); err != nil {
 		m.t.Fatal(err)
