@@ -58,9 +58,13 @@ func (o Objective) String() string {
 
 const (
 	mostSlowdown      = 20
+	leastMs           = 0.1
 	mostMs            = 60_000
+	leastPercentile   = 50
+	mostPercentile    = 99.99
 	defaultPercentile = 99
-	objectiveAllowed  = "slowdown=1.5 (1 to 20) or step=20ms (0.1ms to 60s), with first=200ms and p=99 (50 to 99.99) if wanted, separated by commas; or none"
+	// ObjectiveAllowed says what ParseObjective reads.
+	ObjectiveAllowed = "slowdown=1.5 (1 to 20) or step=20ms (0.1ms to 60s), with first=200ms and p=99 (50 to 99.99) if wanted, separated by commas; or none"
 )
 
 // ParseObjective reads the value of GPREEMPT_OBJECTIVE over an objective, of which it keeps what a value cannot say.
@@ -78,7 +82,7 @@ func ParseObjective(o Objective, value string) (Objective, error) {
 		case "slowdown":
 			ok = ok && number(text, 1, mostSlowdown, &o.Slowdown)
 		case "p":
-			ok = ok && number(text, 50, 99.99, &o.Percentile)
+			ok = ok && number(text, leastPercentile, mostPercentile, &o.Percentile)
 		case "step":
 			ok = ok && milliseconds(text, &o.StepMs)
 		case "first":
@@ -87,11 +91,11 @@ func ParseObjective(o Objective, value string) (Objective, error) {
 			ok = false
 		}
 		if !ok {
-			return o, fmt.Errorf("objective %s: %s: must be %s", show(value), show(part), objectiveAllowed)
+			return o, fmt.Errorf("objective %s: %s: must be %s", show(value), show(part), ObjectiveAllowed)
 		}
 	}
 	if (o.Slowdown > 0) == (o.StepMs > 0) {
-		return o, fmt.Errorf("objective %s: needs one of slowdown and step: must be %s", show(value), objectiveAllowed)
+		return o, fmt.Errorf("objective %s: needs one of slowdown and step: must be %s", show(value), ObjectiveAllowed)
 	}
 	return o, nil
 }
@@ -118,7 +122,7 @@ func number(text string, low, high float64, to *float64) bool {
 func milliseconds(text string, to *float64) bool {
 	d, err := time.ParseDuration(text)
 	*to = float64(d) / float64(time.Millisecond)
-	return err == nil && *to >= 0.1 && *to <= mostMs
+	return err == nil && *to >= leastMs && *to <= mostMs
 }
 
 // amount is a number from low to high, or 0 where that is allowed.
@@ -142,10 +146,10 @@ func amount(key string, low, high float64, zero bool, unit string, field func(*C
 
 var objectiveSettings = []setting{
 	amount("objective.slowdown", 1, mostSlowdown, true, "times slower than alone", func(c *Config) *float64 { return &c.Objective.Slowdown }),
-	amount("objective.step_ms", 0.1, mostMs, true, "ms", func(c *Config) *float64 { return &c.Objective.StepMs }),
+	amount("objective.step_ms", leastMs, mostMs, true, "ms", func(c *Config) *float64 { return &c.Objective.StepMs }),
 	integer("objective.over_steps", 1, 256, "steps", func(c *Config) *uint64 { return &c.Objective.OverSteps }),
-	amount("objective.first_ms", 0.1, mostMs, true, "ms", func(c *Config) *float64 { return &c.Objective.FirstMs }),
-	amount("objective.percentile", 50, 99.99, false, "percent", func(c *Config) *float64 { return &c.Objective.Percentile }),
+	amount("objective.first_ms", leastMs, mostMs, true, "ms", func(c *Config) *float64 { return &c.Objective.FirstMs }),
+	amount("objective.percentile", leastPercentile, mostPercentile, false, "percent", func(c *Config) *float64 { return &c.Objective.Percentile }),
 	amount("objective.min_slot_ms", 1, 1000, false, "ms", func(c *Config) *float64 { return &c.Objective.MinSlotMs }),
 	amount("objective.max_slot_ms", 1, 1000, false, "ms", func(c *Config) *float64 { return &c.Objective.MaxSlotMs }),
 }

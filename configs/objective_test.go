@@ -34,7 +34,7 @@ func TestParseObjectiveRefuses(t *testing.T) {
 		o, err := ParseObjective(Default().Objective, value)
 		if err == nil {
 			t.Errorf("%q is taken: %+v", value, o)
-		} else if text := err.Error(); !strings.Contains(text, show(value)) || !strings.Contains(text, objectiveAllowed) || strings.Contains(text, "\n") {
+		} else if text := err.Error(); !strings.Contains(text, show(value)) || !strings.Contains(text, ObjectiveAllowed) || strings.Contains(text, "\n") {
 			t.Errorf("%q: %v", value, err)
 		}
 	}
