@@ -38,7 +38,8 @@ extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
  * the longest time from a request's arrival to its first result, or 0 for any. All 0: no objective, latency-critical work comes first.
  * Times are in milliseconds, up to 60000. Any thread may call it; it never blocks.
  *
- * Returns 0, or -1 if the values make no sense or the process can have no objective: the library has not started, or the level is be.
+ * Returns 0, or -1 if the values make no sense or the process can have no other objective: the library has not started, the level is be, or
+ * people (gpreempt set) or a broker's policy have said another one.
  */
 extern int gpreempt_objective(double slowdown, double step_ms, double first_ms) GPREEMPT_WEAK;
 

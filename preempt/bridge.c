@@ -51,7 +51,17 @@ void gp_bridge_set_level(uint32_t level, uint32_t turns)
 {
 	gp_settings.turns = turns;
 	gp_settings.level = level;
+	gp_objective_allow(level < GP_LEVELS - 1);
 }
+
+void gp_bridge_set_objective(struct gp_wish own, double min_slot_ns, double max_slot_ns, uint32_t over_steps)
+{
+	gp_objective_begin(&own, min_slot_ns, max_slot_ns, over_steps);
+}
+
+void gp_bridge_tell_objective(bool says, struct gp_wish told) { gp_objective_tell(says ? &told : NULL); }
+
+bool gp_bridge_read_objective(struct gp_wish *wish) { return gp_objective_read(wish); }
 
 void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot, bool paged)
 {

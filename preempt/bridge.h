@@ -23,6 +23,9 @@ const void *gp_bridge_hooks(void);
 bool gp_bridge_gpu_known(int gpu);
 void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double share); // 0 bytes: no limit
 void gp_bridge_set_level(uint32_t level, uint32_t turns);
+void gp_bridge_set_objective(struct gp_wish own, double min_slot_ns, double max_slot_ns, uint32_t over_steps);
+void gp_bridge_tell_objective(bool says, struct gp_wish); // false: nothing
+bool gp_bridge_read_objective(struct gp_wish *);
 void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 // Puts other memory in the segment's place. owned: this process still has the slot in the memory before.
 bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool paged, bool owned);

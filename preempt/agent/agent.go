@@ -49,11 +49,18 @@ func (a *agent) step() time.Duration {
 			a.core.setLevel(a.gpu, level)
 		}
 		if l := a.segment.Limits(); l != a.limits {
+			if l.Objective != a.limits.Objective {
+				a.core.tellObjective(l.Objective)
+			}
 			a.limits = l
 			setLimits(a.core.config, l)
 		}
 	} else {
 		a.segment.SetLevel(a.core.levelNow())
+	}
+	heard, says := a.own().HearObjective()
+	if heard != 0 {
+		a.core.tellObjective(says)
 	}
 	now := segment.Now()
 	onLease := renew(a.gpu) // first: where the lease runs out the heartbeat goes too
@@ -102,6 +109,7 @@ func (a *agent) step() time.Duration {
 	}
 	a.enforce()
 	a.publish()
+	a.tellWanted(heard)
 	a.sayObjective()
 	if len(a.unsure) > 0 {
 		wait = min(wait, askAgain)

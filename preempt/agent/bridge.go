@@ -61,7 +61,7 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	settings.grace_max_ns = C.uint64_t(config.Window.GraceMaxUs * 1e3)
 	settings.grace_equals_ns = C.uint64_t(config.Window.GraceEqualsUs * 1e3)
 	settings.lower_share = C.double(config.Share.MinBE)
-	setObjective(config.Objective, level)
+	setObjective(config.Objective)
 	if m.Use(configs.Timeslice) {
 		settings.fair_us = C.uint64_t(config.Timeslice.FairUs)
 	}
@@ -76,14 +76,24 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 }
 
 // setObjective tells how slow the process may be, which may change that later (gpreempt_objective).
-func setObjective(o configs.Objective, level int) {
-	law := &C.gp_objective.law
-	law.percentile = C.double(o.Percentile / 100)
-	law.min_slot_ns = C.double(o.MinSlotMs * 1e6)
-	law.over_steps = C.uint32_t(o.OverSteps)
-	C.gp_objective.slot_ns = C.double(o.MaxSlotMs * 1e6)
-	C.gp_objective.ready = C.bool(level < lowestLevel)
-	C.gp_objective_set(C.double(o.Slowdown), C.double(o.StepMs*1e6), C.double(o.FirstMs*1e6))
+func setObjective(o configs.Objective) {
+	C.gp_bridge_set_objective(wish(o), C.double(o.MinSlotMs*1e6), C.double(o.MaxSlotMs*1e6), C.uint32_t(o.OverSteps))
+}
+
+func wish(o configs.Objective) C.struct_gp_wish {
+	return C.struct_gp_wish{C.double(o.Slowdown), C.double(o.StepMs * 1e6), C.double(o.FirstMs * 1e6), C.double(o.Percentile / 100)}
+}
+
+// tellObjective tells what others say instead; says is false where they say nothing.
+func tellObjective(o configs.Objective, says bool) { C.gp_bridge_tell_objective(C.bool(says), wish(o)) }
+
+// readObjective is the objective in force.
+func readObjective() (o configs.Objective) {
+	var w C.struct_gp_wish
+	if C.gp_bridge_read_objective(&w) {
+		o.Slowdown, o.StepMs, o.FirstMs, o.Percentile = float64(w.slowdown), float64(w.step_ns)/1e6, float64(w.first_ns)/1e6, float64(w.percentile)*100
+	}
+	return o
 }
 
 // setLevel tells what level the process has, from now on.

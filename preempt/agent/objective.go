@@ -3,8 +3,44 @@ package agent
 import (
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
+
+// tellObjective puts in force what people or a broker say of the process's objective, on all its GPUs. A word that makes no sense changes nothing.
+func (c *Core) tellObjective(says configs.ObjectiveWord) {
+	o, ok := says.Objective(c.config.Objective)
+	c.mutex.Lock()
+	defer c.mutex.Unlock()
+	if says == c.told || says.Says() && !ok {
+		return
+	}
+	c.told = says
+	tellObjective(o, ok)
+	told := c.log.Info()
+	if ok {
+		told = told.Stringer("objective", says)
+	}
+	if ok && c.levelNow() == lowestLevel {
+		told.Msg("another objective, for when this process is no longer best effort")
+	} else if ok {
+		told.Msg("another objective")
+	} else {
+		told.Str("objective", c.config.Objective.Word().String()).Msg("the process's own objective again")
+	}
+}
+
+// tellWanted publishes the objective in force, and then which request for one was heard (0: none).
+func (a *agent) tellWanted(heard segment.Request) {
+	wanted := configs.ObjectiveWord(0)
+	if o := readObjective(); o.Set() {
+		wanted = o.Word()
+	}
+	a.own().Objective.Wanted.Store(uint64(wanted))
+	if heard != 0 {
+		a.own().AnswerObjective(heard)
+	}
+}
 
 // sayObjective says, once each, why an objective does nothing here.
 func (a *agent) sayObjective() {

@@ -162,7 +162,8 @@ type Core struct {
 	pipe    bool             // an MPS server seemed to be there, so it stays
 	mutex   sync.Mutex       // arm
 	agents  map[int]*agent
-	threads [maxGPUs]bool // there are some for the goroutines of a GPU
+	threads [maxGPUs]bool         // there are some for the goroutines of a GPU
+	told    configs.ObjectiveWord // what others said of its objective last; under mutex
 }
 
 // levelNow is the process's level.

@@ -62,30 +62,9 @@ static struct engine {
 	uint64_t closed_ns, stepped_ns;
 	uint32_t launched[COUNTED], steps, late;
 	uint64_t off_until_ns;
+	uint32_t set; // gp_objective.set as of the latest step
 	struct gp_law law;
 } engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
-
-bool gp_objective_set(double slowdown, double step_ns, double first_ns)
-{
-	static const double MOST_NS = 60e9, MOST_SLOWDOWN = 20;
-	struct gp_law_settings *law = &gp_objective.law;
-	bool none = slowdown == 0 && step_ns == 0 && first_ns == 0;
-	bool steps = (slowdown >= 1 && slowdown <= MOST_SLOWDOWN && step_ns == 0) ||
-		     (slowdown == 0 && step_ns > 0 && step_ns <= MOST_NS);
-	if (!gp_objective.ready || !(none || (steps && first_ns >= 0 && first_ns <= MOST_NS)))
-		return false;
-	double most = gp_objective.slot_ns;
-	if (first_ns > 0 && first_ns / 6 < most)
-		most = first_ns / 6;
-	law->slowdown = slowdown;
-	law->step_ns = step_ns;
-	law->max_slot_ns = most;
-	if (law->min_slot_ns > most)
-		law->min_slot_ns = most;
-	gp_objective.first_ns = first_ns;
-	gp_objective.on = !none;
-	return true;
-}
 
 static struct engine *engine_of(const struct gp_gpu *g) { return &engines[g - gp_gpu]; }
 
@@ -280,6 +259,13 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 	e->counted = r->launches;
 	e->step = r->number;
 	e->stepped_ns = now;
+	if (!gp_objective.on) // it was on as the program's call began
+		return;
+	if (e->set != gp_objective.set) { // credit and means are another objective's
+		e->set = gp_objective.set;
+		e->law.over_steps = 0;
+		gp_law_idle(&e->law);
+	}
 	if (e->from_ns) {
 		double promised = e->slot == NONE ? 0 : (double)e->slot_ns; // a later step pays for it
 		bool over = gp_law_step(&e->law, &gp_objective.law, now, (double)period, (double)e->lent_ns, promised,
@@ -428,7 +414,8 @@ bool gp_lent(const struct gp_gpu *g) { return engine_of(g)->slot == LENT; }
 static void cut(struct gp_gpu *g, enum gp_slot_cut why)
 {
 	struct engine *e = engine_of(g);
-	if (move(e, DUE, NONE) || !(move(e, LENT, RETURNING) || move(e, DRAINING, RETURNING)))
+	// In the order in which a slot goes through its states: it cannot slip by.
+	if (move(e, DUE, NONE) || !(move(e, DRAINING, RETURNING) || move(e, LENT, RETURNING)))
 		return;
 	struct gp_objective_counters *n = counters(g);
 	if (n)
@@ -453,9 +440,138 @@ void gp_lend_capture(void)
 		cut(&gp_gpu[k], GP_CUT_CAPTURE);
 }
 
+// The process's own objective, and the one that others set. The latter counts first.
+static struct {
+	pthread_mutex_t lock; // of all; engines' locks are taken within it
+	struct gp_wish own, told;
+	bool is_told, allowed;
+	double min_slot_ns, max_slot_ns; // where first_ns allows them
+} wishes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static bool is_none(const struct gp_wish *w) { return w->slowdown == 0 && w->step_ns == 0 && w->first_ns == 0; }
+
+static bool makes_sense(const struct gp_wish *w)
+{
+	static const double MOST_NS = 60e9, MOST_SLOWDOWN = 20;
+	bool steps = (w->slowdown >= 1 && w->slowdown <= MOST_SLOWDOWN && w->step_ns == 0) ||
+		     (w->slowdown == 0 && w->step_ns > 0 && w->step_ns <= MOST_NS);
+	return is_none(w) || (steps && w->first_ns >= 0 && w->first_ns <= MOST_NS);
+}
+
+static const struct gp_wish *in_force(void)
+{
+	static const struct gp_wish none;
+	return !wishes.allowed ? &none : wishes.is_told ? &wishes.told : &wishes.own;
+}
+
+// Steps are looked for from now on: what was seen before says nothing.
+static void begin(struct engine *e)
+{
+	pthread_mutex_lock(&e->lock);
+	gp_law_begin(&e->law);
+	e->done = e->step = e->results;
+	e->counted = e->launches;
+	e->from_ns = e->lent_ns = e->stepped_ns = 0;
+	pthread_mutex_unlock(&e->lock);
+}
+
+// The objective is no more. A step that ends meanwhile sees that under the lock.
+static void end(struct gp_gpu *g)
+{
+	struct engine *e = engine_of(g);
+	pthread_mutex_lock(&e->lock);
+	struct gp_objective_counters *n = counters(g);
+	if (n)
+		n->state = n->objective_ns = 0;
+	pthread_mutex_unlock(&e->lock);
+	cut(g, GP_CUT_CHANGED); // a step that ended before has made its slot due by now
+}
+
+// Puts the wish that counts in force. wishes.lock is held.
+static void apply(void)
+{
+	const struct gp_wish *w = in_force();
+	struct gp_law_settings *law = &gp_objective.law;
+	bool was = gp_objective.on;
+
+	if (is_none(w)) {
+		gp_objective.on = 0;
+		for (int k = 0; was && k < GP_GPUS && gp_gpu[k].known; k++)
+			end(&gp_gpu[k]);
+		return;
+	}
+	double most = wishes.max_slot_ns;
+	if (w->first_ns > 0 && w->first_ns / 6 < most)
+		most = w->first_ns / 6;
+	law->slowdown = w->slowdown;
+	law->step_ns = w->step_ns;
+	law->percentile = w->percentile;
+	law->max_slot_ns = most;
+	law->min_slot_ns = wishes.min_slot_ns < most ? wishes.min_slot_ns : most;
+	gp_objective.first_ns = w->first_ns;
+	for (int k = 0; !was && k < GP_GPUS; k++)
+		begin(&engines[k]);
+	gp_objective.set++;
+	gp_objective.on = 1;
+}
+
+void gp_objective_begin(const struct gp_wish *own, double min_slot_ns, double max_slot_ns, uint32_t over_steps)
+{
+	pthread_mutex_lock(&wishes.lock);
+	wishes.own = *own;
+	wishes.min_slot_ns = min_slot_ns;
+	wishes.max_slot_ns = max_slot_ns;
+	gp_objective.law.over_steps = over_steps;
+	apply();
+	pthread_mutex_unlock(&wishes.lock);
+}
+
+void gp_objective_allow(bool allowed)
+{
+	pthread_mutex_lock(&wishes.lock);
+	if (wishes.allowed != allowed) {
+		wishes.allowed = allowed;
+		apply();
+	}
+	pthread_mutex_unlock(&wishes.lock);
+}
+
+bool gp_objective_set(double slowdown, double step_ns, double first_ns)
+{
+	pthread_mutex_lock(&wishes.lock);
+	struct gp_wish wish = {slowdown, step_ns, first_ns, wishes.own.percentile};
+	bool counts = wishes.allowed && !wishes.is_told && makes_sense(&wish);
+	if (counts) {
+		wishes.own = wish;
+		apply();
+	}
+	pthread_mutex_unlock(&wishes.lock);
+	return counts;
+}
+
+void gp_objective_tell(const struct gp_wish *told)
+{
+	pthread_mutex_lock(&wishes.lock);
+	wishes.is_told = told && makes_sense(told);
+	if (wishes.is_told)
+		wishes.told = *told;
+	apply();
+	pthread_mutex_unlock(&wishes.lock);
+}
+
+bool gp_objective_read(struct gp_wish *wish)
+{
+	pthread_mutex_lock(&wishes.lock);
+	*wish = *in_force();
+	pthread_mutex_unlock(&wishes.lock);
+	return !is_none(wish);
+}
+
 // Waits until the window has closed. False: it has not.
 static bool drain(struct gp_gpu *g, struct engine *e, uint64_t began)
 {
+	if (!gp_objective.on) // it was as the launch began, and nobody looks for the slot any more
+		cut(g, GP_CUT_CHANGED);
 	while (e->slot == DRAINING) {
 		gp_futex_wait(&e->slot, DRAINING, MOST_DRAIN_NS, false);
 		if (gp_now_ns() - began > MOST_DRAIN_NS)

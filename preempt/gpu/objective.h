@@ -11,18 +11,31 @@
 
 enum { GP_RESULT_BYTES = 64 * 1024 }; // a larger copy to the host is no result of a step
 
-// Writers: the agent before hooks are installed, and the program's threads later (gpreempt_objective). Readers: launches and step ends,
-// which tolerate a mixture of two objectives for one step.
+// An objective: times slower than alone (1 to 20) or a step's mean time (up to a minute), not both; neither: there is none.
+struct gp_wish {
+	double slowdown, step_ns;
+	double first_ns;   // from a request's arrival to its first result; 0: any
+	double percentile; // of the means that are to be within the objective, 0 to 1
+};
+
+// The objective in force. Writers: gp_objective_*, below, one at a time. Readers: launches and step ends, which tolerate a mixture of two
+// objectives for one step.
 extern struct gp_objective {
-	_Atomic uint32_t on; // 1: there is an objective; else none of the functions below is called
+	_Atomic uint32_t on;  // 1: there is an objective; else none of the functions of steps and slots is called
+	_Atomic uint32_t set; // grows with each that comes into force
 	struct gp_law_settings law;
-	double first_ns; // from a request's arrival to its first result; 0: any
-	double slot_ns;  // the longest slot, where first_ns allows it
-	bool ready;      // the rest of law is set: the process has a level that may have an objective
+	double first_ns;
 } gp_objective;
-// Sets an objective: times slower than alone (1 to 20) or a step's mean time, and first_ns (0: any). All 0: none. False: it makes no sense, or the
-// process can have none. Times are up to a minute.
+
+// Takes the configuration, before hooks are installed: the process's own wish, slots, and the steps of a mean.
+void gp_objective_begin(const struct gp_wish *, double min_slot_ns, double max_slot_ns, uint32_t over_steps);
+// Whether the process has a level that may have an objective.
+void gp_objective_allow(bool);
+// The program's own wish, from now on. False: it makes no sense, others told another one, or the process can have none.
 bool gp_objective_set(double slowdown, double step_ns, double first_ns);
+// An objective of people or of a broker, which counts instead of the process's own wish. NULL: they say nothing.
+void gp_objective_tell(const struct gp_wish *);
+bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
 void gp_step_launch(struct gp_context *, const struct gp_operation *); // a kernel or graph is about to be launched
 // The driver has taken an operation: sequence is its number on the stream.

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Segment is an attached segment. Its methods may be called from several goroutines.
@@ -50,6 +52,7 @@ type Limits struct {
 	MaxHoldUs uint32
 	MemoryMB  uint32
 	QuantumMs uint32 // of turns
+	Objective configs.ObjectiveWord
 }
 
 // brokerSilent is how old the broker's heartbeat is at most while it lives.

@@ -50,7 +50,8 @@ func (s *Slot) ReadWidth(i int) *Width {
 
 // Objective is a copy of what became of a process's objective.
 type Objective struct {
-	State string `json:"state"`
+	Wanted string `json:"wanted"` // as GPREEMPT_OBJECTIVE says it; "": it has none now
+	State  string `json:"state"`
 	ObjectiveCounters[uint64]
 }
 
@@ -64,7 +65,7 @@ func (s *Slot) ReadObjective() *Objective {
 	if o.State < uint64(len(objectiveStates)) { // else of a process that knows more, or lies
 		state = objectiveStates[o.State]
 	}
-	return &Objective{state, o}
+	return &Objective{configs.ObjectiveWord(o.Wanted).String(), state, o}
 }
 
 // Attained is the part of the means over some steps that were within the objective, 0 to 1; 1 where there is none yet.
@@ -140,6 +141,9 @@ func (s *Slot) forget() {
 		}
 	}
 	s.Asked.Store(0)
+	s.ObjectiveAsked.Store(0)
+	s.ObjectiveSaid.Store(0)
+	s.ObjectiveAnswered.Store(0)
 	s.HintsOff.Store(0)
 	s.SwitchUs.Store(0)
 	s.HintSpunNs.Store(0)

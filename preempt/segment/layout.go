@@ -19,7 +19,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 11
+	Version = 12
 	Slots   = 64
 	Levels  = 8
 
@@ -112,7 +112,7 @@ type WidthCounters[N any] struct {
 }
 
 // SlotCuts are why a slot that a process lent ended early, in the order of enum gp_slot_cut.
-var SlotCuts = [...]string{"request", "idle", "capture", "undrained"}
+var SlotCuts = [...]string{"request", "idle", "capture", "undrained", "changed"}
 
 // objectiveStates are what became of an objective, in the order of enum gp_objective_state.
 var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless"}
@@ -126,6 +126,7 @@ const (
 
 // ObjectiveCounters is struct gp_objective_counters.
 type ObjectiveCounters[N any] struct {
+	Wanted       N                `json:"-"`
 	State        N                `json:"-"`
 	ObjectiveNs  N                `json:"objective_ns"`
 	MeanNs       N                `json:"mean_ns"`
@@ -209,6 +210,7 @@ type SlotCounters[N any] struct {
 	Boosts        N `json:"boosts"`
 	TimesliceSets N `json:"timeslice_sets"`
 	BusyNs        N `json:"busy_ns"`
+	CappedNs      N `json:"capped_ns"`
 }
 
 // Histogram is struct gp_histogram.
@@ -284,7 +286,7 @@ type Line struct {
 	Pad2           [4]byte
 }
 
-// State is the first page of a struct gp_slot: what others decide by. It is written by the slot's owner only, but for Asked.
+// State is the first page of a struct gp_slot: what others decide by. It is written by the slot's owner only, but for what people write.
 type State struct {
 	StartedNs   atomic.Uint64
 	HeartbeatNs atomic.Uint64
@@ -299,11 +301,17 @@ type State struct {
 
 	SlotCounters[atomic.Uint64]
 	SwitchUs atomic.Uint32 // what a switch away from a lower level takes, as learnt; 0: not yet
-	Pad0     [44]byte
-	Memory   MemoryCounters[atomic.Uint64]
-	Pad1     [linesAt - 504]byte
-	Line     [lines]Line // see LineOf
-	Pad2     [pageSize - linesAt - lines*64]byte
+	Pad0     [4]byte
+
+	ObjectiveSaid     atomic.Uint64 // by people: a configs.ObjectiveWord
+	ObjectiveAsked    atomic.Uint64 // a Request
+	ObjectiveAnswered atomic.Uint64
+
+	Pad6   [8]byte
+	Memory MemoryCounters[atomic.Uint64]
+	Pad1   [linesAt - 504]byte
+	Line   [lines]Line // see LineOf
+	Pad2   [pageSize - linesAt - lines*64]byte
 }
 
 // Has says whether a mechanism is in force.
@@ -312,7 +320,7 @@ func (p *State) Has(one configs.Mechanism) bool { return p.Mechanisms.Load()&uin
 // Lacks says whether there is a fallback.
 func (p *State) Lacks(one configs.Fallback) bool { return p.Fallbacks.Load()&uint32(one) != 0 }
 
-// Slot is struct gp_slot, written by its owner only but for Asked.
+// Slot is struct gp_slot, written by its owner only but for what people write.
 type Slot struct {
 	State
 
@@ -331,7 +339,7 @@ type Slot struct {
 	Pad4       [32]byte
 	Times      SlotTimes[atomic.Uint64]
 	Objective  ObjectiveCounters[atomic.Uint64]
-	Pad5       [pageSize - 1768]byte
+	Pad5       [pageSize - 1784]byte
 }
 
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Reader looks at a segment many times a second and changes nothing. It takes no locks, so it cannot tell dead processes.
@@ -87,6 +89,15 @@ var ErrEnded = errors.New("the process has ended")
 
 // Ask makes a request of the process that registered in a slot at a time, and wakes it.
 func (r *Reader) Ask(slot int, startedNs uint64, what Asked) (Request, error) {
+	return r.ask(slot, startedNs, func(p *Slot) Request { return p.ask(startedNs, what) })
+}
+
+// AskObjective asks the same process for an objective; a word that says nothing asks for the process's own.
+func (r *Reader) AskObjective(slot int, startedNs uint64, says configs.ObjectiveWord) (Request, error) {
+	return r.ask(slot, startedNs, func(p *Slot) Request { return p.askObjective(startedNs, says) })
+}
+
+func (r *Reader) ask(slot int, startedNs uint64, ask func(*Slot) Request) (Request, error) {
 	if slot < 0 || slot >= Slots {
 		return 0, fmt.Errorf("ask slot %d: must be from 0 to %d", slot, Slots-1)
 	}
@@ -100,7 +111,7 @@ func (r *Reader) Ask(slot int, startedNs uint64, what Asked) (Request, error) {
 	if s.Members.Load()&(1<<slot) == 0 || p.StartedNs.Load() != startedNs {
 		return 0, fmt.Errorf("ask slot %d: %w", slot, ErrEnded)
 	}
-	request := p.ask(startedNs, what)
+	request := ask(p)
 	s.Ring()
 	return request, nil
 }

@@ -1,5 +1,11 @@
 package segment
 
+import (
+	"sync/atomic"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
 // Asked is what people ask of a process: enum gp_asked.
 type Asked uint8
 
@@ -47,11 +53,14 @@ func (r Request) What() Asked {
 
 // Request is what people asked of the slot's owner last; 0 if nothing, or if it was asked of an earlier owner.
 func (s *Slot) Request() Request {
-	if r := Request(s.Asked.Load()); r>>ownerShift == ownerOf(s.StartedNs.Load())>>ownerShift && r.What() != AskedNothing {
+	if r := Request(s.Asked.Load()); r.of(s.StartedNs.Load()) && r.What() != AskedNothing {
 		return r
 	}
 	return 0
 }
+
+// of says whether a request is for the owner that registered at a time.
+func (r Request) of(startedNs uint64) bool { return r>>ownerShift == ownerOf(startedNs)>>ownerShift }
 
 // next is a request that follows r, of the owner that registered at a time.
 func (r Request) next(startedNs uint64, what Asked) Request {
@@ -59,14 +68,40 @@ func (r Request) next(startedNs uint64, what Asked) Request {
 }
 
 // ask makes a request of the owner that registered at a time. A later one does not take it for its own.
-func (s *Slot) ask(startedNs uint64, what Asked) Request {
+func (s *Slot) ask(startedNs uint64, what Asked) Request { return request(&s.Asked, startedNs, what) }
+
+func request(word *atomic.Uint64, startedNs uint64, what Asked) Request {
 	for {
-		old := Request(s.Asked.Load())
+		old := Request(word.Load())
 		next := old.next(startedNs, what)
-		if s.Asked.CompareAndSwap(uint64(old), uint64(next)) {
+		if word.CompareAndSwap(uint64(old), uint64(next)) {
 			return next
 		}
 	}
+}
+
+// askObjective asks the owner that registered at a time for an objective.
+func (s *Slot) askObjective(startedNs uint64, says configs.ObjectiveWord) Request {
+	s.ObjectiveSaid.Store(uint64(says))
+	return request(&s.ObjectiveAsked, startedNs, AskedNothing)
+}
+
+// HearObjective is an objective that people ask of the slot's owner, and the request, until AnswerObjective; 0: they ask for none. It may be
+// anything: whoever writes the segment wrote it.
+func (s *Slot) HearObjective() (r Request, says configs.ObjectiveWord) {
+	if r = Request(s.ObjectiveAsked.Load()); !r.of(s.StartedNs.Load()) || uint64(r) == s.ObjectiveAnswered.Load() {
+		return 0, 0
+	}
+	return r, configs.ObjectiveWord(s.ObjectiveSaid.Load())
+}
+
+// AnswerObjective says that a request was obeyed. One that has come meanwhile is another one.
+func (s *Slot) AnswerObjective(r Request) { s.ObjectiveAnswered.Store(uint64(r)) }
+
+// Obeys says whether a process has obeyed a request for an objective, or a later one.
+func (p *Peer) Obeys(r Request) bool {
+	const half = sequenceBits / 2
+	return p.Obeyed.of(p.StartedNs) && (p.Obeyed-r)&sequenceBits < half
 }
 
 // Repeat makes a request anew in another slot of the same process, which had to join again.

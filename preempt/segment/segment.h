@@ -16,7 +16,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 11u
+#define GP_SEGMENT_VERSION 12u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -98,11 +98,13 @@ enum gp_slot_cut {        // why a slot that was lent ended early
 	GP_CUT_IDLE,      // lower levels had no work
 	GP_CUT_CAPTURE,   // the program began to capture a graph
 	GP_CUT_UNDRAINED, // the work under way did not end: nothing was lent
+	GP_CUT_CHANGED,   // the process has no objective any more
 	GP_SLOT_CUTS,
 };
 
 // A latency-critical process's objective, and what became of it.
 struct gp_objective_counters {
+	_Atomic uint64_t wanted;       // the objective in force, see configs/objective_word.go; 0: none
 	_Atomic uint64_t state;        // enum gp_objective_state
 	_Atomic uint64_t objective_ns; // for the mean time of a step
 	_Atomic uint64_t mean_ns;      // of the latest steps
@@ -224,7 +226,7 @@ struct gp_line {
 // When a window opened, and in bit 0 whether it was slow.
 static inline uint64_t gp_judged(uint64_t opened_ns, _Bool slow) { return (opened_ns & ~1ull) | slow; }
 
-// Two pages, each of which only the slot's owner writes, but for asked. The first is what others decide by.
+// Two pages, each of which only the slot's owner writes, but for what people write: asked, objective_asked and objective_said. The first is what others decide by.
 struct gp_slot {
 	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC of the host, as all times are: at registration
 	_Atomic uint64_t heartbeat_ns;
@@ -259,9 +261,16 @@ struct gp_slot {
 	_Atomic uint64_t turns_seized; // taken from an owner that did not hand it on
 	_Atomic uint64_t boosts;       // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
-	_Atomic uint64_t busy_ns; // time with unfinished work (kept while peers of the same level live)
+	_Atomic uint64_t busy_ns;   // time with unfinished work (kept while peers of the same level live)
+	_Atomic uint64_t capped_ns; // time kept off the GPU by share.max and share.max_be
 	_Atomic uint32_t switch_us; // what a switch away from a lower level takes on this GPU, as this process learnt it; 0: not yet
-	uint8_t pad0[44];
+	uint8_t pad0[4];
+	// An objective that people ask for, in the form of gp_objective_counters.wanted, 0 for the process's own; a request for it, in the form of
+	// asked; and the last request that the process obeyed. Writers: command lines, the objective before the request. Reader: the process,
+	// in the other order, so a request never stands for an older objective. Of several at once each may find the objective of a
+	// later one in force.
+	_Atomic uint64_t objective_said, objective_asked, objective_answered;
+	uint8_t pad6[8];
 	struct gp_memory_counters memory;
 	uint8_t pad1[GP_LINES_AT - 504];
 	// One of them is the slot's, by its number: hot lines at one place in each page would share one set of the L1 cache.

@@ -49,6 +49,7 @@ type Peer struct {
 	Published      bool              `json:"-"` // what is in force is known
 	Client         uint64            `json:"-"` // its id, given by the broker; 0: found by a file
 	Asked          Request           `json:"-"` // what people asked of it last
+	Obeyed         Request           `json:"-"` // the last request for an objective that it obeyed
 	InForce        configs.Mechanism `json:"-"` // the same as bits
 	Lacks          configs.Fallback  `json:"-"`
 	Counters       Counters          `json:"counters"`
@@ -97,6 +98,7 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Published:   p.Job.Load() != 0,
 			Client:      h.Client[i].Load(),
 			Asked:       Request(p.Asked.Load()),
+			Obeyed:      Request(p.ObjectiveAnswered.Load()),
 			InForce:     configs.Mechanism(p.Mechanisms.Load()),
 			Lacks:       configs.Fallback(p.Fallbacks.Load()),
 			Counters:    p.Counters(),
