@@ -19,6 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/page"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -787,6 +788,7 @@ func TestPeople(t *testing.T) {
 	}
 	pid = all[0].Pid
 	set := func(m wire.Set) (int, error) { m.Pid = pid; return join.Set(socket, &m) }
+	objective := configs.Objective{Slowdown: 1.5, Percentile: 99}.Word()
 	for _, c := range []struct {
 		set  wire.Set
 		want wire.Policy
@@ -795,6 +797,7 @@ func TestPeople(t *testing.T) {
 		{wire.Set{Fields: wire.SetLevel, Level: 6}, wire.Policy{Level: 6, Best: 2, Share: 500_000, QuantumMs: 100}},
 		{wire.Set{Fields: wire.SetPaused | wire.SetShare, Paused: 1, Share: 100_000}, wire.Policy{Level: 6, Best: 2, Paused: 1, Share: 100_000, QuantumMs: 100}},
 		{wire.Set{Fields: wire.SetPaused}, wire.Policy{Level: 6, Best: 2, Share: 100_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetObjective, Objective: objective}, wire.Policy{Level: 6, Best: 2, Share: 100_000, QuantumMs: 100, Objective: objective}},
 		{wire.Set{Fields: wire.SetClear}, wire.Policy{Level: 7, Best: 2, Share: 500_000, QuantumMs: 100}},
 	} {
 		if n, err := set(c.set); n != 1 || err != nil {

@@ -96,15 +96,18 @@ func (c *client) apply(quantumMs uint32) {
 	if !c.grant.Admit { // it was admitted before
 		best = wire.Levels - 1
 	}
-	level, share := max(best, c.wanted), c.part.share
+	level, share, objective := max(best, c.wanted), c.part.share, c.grant.Objective
 	if c.set.Fields&wire.SetLevel != 0 {
 		level = max(best, int(c.set.Level))
 	}
 	if c.set.Fields&wire.SetShare != 0 {
 		share = c.set.Share
 	}
+	if c.set.Fields&wire.SetObjective != 0 {
+		objective = c.set.Objective
+	}
 	c.inForce = wire.Policy{Level: uint8(level), Best: uint8(best), Paused: c.set.Paused, Per: c.grant.Per, Share: share,
-		MaxHoldUs: c.grant.MaxHoldMs * 1000, MemoryMB: c.part.memoryMB, QuantumMs: quantumMs, Asked: c.asked}
+		MaxHoldUs: c.grant.MaxHoldMs * 1000, MemoryMB: c.part.memoryMB, QuantumMs: quantumMs, Objective: objective, Asked: c.asked}
 	if c.member {
 		c.gpu.words().Level[c.slot].Store(uint32(level))
 		c.gpu.changed = true

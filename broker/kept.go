@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -41,6 +42,8 @@ type kept struct {
 	Level   uint8  `json:"level,omitempty"`
 	Paused  uint8  `json:"paused,omitempty"`
 	Share   uint32 `json:"share,omitempty"` // millionths
+
+	Objective configs.ObjectiveWord `json:"objective,omitempty"`
 }
 
 // Keep keeps what people set in a file, and takes over what an earlier broker has left there. To be called before Run. An error says that
@@ -62,7 +65,7 @@ func (s *Server) Keep(path string) error {
 		return nil
 	}
 	for _, k := range file.Set {
-		set := wire.Set{Pid: k.Pid, Fields: k.Fields, Level: k.Level, Paused: k.Paused, Share: k.Share}
+		set := wire.Set{Pid: k.Pid, Fields: k.Fields, Level: k.Level, Paused: k.Paused, Share: k.Share, Objective: k.Objective}
 		gpu, bad := hex.DecodeString(k.GPU)
 		if _, err := wire.Decode(wire.Encode(&set)); err != nil || bad != nil || len(gpu) != 16 || k.Fields&wire.SetClear != 0 {
 			clear(s.left)
@@ -117,7 +120,7 @@ func (s *Server) keepSet(now time.Time, end bool) {
 	s.unkept, s.keepNext = false, now.Add(keepEvery)
 	file := keptFile{Boot: bootID()}
 	add := func(t target, set wire.Set) {
-		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu.UUID[:]), t.gpu.Slice, set.Fields, set.Level, set.Paused, set.Share})
+		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu.UUID[:]), t.gpu.Slice, set.Fields, set.Level, set.Paused, set.Share, set.Objective})
 	}
 	for _, c := range s.clients {
 		if c.set.Fields != 0 {

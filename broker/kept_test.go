@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // keeps starts a broker that keeps what people set in a file. Its clients are this process, which started then.
@@ -49,6 +50,8 @@ func TestWhatPeopleSetIsKept(t *testing.T) {
 	b.join(2, 3)
 	b.set(wire.Set{Fields: wire.SetLevel | wire.SetPaused, Level: 6, Paused: 1})
 	b.set(wire.Set{Fields: wire.SetShare, Share: 300_000})
+	objective := configs.Objective{StepMs: 20, Percentile: 99}.Word()
+	b.set(wire.Set{Fields: wire.SetObjective, Objective: objective})
 	var killed []byte // what one leaves that is killed
 	eventually(t, "it is written", func() (written bool) {
 		b.do(func(s *Server) { written = !s.unkept })
@@ -65,7 +68,7 @@ func TestWhatPeopleSetIsKept(t *testing.T) {
 	for round := range 2 { // the second broker has one of the clients only, and keeps the rest for the third
 		next := keeps(t, path, own)
 		p := next.join(byte(round+1), 3)
-		if got := p.Welcome.Policy; got.Level != 6 || got.Paused != 1 || got.Share != 300_000 {
+		if got := p.Welcome.Policy; got.Level != 6 || got.Paused != 1 || got.Share != 300_000 || got.Objective != objective {
 			t.Errorf("round %d: %+v", round, got)
 		}
 		if round == 0 {
@@ -82,7 +85,7 @@ func TestWhatPeopleSetIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := keeps(t, path, own+1) // another process of that pid
-	if got := other.join(1, 3).Welcome.Policy; got.Level != 3 || got.Paused != 0 || got.Share != 0 {
+	if got := other.join(1, 3).Welcome.Policy; got.Level != 3 || got.Paused != 0 || got.Share != 0 || got.Objective.Says() {
 		t.Errorf("another process has %+v", got)
 	}
 	other.stop()
@@ -107,7 +110,8 @@ func TestWhatIsNotTakenOver(t *testing.T) {
 		"another start":    {text("x", os.Getpid(), own, gpu, 1, 6), 0o600, false, 0},
 		"an ended process": {text(bootID(), os.Getpid(), own+1, gpu, 1, 6), 0o600, false, 0},
 		"no such level":    {text(bootID(), os.Getpid(), own, gpu, 1, 8), 0o600, true, 0},
-		"no such field":    {text(bootID(), os.Getpid(), own, gpu, 16, 6), 0o600, true, 0},
+		"no such field":    {text(bootID(), os.Getpid(), own, gpu, 32, 6), 0o600, true, 0},
+		"no objective":     {text(bootID(), os.Getpid(), own, gpu, int(wire.SetObjective), 6), 0o600, true, 0},
 		"a clear":          {text(bootID(), os.Getpid(), own, gpu, int(wire.SetClear), 6), 0o600, true, 0},
 		"no GPU":           {text(bootID(), os.Getpid(), own, gpu[2:], 1, 6), 0o600, true, 0},
 		"it is cut short":  {text(bootID(), os.Getpid(), own, gpu, 1, 6)[:40], 0o600, true, 0},

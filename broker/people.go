@@ -9,6 +9,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -215,6 +216,14 @@ func (s *Server) may(c *connection, target *client) bool {
 	return may
 }
 
+// leaves says whether a rule leaves it to who has a process to set this: no more of the GPU's time than it gives, and no other objective.
+func leaves(g *policy.Grant, m *wire.Set) bool {
+	if m.Fields&wire.SetShare != 0 && (g.Per != wire.PerProcess || m.Share > uint32(g.Share*1e6)) {
+		return false
+	}
+	return m.Fields&wire.SetObjective == 0 || !g.Objective.Says()
+}
+
 // set changes all clients of a process, or none.
 func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 	var targets []*client
@@ -222,8 +231,7 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 		if pidFor(&c.who, &target.who) != m.Pid {
 			continue
 		}
-		bySelf := m.Fields&wire.SetShare == 0 || c.admin || target.grant.Per == wire.PerProcess && m.Share <= uint32(target.grant.Share*1e6)
-		if !s.may(c, target) || !bySelf {
+		if !s.may(c, target) || !c.admin && !leaves(&target.grant, m) {
 			return s.refusal(wire.RefusedPolicy, 0)
 		}
 		targets = append(targets, target)
@@ -241,6 +249,9 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 		}
 		if m.Fields&wire.SetPaused != 0 {
 			to.Paused = m.Paused
+		}
+		if m.Fields&wire.SetObjective != 0 {
+			to.Objective = m.Objective
 		}
 		to.Fields |= m.Fields &^ wire.SetClear
 		s.unkept = s.unkept || *to != before

@@ -17,6 +17,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/policy"
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -169,6 +170,9 @@ func askOne(socket, word string, number uint64) string {
 	case "share":
 		n, err := join.Set(socket, &wire.Set{Pid: int32(number), Fields: wire.SetShare, Share: 900_000})
 		return said(n, err)
+	case "objective":
+		n, err := join.Set(socket, &wire.Set{Pid: int32(number), Fields: wire.SetObjective, Objective: configs.Objective{Slowdown: 2, Percentile: 99}.Word()})
+		return said(n, err)
 	default: // suspend, resume, out, in
 		what := map[string]uint8{"out": wire.AskOut, "in": wire.AskIn, "suspend": wire.AskSuspend, "resume": wire.AskResume}[word]
 		there, err := join.Ask(socket, &wire.Ask{ID: number, Request: uint64(what)})
@@ -225,6 +229,9 @@ func TestTableOfCommands(t *testing.T) {
 				if got := a.asks("set %d", pid); got != want {
 					t.Errorf("set of %s: %s, must be %s", other, got, want)
 				}
+				if got := a.asks("objective %d", pid); got != want {
+					t.Errorf("objective of %s: %s, must be %s", other, got, want)
+				}
 				if !a.admin && want == "1" {
 					want = refusedByPolicy // more than its rule has
 				}
@@ -246,6 +253,23 @@ func TestTableOfCommands(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// The objective of a rule is not for who has the program to change, however it came by that.
+func TestTableOfObjectives(t *testing.T) {
+	needsRoot(t)
+	b := start(t, "[default]\nlevel = 0\nobjective = 'slowdown=1.5'", real)
+	all := b.everybody(t)
+	for name, a := range all {
+		a.t = t
+		want := refusedByPolicy
+		if a.admin {
+			want = "1"
+		}
+		if got := a.asks("objective %d", a.own); got != want {
+			t.Errorf("%s: its own objective: %s, must be %s", name, got, want)
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/BurntSushi/toml"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // setting is a key of a table of the file: what it may hold, and where that goes. set returns false for a value that is not
@@ -66,6 +67,12 @@ var grantSettings = []setting[draft]{
 		text, _ := value.(string)
 		to.grant.Per, ok = wire.ParsePer(text)
 		return ok
+	}},
+	{"objective", configs.ObjectiveAllowed, func(to *draft, value any) bool {
+		text, _ := value.(string)
+		o, err := configs.ParseObjective(configs.Objective{}, text)
+		to.grant.Objective = o.Word()
+		return err == nil
 	}},
 	integer("max_hold_ms", 1, 10_000, "ms", func(to *draft) *uint32 { return &to.grant.MaxHoldMs }),
 	integer("memory_mb", 0, 100_000_000, "MB", func(to *draft) *uint32 { return &to.grant.MemoryMB }),
@@ -199,6 +206,9 @@ func (r *reader) whole(where string, d *draft) {
 	}
 	if g.Per != wire.PerProcess && g.Share == 0 && g.MemoryMB == 0 {
 		r.wrong("%s.per = %q: there is nothing to divide, must stand with share or memory_mb", where, g.Per)
+	}
+	if g.Objective.Says() && g.Level == Levels-1 {
+		r.wrong("%s.objective = %q: best effort has none, must stand with a level from 0 to %d", where, g.Objective, Levels-2)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"cel.dev/cel-go/interpreter"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // Levels is how many there are; 0 is the highest (lc), Levels-1 the lowest (be).
@@ -42,6 +43,7 @@ type Grant struct {
 	Share     float64 // of the GPU's time, at least; 0: the client's own setting
 	MaxHoldMs uint32  // 0: the client's own setting
 	MemoryMB  uint32  // 0: no limit
+	Objective configs.ObjectiveWord
 }
 
 // Quota bounds what one user, or one cgroup, may have.

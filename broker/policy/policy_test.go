@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 const example = `
@@ -40,6 +41,7 @@ memory_mb = 20000
 name = "middle"
 when = '100 in groups || socket < 3 && wanted == 2'
 level = 2
+objective = "first=200ms,step=25ms,p=95"
 
 [default]
 share = 0.1
@@ -67,7 +69,7 @@ func parsed(t *testing.T, text string) *Policy {
 func TestTheFirstRuleThatHoldsCounts(t *testing.T) {
 	p := parsed(t, example)
 	inference := Grant{Rule: "inference", Admit: true, Level: 0, Per: wire.PerUser, Share: 0.25, MaxHoldMs: 50, MemoryMB: 20000}
-	middle := Grant{Rule: "middle", Admit: true, Level: 2}
+	middle := Grant{Rule: "middle", Admit: true, Level: 2, Objective: configs.Objective{StepMs: 25, FirstMs: 200, Percentile: 95}.Word()}
 	fallback := Grant{Rule: "default", Admit: true, Level: 7, Share: 0.1}
 	pod := Facts{UID: 5, Namespace: "prod", Cgroup: "/kubepods.slice/x", Annotations: map[string]string{"gpreempt.io/role": "lc"}}
 	other := pod
@@ -136,35 +138,38 @@ func TestTheDefaultAdmitsAsBestEffort(t *testing.T) {
 func TestErrorsSayWhatIsWrong(t *testing.T) {
 	const rule = "[[rule]]\nname = \"r\"\nwhen = \"true\"\n"
 	for text, want := range map[string]string{
-		"x":                                     "p.toml: line 1: ",
-		"speed=1":                               `p.toml: speed: unknown key, must be "default", "rule", "quota", "turns" or "control"`,
-		"default=1":                             "p.toml: default = 1, must be a table",
-		"rule=1":                                "p.toml: rule = 1, must be tables: [[rule]]",
-		"[default]\nwhen='true'":                "p.toml: default.when: unknown key, must be one of level, admit, refused, share, per, max_hold_ms, memory_mb",
-		"[default]\nlevel='fast'":               `p.toml: default.level = "fast", must be "lc", "be" or an integer from 0 to 7`,
-		"[default]\nlevel=8":                    `p.toml: default.level = 8, must be`,
-		"[default]\nshare=1.0":                  "p.toml: default.share = 1, must be a number from 0 to less than 1",
-		"[default]\nshare=nan":                  "p.toml: default.share = NaN, must be",
-		"[default]\nper='gpu'\nshare=0.1":       `p.toml: default.per = "gpu", must be "process", "user", "cgroup" or "rule"`,
-		"[default]\nadmit=false\nrefused='lc'":  `p.toml: default.refused = "lc", must be "be" or "off"`,
-		"[default]\nrefused='off'":              `p.toml: default.refused = "off": nobody is refused, must stand with admit = false`,
-		rule + "refused='be'\nadmit=true":       `p.toml: rule[0] "r".refused = "be": nobody is refused, must stand with admit = false`,
-		"[default]\nper=1\nshare=0.1":           `p.toml: default.per = 1, must be "process", "user", "cgroup" or "rule"`,
-		"[default]\nper='user'":                 `p.toml: default.per = "user": there is nothing to divide, must stand with share or memory_mb`,
-		rule + "per='rule'\nshare=0":            `p.toml: rule[0] "r".per = "rule": there is nothing to divide, must stand with share or memory_mb`,
-		"[default]\nmax_hold_ms=0":              "p.toml: default.max_hold_ms = 0, must be an integer from 1 to 10000 (ms)",
-		"[default]\nadmit='no'":                 `p.toml: default.admit = "no", must be true or false`,
-		"[quota]\nmembers_per_uid=65":           "p.toml: quota.members_per_uid = 65, must be an integer from 1 to 64 (clients of a GPU)",
-		"[turns]\nquantum_ms=0":                 "p.toml: turns.quantum_ms = 0, must be an integer from 1 to 10000 (ms)",
-		rule + rule:                             `p.toml: rule[1] "r": there is another rule of this name`,
-		"[[rule]]\nname='default'\nwhen='true'": `p.toml: rule[0] "default".name: [default] has this name, must be another`,
-		"[[rule]]\nwhen='true'":                 "p.toml: rule[0]: lacks name or when",
-		"[[rule]]\nname='r'":                    `p.toml: rule[0] "r": lacks name or when`,
-		"[[rule]]\nname='r'\nwhen='uid'":        `p.toml: rule[0] "r".when = "uid": is int, must be bool`,
-		"[[rule]]\nname='r'\nwhen='uid='":       `p.toml: rule[0] "r".when = "uid=": column`,
-		"[[rule]]\nname='r'\nwhen='user == 1'":  `p.toml: rule[0] "r".when = "user == 1": column 1: undeclared reference to 'user'`,
-		"[control]\nwhen='uid == 1'":            `p.toml: control.when = "uid == 1": column 1: undeclared reference to 'uid'`,
-		rule + "limit=1":                        `p.toml: rule[0] "r".limit: unknown key, must be one of name, when, level`,
+		"x":                                 "p.toml: line 1: ",
+		"speed=1":                           `p.toml: speed: unknown key, must be "default", "rule", "quota", "turns" or "control"`,
+		"default=1":                         "p.toml: default = 1, must be a table",
+		"rule=1":                            "p.toml: rule = 1, must be tables: [[rule]]",
+		"[default]\nwhen='true'":            "p.toml: default.when: unknown key, must be one of level, admit, refused, share, per, objective, max_hold_ms, memory_mb",
+		"[default]\nlevel='fast'":           `p.toml: default.level = "fast", must be "lc", "be" or an integer from 0 to 7`,
+		"[default]\nlevel=8":                `p.toml: default.level = 8, must be`,
+		"[default]\nobjective='slowdown=2'": `p.toml: default.objective = "slowdown=2": best effort has none, must stand with a level from 0 to 6`,
+		"[default]\nlevel=0\nobjective='step=20'": `p.toml: default.objective = "step=20", must be ` + configs.ObjectiveAllowed,
+		rule + "level='lc'\nobjective=2":          `p.toml: rule[0] "r".objective = 2, must be ` + configs.ObjectiveAllowed,
+		"[default]\nshare=1.0":                    "p.toml: default.share = 1, must be a number from 0 to less than 1",
+		"[default]\nshare=nan":                    "p.toml: default.share = NaN, must be",
+		"[default]\nper='gpu'\nshare=0.1":         `p.toml: default.per = "gpu", must be "process", "user", "cgroup" or "rule"`,
+		"[default]\nadmit=false\nrefused='lc'":    `p.toml: default.refused = "lc", must be "be" or "off"`,
+		"[default]\nrefused='off'":                `p.toml: default.refused = "off": nobody is refused, must stand with admit = false`,
+		rule + "refused='be'\nadmit=true":         `p.toml: rule[0] "r".refused = "be": nobody is refused, must stand with admit = false`,
+		"[default]\nper=1\nshare=0.1":             `p.toml: default.per = 1, must be "process", "user", "cgroup" or "rule"`,
+		"[default]\nper='user'":                   `p.toml: default.per = "user": there is nothing to divide, must stand with share or memory_mb`,
+		rule + "per='rule'\nshare=0":              `p.toml: rule[0] "r".per = "rule": there is nothing to divide, must stand with share or memory_mb`,
+		"[default]\nmax_hold_ms=0":                "p.toml: default.max_hold_ms = 0, must be an integer from 1 to 10000 (ms)",
+		"[default]\nadmit='no'":                   `p.toml: default.admit = "no", must be true or false`,
+		"[quota]\nmembers_per_uid=65":             "p.toml: quota.members_per_uid = 65, must be an integer from 1 to 64 (clients of a GPU)",
+		"[turns]\nquantum_ms=0":                   "p.toml: turns.quantum_ms = 0, must be an integer from 1 to 10000 (ms)",
+		rule + rule:                               `p.toml: rule[1] "r": there is another rule of this name`,
+		"[[rule]]\nname='default'\nwhen='true'":   `p.toml: rule[0] "default".name: [default] has this name, must be another`,
+		"[[rule]]\nwhen='true'":                   "p.toml: rule[0]: lacks name or when",
+		"[[rule]]\nname='r'":                      `p.toml: rule[0] "r": lacks name or when`,
+		"[[rule]]\nname='r'\nwhen='uid'":          `p.toml: rule[0] "r".when = "uid": is int, must be bool`,
+		"[[rule]]\nname='r'\nwhen='uid='":         `p.toml: rule[0] "r".when = "uid=": column`,
+		"[[rule]]\nname='r'\nwhen='user == 1'":    `p.toml: rule[0] "r".when = "user == 1": column 1: undeclared reference to 'user'`,
+		"[control]\nwhen='uid == 1'":              `p.toml: control.when = "uid == 1": column 1: undeclared reference to 'uid'`,
+		rule + "limit=1":                          `p.toml: rule[0] "r".limit: unknown key, must be one of name, when, level`,
 	} {
 		_, err := Parse("p.toml", []byte(text))
 		if err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {

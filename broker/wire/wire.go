@@ -9,11 +9,13 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 const (
 	// Version of the messages. Peers with another one do not understand each other.
-	Version = 1
+	Version = 2
 	// Levels and Slots are those of preempt/segment.
 	Levels = 8
 	Slots  = 64
@@ -115,6 +117,7 @@ type Policy struct {
 	MemoryMB  uint32 // 0: no limit
 	QuantumMs uint32 // of turns
 	_         [4]uint8
+	Objective configs.ObjectiveWord
 	Asked     uint64 // by people, of its memory: the last Ask's request; 0: nothing
 }
 
@@ -217,8 +220,9 @@ const (
 	SetShare
 	SetPaused
 	SetClear // back to what the policy says; alone
+	SetObjective
 
-	setAll = SetLevel | SetShare | SetPaused | SetClear
+	setAll = SetLevel | SetShare | SetPaused | SetClear | SetObjective
 )
 
 // Set changes all clients of a process. The answer is Done or Refused.
@@ -229,6 +233,8 @@ type Set struct {
 	Paused uint8
 	_      uint8
 	Share  uint32 // millionths
+	// Of SetObjective.
+	Objective configs.ObjectiveWord
 }
 
 // The requests of an Ask: enum gp_asked of preempt/segment/segment.h, in bits 0 to 7.
@@ -259,7 +265,7 @@ type Entry struct {
 	Member uint8
 	Socket uint8 // level of the directory by which it came
 	Wanted uint8
-	Set    uint8 // SetLevel, SetShare, SetPaused: what people changed
+	Set    uint8 // SetLevel, SetShare, SetPaused, SetObjective: what people changed
 	Turns  uint8 // bit TurnRun, TurnMemory: it has that turn
 	Ended  uint8 // 1: it is a member no more, and its pages say what it counted
 	// Why the policy does not take it: RefusedPolicy or RefusedOff; 0: it is a client, or was one.
@@ -359,7 +365,15 @@ func slot(value uint8) limit               { return limit{"slot", uint64(value),
 const millionths = 1_000_000
 
 func (p Policy) limits() []limit {
-	return []limit{level("level", p.Level), level("best", p.Best), flag("paused", p.Paused), {"per", uint64(p.Per), uint64(pers - 1)}, {"share", uint64(p.Share), millionths - 1}}
+	return []limit{level("level", p.Level), level("best", p.Best), flag("paused", p.Paused), {"per", uint64(p.Per), uint64(pers - 1)}, {"share", uint64(p.Share), millionths - 1}, objective(p.Objective)}
+}
+
+// objective is a limit that one breaks which makes no sense. One that says nothing is allowed.
+func objective(word configs.ObjectiveWord) limit {
+	if _, ok := word.Objective(configs.Objective{}); ok || !word.Says() {
+		return limit{"objective", 0, 0}
+	}
+	return limit{"objective", uint64(word), 0}
 }
 
 func (m *Hello) check() error {
@@ -374,10 +388,10 @@ func (*List) check() error     { return nil }
 func (*Policies) check() error { return nil }
 func (m *Query) check() error  { return within(level("wanted", m.Wanted)) }
 func (m *Set) check() error {
-	if m.Pid <= 0 || m.Fields == 0 || m.Fields&SetClear != 0 && m.Fields != SetClear {
+	if m.Pid <= 0 || m.Fields == 0 || m.Fields&SetClear != 0 && m.Fields != SetClear || (m.Fields&SetObjective != 0) != m.Objective.Says() {
 		return fmt.Errorf("%w: set pid %d, fields %#x", ErrForm, m.Pid, m.Fields)
 	}
-	return within(limit{"fields", uint64(m.Fields), uint64(setAll)}, level("level", m.Level), flag("paused", m.Paused), limit{"share", uint64(m.Share), millionths - 1})
+	return within(limit{"fields", uint64(m.Fields), uint64(setAll)}, level("level", m.Level), flag("paused", m.Paused), limit{"share", uint64(m.Share), millionths - 1}, objective(m.Objective))
 }
 func (m *Ask) check() error {
 	if m.What() == 0 {

@@ -10,15 +10,18 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // examples are one sensible message of each type, with every field set that may be.
 func examples(t testing.TB) []Message {
-	p := Policy{Level: 3, Best: 2, Paused: 1, Per: PerRule, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100, Asked: 1 << 63}
+	objective := configs.Objective{Slowdown: 1.5, FirstMs: 200, Percentile: 99.99}.Word()
+	p := Policy{Level: 3, Best: 2, Paused: 1, Per: PerRule, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100, Objective: objective, Asked: 1 << 63}
 	all := []Message{
 		&Hello{Layout: 7, Wanted: 7, Back: 1, Injected: 1, GPU: [16]byte{1, 2}, Generation: 1 << 63, ID: 9, Name: [32]byte{'a'}},
 		&Mapped{}, &Statistics{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7, Layout: 8},
-		&Set{Pid: 4, Fields: SetLevel | SetShare | SetPaused, Level: 7, Paused: 1, Share: 999_999},
+		&Set{Pid: 4, Fields: SetLevel | SetShare | SetPaused | SetObjective, Level: 7, Paused: 1, Share: 999_999, Objective: objective},
 		&Ask{ID: 5, Request: 1<<63 | uint64(AskResume)},
 		&Welcome{ID: 5, Generation: 6, Slot: 63, Back: 1, Weaker: 1, Policy: p},
 		&Common{Generation: 8}, &Peer{ID: 3, Slot: 1}, &Gone{ID: 3, Slot: 1}, &Ready{Generation: 8}, &Changed{p},
@@ -69,11 +72,13 @@ func TestBrokenPacketsAreRefused(t *testing.T) {
 			t.Errorf("%s of another version: %v", Name(m), err)
 		}
 	}
+	none := configs.Objective{}.Word()
 	for _, m := range []Message{
 		&Hello{Wanted: Levels}, &Hello{Back: 2}, &Hello{Injected: 2}, &Hello{Name: [32]byte(bytes.Repeat([]byte("x"), 32))},
 		&Turn{Kind: TurnSeize + 1}, &Turn{Which: 2}, &Turn{To: Slots + 1}, &Query{Wanted: Levels},
 		&Set{}, &Set{Pid: -1, Fields: 1}, &Set{Pid: 1}, &Set{Pid: 1, Fields: setAll + 1}, &Set{Pid: 1, Fields: SetClear | SetLevel},
 		&Set{Pid: 1, Fields: 1, Level: Levels}, &Set{Pid: 1, Fields: 1, Share: millionths}, &Set{Pid: 1, Fields: 1, Paused: 2},
+		&Set{Pid: 1, Fields: SetObjective}, &Set{Pid: 1, Fields: 1, Objective: none}, &Set{Pid: 1, Fields: SetObjective, Objective: 1}, &Changed{Policy{Objective: none | 1}}, &Changed{Policy{Objective: 1}},
 		&Ask{ID: 1}, &Ask{ID: 1, Request: uint64(AskResume) + 1}, &Ask{ID: 1, Request: 256},
 		&Welcome{Slot: Slots}, &Welcome{Back: 2}, &Welcome{Policy: Policy{Level: Levels}}, &Welcome{Policy: Policy{Best: Levels}},
 		&Changed{Policy{Paused: 2}}, &Changed{Policy{Share: millionths}}, &Changed{Policy{Per: pers}}, &Counted{PolicyWrong: 2}, &Entry{Refused: uint8(reasons)},

@@ -22,21 +22,23 @@ import (
 // What people ask of a broker: gpreempt set and policy.
 
 type setting struct {
-	config, priority string
-	share            float64
-	pause, clear     bool
+	config, priority, objective string
+	share                       float64
+	pause, clear                bool
 }
 
 func setCommand() *cobra.Command {
 	var o setting
 	command := &cobra.Command{
 		Use:   "set PID",
-		Short: "Change what a running process may have, at the broker",
-		Long: `Changes level, share or pause of a running process that joined by a broker (gpreemptd). It takes effect at once, and lasts until the
+		Short: "Change what a running process may have",
+		Long: `Changes level, share, pause or objective of a running process that joined by a broker (gpreemptd). It takes effect at once, and lasts until the
 process ends, or --clear. Nobody gets more than the policy's rule for the process and its socket allow, and root alone gives a share above the
-rule's. By default a user may change its own processes in its own
-container, and root of the host all.`,
-		Example: "  gpreempt set 4711 --priority be\n  gpreempt set 4711 --share 0.2\n  gpreempt set 4711 --pause=false\n  gpreempt set 4711 --clear",
+rule's, or another objective than the rule's. By default a user may change its own processes in its own
+container, and root of the host all.
+
+Without a broker the objective can be changed, of processes of the same user, and --clear gives back the one that the process began with.`,
+		Example: "  gpreempt set 4711 --priority be\n  gpreempt set 4711 --share 0.2\n  gpreempt set 4711 --objective slowdown=1.5\n  gpreempt set 4711 --pause=false\n  gpreempt set 4711 --clear",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return cli.Usage(errors.New("set: must be followed by the number of a process, for example: gpreempt set 4711 --priority be"))
@@ -48,6 +50,7 @@ container, and root of the host all.`,
 	flags := command.Flags()
 	flags.StringVar(&o.priority, "priority", "", "lc, be, or a level from 0 (lc) to 7 (be)")
 	flags.Float64Var(&o.share, "share", 0, "the least part of the GPU's time that it gets while it has work, from 0 to less than 1")
+	flags.StringVar(&o.objective, "objective", "", "how slow it may be: "+configs.ObjectiveAllowed)
 	flags.BoolVar(&o.pause, "pause", false, "its work stops and its device memory goes to host memory; it must have the mechanism \"swap\"")
 	flags.BoolVar(&o.clear, "clear", false, "all is as the policy says")
 	flags.StringVarP(&o.config, "config", "c", "", "configuration file that says where the broker is")
@@ -75,6 +78,13 @@ func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
 		}
 		m.Fields, m.Share = m.Fields|wire.SetShare, min(uint32(o.share*1e6), 999_999)
 	}
+	if changed("objective") {
+		objective, err := configs.ParseObjective(configs.Objective{}, o.objective)
+		if err != nil {
+			return nil, fmt.Errorf("--objective: %w", err)
+		}
+		m.Fields, m.Objective = m.Fields|wire.SetObjective, objective.Word()
+	}
 	if changed("pause") {
 		m.Fields |= wire.SetPaused
 		if o.pause {
@@ -87,7 +97,7 @@ func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
 	case o.clear:
 		m.Fields = wire.SetClear
 	case m.Fields == 0:
-		return nil, errors.New("set: nothing to set; give --priority, --share, --pause or --clear")
+		return nil, errors.New("set: nothing to set; give --priority, --share, --objective, --pause or --clear")
 	}
 	return m, nil
 }
@@ -100,6 +110,9 @@ func (o *setting) run(c *cobra.Command, process string) error {
 	settings, _, _, err := loadConfig(o.config)
 	if err != nil {
 		return cli.Usage(err)
+	}
+	if done, err := setByFile(c.Context(), settings, m); done || err != nil {
+		return err
 	}
 	n := 0
 	if err := reach(settings, func(path string) (err error) { n, err = join.Set(path, m); return err }); err != nil {
@@ -155,18 +168,19 @@ func showPolicy(out io.Writer, path string) error {
 		return cmp.Or(slices.Compare(a.GPU[:], b.GPU[:]), cmp.Compare(a.Policy.Level, b.Policy.Level), cmp.Compare(a.ID, b.ID))
 	})
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tMEMORY\tPER\tPAUSED")
+	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tMEMORY\tPER\tPAUSED\tOBJECTIVE")
 	for i := range entries {
 		e := &entries[i]
 		level, best := configs.Priority{On: e.Refused != uint8(wire.RefusedOff), Level: int(e.Policy.Level)}.String(), configs.Priority{On: true, Level: int(e.Policy.Best)}.String()
 		if e.Refused != 0 {
 			best = "refused"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(segment.GPU{UUID: e.GPU, Slice: e.Slice == 1}), pidText(int64(e.Pid)), e.UID,
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(segment.GPU{UUID: e.GPU, Slice: e.Slice == 1}), pidText(int64(e.Pid)), e.UID,
 			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"), marked(level, e.Set&wire.SetLevel != 0), best,
 			marked(strconv.FormatFloat(float64(e.Policy.Share)/1e6, 'g', 3, 64), e.Set&wire.SetShare != 0),
 			memoryText(e.Policy.MemoryMB), e.Policy.Per,
-			marked(map[uint8]string{0: "no", 1: "yes"}[e.Policy.Paused], e.Set&wire.SetPaused != 0))
+			marked(map[uint8]string{0: "no", 1: "yes"}[e.Policy.Paused], e.Set&wire.SetPaused != 0),
+			marked(cmp.Or(e.Policy.Objective.String(), "-"), e.Set&wire.SetObjective != 0))
 	}
 	if err := table.Flush(); err != nil {
 		return fmt.Errorf("print: %w", err)

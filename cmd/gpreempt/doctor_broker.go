@@ -89,6 +89,9 @@ func (d *doctor) sayBroker(socket string, wanted configs.Priority, granted *wire
 			gets = append(gets, fmt.Sprintf(limit.text, float64(limit.value)/limit.unit))
 		}
 	}
+	if granted.Objective.Says() {
+		gets = append(gets, "the objective "+granted.Objective.String())
+	}
 	if granted.Per != wire.PerProcess {
 		gets = append(gets, "divided among all programs of the "+granted.Per.String()+" that has them")
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gpreempt/gpreempt/broker"
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/broker/wire"
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -80,7 +81,7 @@ func TestDoctorOfBrokers(t *testing.T) {
 		{"none", none, "", "ok    broker     none in " + none + ": programs of one user find each other by files"},
 		{"dead", dead, "", "warn  broker     " + dead + "/3/broker.sock: nobody listens; start gpreemptd"},
 		{"deaf", deaf, "", "warn  broker     " + deaf + "/0/broker.sock: the broker does not answer; restart gpreemptd"},
-		{"lets", lets, "", fmt.Sprintf("ok    broker     %s/0/broker.sock answers (messages 1, pages %d): a program that wants lc gets lc, a share of at least 0.25, windows of at most 50 ms, at most 9000 MB on a GPU\n", lets, segment.Version)},
+		{"lets", lets, "", fmt.Sprintf("ok    broker     %s/0/broker.sock answers (messages %d, pages %d): a program that wants lc gets lc, a share of at least 0.25, windows of at most 50 ms, at most 9000 MB on a GPU\n", lets, wire.Version, segment.Version)},
 		{"by a level", lowers, "", "a program that wants lc gets 5\n"},
 		{"lowers", lowers, "1", "a program that wants 1 gets 5; the policy, or the socket that this user can reach, allows no more than 5\n"},
 		{"as wanted", lowers, "be", "a program that wants be gets be\n"},

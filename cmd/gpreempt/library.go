@@ -44,8 +44,10 @@ func reasonsOf(lacks configs.Fallback, some configs.Mechanism) (reasons, advice 
 
 // readSegments reads those by files and those of a broker.
 func readSegments(config configs.Config) ([]segment.Snapshot, error) {
-	files := func() ([]segment.Snapshot, error) {
-		return segment.ReadAll(config.Segment.Directory, config.Segment.Group)
-	}
-	return member.Both(files, config.Segment.Broker)
+	return member.Both(func() ([]segment.Snapshot, error) { return readFiles(config) }, config.Segment.Broker)
+}
+
+// readFiles reads those that are by files.
+func readFiles(config configs.Config) ([]segment.Snapshot, error) {
+	return segment.ReadAll(config.Segment.Directory, config.Segment.Group)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -144,13 +145,13 @@ func printObjectives(w io.Writer, peers []peerSample) {
 		}
 		if !titled {
 			titled = true
-			fmt.Fprintln(w, "PID\tSTEPS\tMEAN\tOBJECTIVE\tHELD\tLENT\tSLOTS\tCUT\tSTATE")
+			fmt.Fprintln(w, "PID\tOBJECTIVE\tSTEPS\tMEAN\tMAY BE\tHELD\tLENT\tSLOTS\tCUT\tSTATE")
 		}
 		cut := uint64(0)
 		for _, n := range o.Cut {
 			cut += n
 		}
-		fmt.Fprintf(w, "%d\t%d\t%.1f ms\t%.1f ms\t%.1f %%\t%.0f %%\t%d\t%d\t%s\n", p.Pid, o.Steps, float64(o.MeanNs)/1e6, float64(o.ObjectiveNs)/1e6,
+		fmt.Fprintf(w, "%d\t%s\t%d\t%.1f ms\t%.1f ms\t%.1f %%\t%.0f %%\t%d\t%d\t%s\n", p.Pid, cmp.Or(o.Wanted, "none"), o.Steps, float64(o.MeanNs)/1e6, float64(o.ObjectiveNs)/1e6,
 			100*o.Attained(), 100*float64(o.LentNs)/max(1, float64(o.StepNs)), o.Slots, cut, objectiveState(o.State))
 	}
 	if titled {
@@ -160,6 +161,8 @@ func printObjectives(w io.Writer, peers []peerSample) {
 
 func objectiveState(state string) string {
 	switch state {
+	case "none":
+		return "latency-critical first"
 	case "lends":
 		return "lends what the objective leaves"
 	case "unattainable":
