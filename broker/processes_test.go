@@ -418,6 +418,9 @@ func flood(socket string) {
 	random := rand.New(rand.NewPCG(3, 4))
 	var open []int
 	for n := 0; ; n++ {
+		if n == 2000 { // whether or not it gets this connection
+			fmt.Println("flooded")
+		}
 		if len(open) >= 800 {
 			i := random.IntN(len(open))
 			unix.Close(open[i])
@@ -452,9 +455,6 @@ func flood(socket string) {
 			}
 			_ = wire.Send(fd, m, open[:min(len(open), random.IntN(200))]...)
 			_ = wire.Send(fd, &wire.Mapped{})
-		}
-		if n == 2000 {
-			fmt.Println("flooded")
 		}
 	}
 }
