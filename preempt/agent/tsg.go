@@ -215,7 +215,7 @@ func (a *agent) cameBack() {
 // enforce suspends or schedules every settled TSG as schedule wanted. A control takes 220 to 570 us and preempts what runs.
 // It returns false if the driver refuses.
 func (a *agent) enforce() bool {
-	if !a.off && len(a.suspended) == 0 && len(a.unsure) == 0 {
+	if !a.off && len(a.suspended) == 0 { // what is not sure counts as suspended
 		return true
 	}
 	now := segment.Now()
@@ -237,9 +237,11 @@ func (a *agent) enforce() bool {
 					live[k] = true
 				}
 				a.suspended = live
+				if !a.noTurns { // it is asked again at each look, to come back
+					a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
+				}
 				a.noTurns = true
 				a.setLacks(configs.FallbackSuspendRefused, true)
-				a.log.Warn().Err(err).Msg("the driver refuses to suspend this process: no turns, and no giving way between levels")
 				return false
 			}
 		}

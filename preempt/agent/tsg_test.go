@@ -1,9 +1,14 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -24,7 +29,7 @@ type testDevice struct {
 	calls   int
 }
 
-func (d *testDevice) tsgs() []TSG { return d.list }
+func (d *testDevice) tsgs() []TSG { return slices.Clone(d.list) }
 
 func (d *testDevice) may(what string, t TSG) error {
 	d.calls++
@@ -143,6 +148,10 @@ func TestYoungTSGsStay(t *testing.T) {
 	if !a.enforce() || !d.off[2] {
 		t.Errorf("it has settled: %v", d.off)
 	}
+	d.list[1].changedNs = segment.Now() + uint64(time.Hour) // libcuda changes something of it that schedules no channel
+	if !a.enforce() || d.count() != ownTSGs {
+		t.Errorf("one that was suspended came back: %v", d.off)
+	}
 }
 
 // Whatever the driver refuses to suspend or to put back, and whichever TSG that is, all others come back, and that one as soon as it may.
@@ -218,6 +227,28 @@ func TestRefusalsInPassing(t *testing.T) {
 		t.Errorf("back: %v", d.off)
 	}
 
+	// libcuda schedules others of its channels meanwhile.
+	a, d = withDevice(t)
+	d.refuses = refusesOne("suspend", 2, passing)
+	a.schedule(false)
+	d.refuses = nil
+	d.off[2] = true
+	d.list[1].resets++
+	if !a.schedule(true) || d.count() != 0 {
+		t.Errorf("back after libcuda's control: %v", d.off)
+	}
+
+	// That of another client, or another one of its own, tells nothing of a young one.
+	a, d = withDevice(t)
+	d.list[0].changedNs = segment.Now() + uint64(time.Hour)
+	d.list[1].client, d.list[1].subdevice = 3, 3 // of the same GPU
+	d.list[1].handle, d.off = 1, map[uint32]bool{}
+	a.schedule(false)
+	calls := d.calls
+	if !a.enforce() || d.calls != calls {
+		t.Errorf("%d controls though nothing has changed", d.calls-calls)
+	}
+
 	// One that was freed is no refusal.
 	a, d = withDevice(t)
 	d.refuses = func(what string, t TSG) error {
@@ -229,6 +260,39 @@ func TestRefusalsInPassing(t *testing.T) {
 	}
 	if !a.schedule(false) || a.noTurns || d.count() != 2 {
 		t.Errorf("off: %v, refused: %v", d.off, a.noTurns)
+	}
+	// Nor where another client has one of the same handle.
+	a, d = withDevice(t)
+	d.list[ownTSGs].handle = 3
+	d.refuses = func(what string, t TSG) error {
+		if what == "suspend" && t.handle == 3 {
+			d.list = slices.Delete(d.list, 2, 3)
+			return refusedForGood
+		}
+		return nil
+	}
+	if !a.schedule(false) || a.noTurns || d.count() != 2 {
+		t.Errorf("off: %v, refused: %v", d.off, a.noTurns)
+	}
+}
+
+// A driver that refuses for good is asked again at each look, since what is suspended must come back. That is said once.
+func TestRefusalIsToldOnce(t *testing.T) {
+	a, d := withDevice(t)
+	var said bytes.Buffer
+	a.log = zerolog.New(&said)
+	a.schedule(false)
+	d.refuses = refusesOne("resume", 2, refusedForGood)
+	for range 5 {
+		if a.schedule(true) {
+			t.Error("it says that all are back")
+		}
+	}
+	if lines := strings.Count(said.String(), "\n"); lines != 1 {
+		t.Errorf("%d lines:\n%s", lines, said.String())
+	}
+	if calls := d.calls; a.enforce() || d.calls == calls {
+		t.Error("it is not asked again")
 	}
 }
 
@@ -272,6 +336,22 @@ func TestTimeslicesThatAreRefused(t *testing.T) {
 	set(a, 500)
 	if d.calls != calls {
 		t.Error("asked again after a refusal")
+	}
+
+	for _, what := range []string{"timeslice", "uuid"} { // one that was freed is no refusal
+		a, d = withDevice(t)
+		d.refuses = func(asked string, t TSG) error {
+			if asked == what && t.handle == 2 {
+				d.list = slices.Delete(d.list, 1, 2)
+				return refusedForGood
+			}
+			return nil
+		}
+		d.list[1].subdevice = 9
+		set(a, 300)
+		if a.refused || d.us[1] != 300 || d.us[3] != 300 {
+			t.Errorf("%s of one that was freed: %v, refused: %v", what, d.us, a.refused)
+		}
 	}
 
 	a, d = withDevice(t)
