@@ -37,10 +37,19 @@ type brokerProcess struct {
 
 const servesWithin = 30 * time.Second
 
-// serve starts a broker, and waits until clients can join. It does not look for others: in a container the driver's management library may
-// tell of processes by numbers that are other processes' here.
+// serve starts the broker of the suite users, and waits until clients can join.
 func (u *users) serve(ctx context.Context) error {
-	b := &brokerProcess{cmd: exec.Command(u.program, "--directory", u.directory, "--policy", u.policy, "--others=false"),
+	b, err := startBroker(ctx, u.program, u.directory, u.policy)
+	if err == nil {
+		u.running = b
+	}
+	return err
+}
+
+// startBroker starts a broker, and waits until clients can join. It does not look for others: in a container the driver's management library may
+// tell of processes by numbers that are other processes' here.
+func startBroker(ctx context.Context, program, directory, policy string) (*brokerProcess, error) {
+	b := &brokerProcess{cmd: exec.Command(program, "--directory", directory, "--policy", policy, "--others=false"),
 		gone: make(chan struct{}), stderr: &lastBytes{}}
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := b.cmd.StderrPipe()
@@ -48,7 +57,7 @@ func (u *users) serve(ctx context.Context) error {
 		err = startChild(b.cmd)
 	}
 	if err != nil {
-		return fmt.Errorf("start the broker: %w", err)
+		return nil, fmt.Errorf("start the broker: %w", err)
 	}
 	serving := make(chan struct{}, 1)
 	go func() {
@@ -65,19 +74,18 @@ func (u *users) serve(ctx context.Context) error {
 		_, _ = io.Copy(io.Discard, out) // after a line too long for the scanner
 		_ = b.cmd.Wait()                // it is killed in the end
 	}()
-	u.running = b
 	select {
 	case <-serving:
-		return nil
+		return b, nil
 	case <-b.gone:
-		return fmt.Errorf("the broker ended: %s", b.stderr.lastLine())
+		return nil, fmt.Errorf("the broker ended: %s", b.stderr.lastLine())
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(servesWithin):
 		err = fmt.Errorf("the broker: %w in %s", errNoAnswer, servesWithin)
 	}
 	b.kill()
-	return err
+	return nil, err
 }
 
 func (b *brokerProcess) kill() {

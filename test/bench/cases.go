@@ -77,4 +77,4 @@ var allCases = slices.Concat([]Case{
 	spatialLoadCase("train"),
 	standingCase("gemmfp16"),
 	standingCase("elementwise"),
-}, tvmCases(), identityCases(), programCases(), fireCases(), costCases(), memoryCases(), usersCases())
+}, tvmCases(), identityCases(), programCases(), fireCases(), costCases(), memoryCases(), usersCases(), servingCases())

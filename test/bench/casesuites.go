@@ -40,6 +40,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests", "python"}, begin: configured("")},
 	{name: "http", about: "an HTTP service beside training, without hints and with those of its sockets", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: configured("")},
+	{name: result.ServingSuite, about: "a model server beside training: alone, by default, under MPS, and with objectives", mode: "time-sliced",
+		flags: []string{"requests", "python"}, begin: withModels},
 	{name: "tvm", about: "networks that TVM compiled: beside programs of PyTorch, and those beside them", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: configured("")},
 	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",

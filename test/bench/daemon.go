@@ -34,8 +34,8 @@ type daemon struct {
 	gone chan struct{} // closed when it has been waited for
 }
 
-// startDaemon starts a daemon and waits until it is ready.
-func startDaemon(ctx context.Context, arguments, environment []string, ready func() bool) (*daemon, error) {
+// startDaemon starts a daemon and waits until it is ready, no longer than a limit.
+func startDaemon(ctx context.Context, arguments, environment []string, limit time.Duration, ready func() bool) (*daemon, error) {
 	d := &daemon{cmd: exec.Command(arguments[0], arguments[1:]...), said: &lastBytes{}, gone: make(chan struct{})}
 	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = environment, d.said, d.said
 	d.cmd.WaitDelay = time.Second // what it starts has its output, too
@@ -47,7 +47,7 @@ func startDaemon(ctx context.Context, arguments, environment []string, ready fun
 		defer close(d.gone)
 		_ = d.cmd.Wait() // what went wrong is in what it said
 	}()
-	tick, late := time.NewTicker(50*time.Millisecond), time.After(daemonStarts)
+	tick, late := time.NewTicker(50*time.Millisecond), time.After(limit)
 	defer tick.Stop()
 	for !ready() {
 		select {
@@ -60,7 +60,7 @@ func startDaemon(ctx context.Context, arguments, environment []string, ready fun
 			return nil, ctx.Err()
 		case <-late:
 			d.stop()
-			return nil, fmt.Errorf("the daemon does not serve after %s: %s", daemonStarts, d.said.lastLine())
+			return nil, fmt.Errorf("the daemon does not serve after %s: %s", limit, d.said.lastLine())
 		}
 	}
 	return d, nil
@@ -135,7 +135,7 @@ func (s *session) startRival(ctx context.Context, d workload.Daemon) (server, er
 		ready = func() bool { return listens(address) } // a connection would count as a client
 	}
 	var err error
-	if r.daemon, err = startDaemon(ctx, append([]string{program}, d.Command[1:]...), s.inherited(), ready); err != nil {
+	if r.daemon, err = startDaemon(ctx, append([]string{program}, d.Command[1:]...), s.inherited(), daemonStarts, ready); err != nil {
 		for _, path := range r.made {
 			_ = os.Remove(path) // as above
 		}

@@ -37,7 +37,7 @@ func (s *session) startMPS(ctx context.Context, folder string, options ...string
 	m := &mpsDaemon{tool: tool, pipes: pipes,
 		environment: append(s.inherited(), "CUDA_MPS_PIPE_DIRECTORY="+pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)}
 	arguments := append([]string{tool, "-f"}, options...) // in the foreground: ours to end
-	m.daemon, err = startDaemon(ctx, arguments, m.environment, func() bool { return exists(filepath.Join(pipes, "control")) })
+	m.daemon, err = startDaemon(ctx, arguments, m.environment, daemonStarts, func() bool { return exists(filepath.Join(pipes, "control")) })
 	if err != nil {
 		return nil, fmt.Errorf("start MPS: %w", err)
 	}

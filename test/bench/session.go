@@ -73,6 +73,7 @@ type session struct {
 	credential *syscall.Credential // of the workers; nil: our own
 	namespaces namespaces          // of the workers, each of its own
 	users      *users              // of the suite of that name
+	models     *models             // of the suite serving
 	python     string              // "": there is none
 	info       info
 	iterations map[work]uint64

@@ -30,6 +30,7 @@ type script struct {
 	arguments          []string
 	environment        []string
 	cores              *unix.CPUSet
+	limits             limits // zero: the usual ones
 }
 
 func (s *session) startScript(ctx context.Context, one script) (*worker, error) {
@@ -44,7 +45,7 @@ func (s *session) startScript(ctx context.Context, one script) (*worker, error) 
 	if one.role != "" {
 		name += " (" + one.role + ")"
 	}
-	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), cores: one.cores,
+	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), cores: one.cores, limits: one.limits,
 		environment: append(configured.environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
 	return s.launch(ctx, p, one.role)

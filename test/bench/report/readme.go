@@ -166,6 +166,13 @@ func markdownTable(path, system, links string) (string, error) {
 		}
 		return stallsTable(&report) + origin(report.Head, path), nil
 	}
+	if report.Benchmark == result.ServingSuite {
+		only := system
+		if only == "gpreempt" { // none is named
+			only = ""
+		}
+		return servingTable(&report, only) + origin(report.Head, path), nil
+	}
 	rivals := rivalsIn(report.Cases)
 	var pairs, values strings.Builder
 	var done []string

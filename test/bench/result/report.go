@@ -3,8 +3,10 @@
 package result
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -78,6 +80,8 @@ type Row struct {
 	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
 	Paired *Paired  `json:"paired,omitempty"` // of the suite of that name
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
+
+	Serving *Serving `json:"serving,omitempty"` // of the suite of that name
 }
 
 // OneRound is one of several measurements of the same, which took turns with those of what it is compared with.
@@ -283,6 +287,19 @@ func RatioOf(now, alone *Latency) *Ratio {
 	return r
 }
 
+// ReadReport reads a result file.
+func ReadReport(path string) (*Report, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	r := &Report{}
+	if err := json.Unmarshal(text, r); err != nil {
+		return nil, fmt.Errorf("read results %s: %w", path, err)
+	}
+	return r, nil
+}
+
 // Write writes the result file. Of long lists of stalls it has a part, and its raw form all.
 func (r *Report) Write(path string) error {
 	short := *r
@@ -371,6 +388,9 @@ func (row Row) verdict() string {
 func (r *Report) Print(out io.Writer) error {
 	if r.Benchmark == StallsSuite {
 		return r.printStalls(out)
+	}
+	if r.Benchmark == ServingSuite {
+		return r.printServing(out)
 	}
 	fmt.Fprintln(out, r.title())
 	t := NewTable(out, "case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target")

@@ -3,6 +3,7 @@ each step had completed.
 """
 import argparse
 import ctypes
+import os
 import pathlib
 import time
 
@@ -75,23 +76,42 @@ def inference(_):
 
     def step():
         with torch.no_grad():
-            model(images)
+            return model(images)
+    return step
+
+
+def offline(_):
+    """vLLM without a server: batches of prompts, greedily. The model lies where the environment says."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM, SamplingParams
+    model = LLM(os.environ["GPREEMPT_BENCH_MODEL"], load_format="dummy", max_model_len=1024, gpu_memory_utilization=0.2,
+                kv_cache_memory_bytes=2 << 30, enable_prefix_caching=False, max_num_seqs=32, seed=0)
+    prompts = [{"prompt_token_ids": [3 + (i * 37 + k) % 31000 for k in range(128)]} for i in range(32)]
+    tokens = SamplingParams(temperature=0.0, max_tokens=32, ignore_eos=True)
+
+    def step():
+        answers = model.generate(prompts, tokens, use_tqdm=False)
+        return torch.tensor([answer.outputs[0].token_ids for answer in answers])
     return step
 
 
 KINDS = {"train": training, "gemmfp64": fp64_product, "gemmfp16": fp16_product, "infer": inference, "elementwise": elementwise,
-         "spin": spinning}
+         "spin": spinning, "offline": offline}
 
 
-def run(step):
+def run(step, first):
+    """Steps until stop. Each result is compared with the first one, unless that is None."""
     times = [time.monotonic_ns()]
+    different = 0
     while len(times) == 1 or not protocol.stop_waits():
-        step()
+        result = step()
         torch.cuda.synchronize()
         times.append(time.monotonic_ns())
+        if first is not None:
+            different += not torch.equal(result, first)
         if len(times) == 2:
             protocol.answer({})  # the work is under way
-    return {"times_ns": times, "counts": list(range(len(times)))}
+    return {"times_ns": times, "counts": list(range(len(times))), "different": different}
 
 
 def main():
@@ -99,6 +119,7 @@ def main():
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--fixed-algorithms", action="store_true",
                         help="those that cuDNN thinks best, not those that were the fastest just now")
+    parser.add_argument("--same", action="store_true", help="results are compared with the first")
     parser.add_argument("--batch", type=int, default=128, help="images of a training step")
     options = parser.parse_args()
     if not protocol.begin():
@@ -106,12 +127,12 @@ def main():
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
     step = KINDS[options.kind](options.batch)
     for _ in range(5):
-        step()
+        first = step()
     torch.cuda.synchronize()
     protocol.answer({})
     for order in protocol.orders():
         if order == ["start"]:
-            result = run(step)
+            result = run(step, first if options.same else None)
         elif order == ["stop"]:
             protocol.answer(result)
 

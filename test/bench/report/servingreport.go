@@ -1,0 +1,141 @@
+package report
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gonum.org/v1/plot"
+	"gonum.org/v1/plot/plotter"
+	"gonum.org/v1/plot/vg"
+	"gonum.org/v1/plot/vg/draw"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// FrontierFile is the figure of what best-effort work gets beside a model server, in the folder of results.
+const FrontierFile = "serving.svg"
+
+// frontierCase is the one that it shows: 6 requests a second.
+const frontierCase = "vllm-6"
+
+// servingTable shows each case in a table of its own, or only the one that is named.
+func servingTable(r *result.Report, only string) string {
+	var text strings.Builder
+	var done []string
+	for _, first := range r.Cases {
+		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && first.Case != only {
+			continue
+		}
+		done = append(done, first.Case)
+		if text.Len() > 0 {
+			text.WriteString("\n")
+		}
+		fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | BE, of alone | target |\n|---|---|---|---|---|---|---|\n", first.Case)
+		for _, row := range r.Cases {
+			if row.Case == first.Case && row.Serving != nil {
+				text.WriteString(servingLine(row))
+			}
+		}
+	}
+	return text.String()
+}
+
+func servingLine(row result.Row) string {
+	ms := func(us float64) string { return fmt.Sprintf("%.1f ms", us/1000) }
+	times := func(r *result.Ratio) string {
+		if r == nil {
+			return ""
+		}
+		return fmt.Sprintf(" (%.2f)", r.P99)
+	}
+	held, share := "-", "-"
+	if row.Serving.BoundMs > 0 {
+		held = fmt.Sprintf("%.1f %% within %.1f ms", 100*row.Serving.Held, row.Serving.BoundMs)
+	}
+	if row.BE != nil && row.System != result.LCAlone {
+		share = fmt.Sprintf("%.2f", row.BE.Share)
+	}
+	return fmt.Sprintf("| %s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, ms(row.LC.P50Us), ms(row.LC.P99Us), times(row.Ratio),
+		ms(row.Serving.First.P99Us), times(row.Serving.FirstRatio), held, share, verdict(row))
+}
+
+// servingLabel is what people call a system of the suite.
+func servingLabel(name string) string {
+	if times, found := strings.CutPrefix(name, "gpreempt-"); found {
+		return "gpreempt, objective " + strings.TrimSuffix(times, "x") + " x"
+	}
+	switch name {
+	case "mps-50":
+		return "MPS, BE 50 % of the SMs"
+	case "mps-25":
+		return "MPS, BE 25 % of the SMs"
+	case "gpreempt":
+		return "gpreempt, no objective"
+	}
+	return systemLabel(name)
+}
+
+// Frontier draws what best-effort work gets against the p99 of the server's time per token, for each GPU, as an SVG. The same results give the
+// same bytes.
+func Frontier(results string) ([]byte, error) {
+	files, _ := filepath.Glob(filepath.Join(results, "*-"+result.ServingSuite+".json")) // sorted; the pattern is a good one
+	if len(files) == 0 {
+		return nil, fmt.Errorf("draw the frontier: %s has no results of suite %s", results, result.ServingSuite)
+	}
+	var plots []*plot.Plot
+	for _, file := range files {
+		report, err := result.ReadReport(file)
+		if err != nil {
+			return nil, fmt.Errorf("draw the frontier: %w", err)
+		}
+		p, err := frontierPlot(report)
+		if err != nil {
+			return nil, fmt.Errorf("draw the frontier: %s: %w", file, err)
+		}
+		plots = append(plots, p)
+	}
+	return renderStack(plots, vg.Points(480), vg.Points(300))
+}
+
+func frontierPlot(r *result.Report) (*plot.Plot, error) {
+	p := newPlot("Training beside vLLM at 6 requests a second, "+r.GPU, "TPOT p99, "+timesAlone, "training, relative to running alone")
+	p.Y.Min, p.Y.Max, p.X.Min = 0, 1, 1
+	var ours plotter.XYs
+	var rivals []result.Row
+	for _, row := range r.Cases {
+		switch {
+		case row.Case != frontierCase || row.Ratio == nil || row.BE == nil:
+		case strings.HasPrefix(row.System, "gpreempt"):
+			ours = append(ours, plotter.XY{X: row.Ratio.P99, Y: row.BE.Share})
+		default:
+			rivals = append(rivals, row)
+		}
+	}
+	if len(ours) == 0 {
+		return nil, fmt.Errorf("no %s under the library", frontierCase)
+	}
+	slices.SortFunc(ours, func(a, b plotter.XY) int { return int(1000 * (a.X - b.X)) })
+	line, points, err := plotter.NewLinePoints(ours)
+	if err != nil {
+		return nil, err
+	}
+	line.Color, line.Width = systemColors["gpreempt"], vg.Points(1.5)
+	points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(3.5)
+	p.Add(line, points)
+	p.Legend.Add("gpreempt, by objective", line, points)
+	shades := colors([]string{"default", mpsName, "mps-priority", "mps-50", "mps-25"})
+	for _, row := range rivals {
+		point, err := plotter.NewScatter(plotter.XYs{{X: row.Ratio.P99, Y: row.BE.Share}})
+		if err != nil {
+			return nil, err
+		}
+		point.Color, point.Shape, point.Radius = shades[row.System], draw.PyramidGlyph{}, vg.Points(4)
+		p.Add(point)
+		p.Legend.Add(servingLabel(row.System), point)
+	}
+	return p, nil
+}
+
+const mpsName = "mps"

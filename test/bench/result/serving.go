@@ -1,0 +1,81 @@
+package result
+
+import (
+	"fmt"
+	"io"
+	"slices"
+)
+
+// ServingSuite is the name of the suite whose rows have Serving.
+const ServingSuite = "serving"
+
+// Serving is what became of the requests to a model server, beside the times per output token, which are the row's LC.
+type Serving struct {
+	First   *Latency `json:"ttft"`    // to the first token
+	Between *Latency `json:"itl"`     // between tokens
+	Goodput float64  `json:"goodput"` // requests a second with a TTFT up to 200 ms and a TPOT up to 25 ms
+	Failed  int      `json:"failed,omitempty"`
+
+	FirstRatio *Ratio `json:"ttft_ratio,omitempty"` // to the same server alone
+
+	// Under an objective, and of systems that are compared with it: the bound for the time per output token, and the part of requests within it.
+	BoundMs float64 `json:"bound_ms,omitempty"`
+	Held    float64 `json:"held,omitempty"`
+
+	Steps *Steps `json:"steps,omitempty"`
+}
+
+// Steps is what the library counted in the server while the requests were served, and how many steps the server itself counted.
+type Steps struct {
+	Found  uint64  `json:"found"`
+	Made   uint64  `json:"made"` // 0: the server does not say
+	Means  uint64  `json:"means"`
+	Over   uint64  `json:"over"` // of the means, those above the objective
+	LentMs float64 `json:"lent_ms"`
+	Slots  uint64  `json:"slots"`
+}
+
+// printServing writes the table of suite serving for people, the rows of a case together.
+func (r *Report) printServing(out io.Writer) error {
+	fmt.Fprintln(out, r.title())
+	t := NewTable(out, "case", "system", "n", "TPOT p50 ms", "p99", "max", "p99/alone", "TTFT p50 ms", "p99", "max", "p99/alone", "ITL p99 ms", "good/s", "held", "BE of alone", "steps", "target")
+	rows := slices.Clone(r.Cases)
+	var order []string
+	for _, row := range rows {
+		if !slices.Contains(order, row.Case) {
+			order = append(order, row.Case)
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b Row) int { return slices.Index(order, a.Case) - slices.Index(order, b.Case) })
+	for _, row := range rows {
+		cells := slices.Repeat([]string{"-"}, 14)
+		if s := row.Serving; s != nil && row.LC != nil {
+			ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
+			cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(row.LC.N), ms(row.LC.P50Us), ms(row.LC.P99Us), ms(row.LC.MaxUs)
+			cells[5], cells[6], cells[7], cells[10] = ms(s.First.P50Us), ms(s.First.P99Us), ms(s.First.MaxUs), fmt.Sprintf("%.2f", s.Goodput)
+			if s.Between != nil {
+				cells[9] = ms(s.Between.P99Us)
+			}
+			if row.Ratio != nil {
+				cells[4] = fmt.Sprintf("%.2f", row.Ratio.P99)
+			}
+			if s.FirstRatio != nil {
+				cells[8] = fmt.Sprintf("%.2f", s.FirstRatio.P99)
+			}
+			if s.BoundMs > 0 {
+				cells[11] = fmt.Sprintf("%.1f %% of %.1f ms", 100*s.Held, s.BoundMs)
+			}
+			if s.Steps != nil && s.Steps.Found > 0 {
+				cells[13] = fmt.Sprintf("%d/%d", s.Steps.Found, s.Steps.Made)
+			}
+		}
+		if row.BE != nil {
+			cells[12] = fmt.Sprintf("%.3f", row.BE.Now/row.BE.Alone)
+		}
+		t.Row(append(append([]string{row.Case, row.System}, cells...), row.verdict())...)
+	}
+	if err := t.End(); err != nil {
+		return err
+	}
+	return r.printLeft(out)
+}

@@ -1,0 +1,132 @@
+package bench
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// A server that stands in for vLLM serves alone, beside best-effort work, and under an objective, on the simulated driver.
+func TestServing(t *testing.T) {
+	t.Parallel()
+	stub, err := filepath.Abs("testdata/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var progress bytes.Buffer
+	suite := suiteOfCases(t, result.ServingSuite)
+	options := simulatedOptions(t, suite.name, &progress, "vllm-12", "vllm-12-objectives")
+	options.Requests, options.tests.beAlone = 5, 100*time.Millisecond
+	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1")
+	report, err := suite.measure(t.Context(), options)
+	if err != nil || len(report.Failed()) > 0 {
+		t.Fatalf("%v, %+v\n%s", err, report, &progress)
+	}
+	var systems []string
+	for _, row := range report.Cases {
+		systems = append(systems, row.System)
+		s := row.Serving
+		if row.Case != "vllm-12" || s == nil || row.LC == nil || row.LC.N != options.Requests || s.First.N != options.Requests || s.Failed != 0 || row.BE == nil {
+			t.Fatalf("%+v\n%s", row, &progress)
+		}
+		if s.Between.N != options.Requests*(answerTokens-1) {
+			t.Errorf("%s: %d gaps between tokens, want %d", row.System, s.Between.N, options.Requests*(answerTokens-1))
+		}
+		ours := strings.HasPrefix(row.System, "gpreempt")
+		if ours && (s.Steps == nil || s.Steps.Made < answerTokens) {
+			t.Errorf("%s: %+v", row.System, s.Steps)
+		}
+		if objective := strings.HasPrefix(row.System, "gpreempt-"); objective != (s.BoundMs > 0) || objective && s.Steps.Found == 0 {
+			t.Errorf("%s: bound %v ms, %+v", row.System, s.BoundMs, s.Steps)
+		}
+	}
+	if want := []string{"alone", "default", "gpreempt", "gpreempt-1.5x", "gpreempt-2x", "gpreempt-3x"}; !slices.Equal(systems, want) {
+		t.Errorf("systems %v, want %v", systems, want)
+	}
+	var table bytes.Buffer
+	if err := report.Print(&table); err != nil || strings.Count(table.String(), "vllm-12") != len(systems) {
+		t.Errorf("%v\n%s", err, &table)
+	}
+}
+
+// Without the reference of the server alone, and without vLLM, cases say what they lack.
+func TestServingLacks(t *testing.T) {
+	t.Parallel()
+	stub, err := filepath.Abs("testdata/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{stub: "vllm-12 is what this is compared with, and is not measured yet", "/nowhere": "has no vllm"} {
+		var progress bytes.Buffer
+		suite := suiteOfCases(t, result.ServingSuite)
+		options := simulatedOptions(t, suite.name, &progress, "vllm-12-objectives")
+		options.Requests = 1
+		options.tests.environment = append(options.tests.environment, "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
+		report, err := suite.measure(t.Context(), options)
+		if err != nil || len(report.Cases) != 1 || !strings.Contains(report.Cases[0].Note+progress.String(), want) {
+			t.Errorf("%s: %v, %+v\n%s", path, err, report, &progress)
+		}
+	}
+}
+
+func TestGenerate(t *testing.T) {
+	const usage = `data: {"choices":[],"usage":{"completion_tokens":3}}` + "\n\n"
+	token := `data: {"choices":[{"text":"w"}]}` + "\n\n"
+	for name, test := range map[string]struct {
+		status int
+		body   string
+		tokens int
+		failed string
+	}{
+		"three tokens":          {200, token + token + token + usage + "data: [DONE]\n\n", 3, ""},
+		"two tokens in a chunk": {200, token + token + usage + "data: [DONE]\n\n", 3, ""},
+		"no token":              {200, usage, 0, "without tokens"},
+		"cut off":               {200, token, 0, "without tokens"},
+		"refused":               {429, "too many", 0, "429 Too Many Requests: too many"},
+		"no JSON":               {200, "data: {\n\n", 0, "unexpected end"},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(test.status)
+			fmt.Fprint(w, test.body)
+		}))
+		g := generate(t.Context(), server.URL, []int{3}, 3)
+		server.Close()
+		if test.failed == "" && (g.err != nil || g.tokens != test.tokens) || test.failed != "" && (g.err == nil || !strings.Contains(g.err.Error(), test.failed)) {
+			t.Errorf("%s: %d tokens, %v", name, g.tokens, g.err)
+		}
+	}
+}
+
+func TestSumUpGenerated(t *testing.T) {
+	start := time.Now()
+	ms := func(all ...int) (came []time.Duration) {
+		for _, one := range all {
+			came = append(came, time.Duration(one)*time.Millisecond)
+		}
+		return came
+	}
+	all := []generated{
+		{arrived: start, came: ms(100, 110, 130), tokens: 3},                            // 15 ms each
+		{arrived: start.Add(time.Second), came: ms(300, 310, 320), tokens: 3},           // its first token came late
+		{arrived: start.Add(2 * time.Second), came: ms(100, 900, 1000), tokens: 10},     // 100 ms each: several in a chunk
+		{arrived: start.Add(2 * time.Second), err: fmt.Errorf("refused"), came: ms(10)}, // counts in neither
+	}
+	s, each, failed, err := sumUpGenerated(all)
+	if failed != 1 || s.Failed != 1 || err == nil || err.Error() != "refused" {
+		t.Errorf("%d failed, %v", failed, err)
+	}
+	if each.N != 3 || each.MaxUs != 100_000 || each.P50Us != 15_000 || s.First.MaxUs != 300_000 || s.Between.N != 6 || s.Goodput != .333 {
+		t.Errorf("%+v, %+v, %+v", each, s.First, s)
+	}
+	if held := within(all, 15*time.Millisecond); held != .5 {
+		t.Errorf("%v within 15 ms, want half: the one that failed is not", held)
+	}
+}

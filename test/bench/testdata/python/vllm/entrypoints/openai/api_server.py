@@ -1,0 +1,87 @@
+"""Stands in for vLLM's server: each token of all requests under way is a step on the (simulated) GPU, whose result comes by a small copy."""
+import ctypes
+import http.server
+import json
+import queue
+import sys
+import threading
+import time
+
+STEP_US = 2000
+driver = ctypes.CDLL("libcuda.so.1")
+under_way, lock, steps = [], threading.Lock(), 0
+
+
+def check(name, *arguments):
+    status = getattr(driver, name)(*arguments)
+    if status:
+        sys.exit(f"{name}: {status}")
+
+
+def serve_steps():
+    global steps
+    context, module, spin, stream, memory = (ctypes.c_void_p() for _ in range(5))
+    host = (ctypes.c_uint32 * 1)()
+    check("cuInit", 0)
+    check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+    check("cuCtxSetCurrent", context)
+    check("cuModuleLoadData", ctypes.byref(module), b"simulated image")
+    check("cuModuleGetFunction", ctypes.byref(spin), module, b"sim_spin_us")
+    check("cuStreamCreate", ctypes.byref(stream), 1)
+    check("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(4096))
+    check("cuMemsetD32Async", memory, 0, ctypes.c_size_t(1024), stream)
+    us = ctypes.c_uint64(STEP_US)
+    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(us))
+    ready.set()
+    while True:
+        with lock:
+            batch = list(under_way)
+        if not batch:
+            time.sleep(.001)
+            continue
+        check("cuLaunchKernel", spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, None)
+        check("cuMemcpyDtoHAsync_v2", host, memory, ctypes.c_size_t(4), stream)
+        check("cuStreamSynchronize", stream)
+        steps += 1
+        for tokens in batch:
+            tokens.put(steps)
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def answer(self, text):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self):
+        self.answer(f"vllm:iteration_tokens_total_count{{engine=\"0\"}} {steps}.0\n".encode() if self.path == "/metrics" else b"")
+
+    def do_POST(self):
+        wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["max_tokens"]
+        tokens = queue.Queue()
+        self.send_response(200)
+        self.end_headers()
+        with lock:
+            under_way.append(tokens)
+        for _ in range(wanted):
+            tokens.get()
+            self.send({"choices": [{"text": " w"}]})
+        with lock:
+            under_way.remove(tokens)
+        self.send({"choices": [], "usage": {"completion_tokens": wanted}})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def send(self, event):
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
+        self.wfile.flush()
+
+
+ready = threading.Event()
+threading.Thread(target=serve_steps, daemon=True).start()
+ready.wait()
+port = int(sys.argv[sys.argv.index("--port") + 1])
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
