@@ -48,11 +48,15 @@ static struct engine {
 
 	pthread_mutex_t lock; // of the rest; taken within g->lock
 	struct result result[RESULTS];
-	uint64_t results, done; // the latest that was submitted, and that the program knows of
+	uint64_t results;      // the latest that was submitted
+	_Atomic uint64_t done; // the latest that the program knows of
 	struct {
 		CUevent event;
 		uint64_t result;
 	} event[EVENTS];
+	// Of event[]: how many entries stand for an event. Writers: under the lock. Readers: also threads without it, which pass by when nothing they
+	// could change is there. A thread sees its own records; of two that use an event at once, neither is first for the program either.
+	_Atomic uint32_t remembered;
 	uint32_t event_at;
 	bool said;        // the program says where its steps end
 	uint64_t counted; // launches up to the end of the latest step
@@ -119,12 +123,22 @@ void gp_step_copied(struct gp_context *c, struct gp_stream *stream, uint64_t seq
 	stream->result_at = sequence;
 }
 
+// The lock is held. event: NULL forgets what the entry has.
+static void remember(struct engine *e, int at, CUevent event, uint64_t result)
+{
+	e->remembered += (event != NULL) - (e->event[at].event != NULL);
+	e->event[at].event = event;
+	e->event[at].result = result;
+}
+
 void gp_step_recorded(struct gp_context *c, struct gp_stream *stream, CUevent event)
 {
 	struct engine *e = engine_of(c->gpu);
 	uint64_t result = stream->result;
 	int at = -1;
 
+	if (result <= e->done && !e->remembered) // most records stand behind no result
+		return;
 	pthread_mutex_lock(&e->lock);
 	bool open = result > e->done;
 	for (int i = 0; i < EVENTS && at < 0; i++)
@@ -132,10 +146,8 @@ void gp_step_recorded(struct gp_context *c, struct gp_stream *stream, CUevent ev
 			at = i;
 	if (at < 0 && open)
 		at = (int)(e->event_at++ % EVENTS);
-	if (at >= 0) { // the event stands for its latest record only
-		e->event[at].event = open ? event : NULL;
-		e->event[at].result = result;
-	}
+	if (at >= 0) // the event stands for its latest record only
+		remember(e, at, open ? event : NULL, result);
 	pthread_mutex_unlock(&e->lock);
 }
 
@@ -144,8 +156,9 @@ static uint64_t take_event(struct engine *e, CUevent event)
 {
 	for (int i = 0; i < EVENTS; i++)
 		if (e->event[i].event == event) {
-			e->event[i].event = NULL;
-			return e->event[i].result;
+			uint64_t result = e->event[i].result;
+			remember(e, i, NULL, 0);
+			return result;
 		}
 	return 0;
 }
@@ -153,6 +166,8 @@ static uint64_t take_event(struct engine *e, CUevent event)
 void gp_step_event_forget(CUevent event)
 {
 	for (int k = 0; k < GP_GPUS && gp_gpu[k].known; k++) {
+		if (!engines[k].remembered)
+			continue;
 		pthread_mutex_lock(&engines[k].lock);
 		take_event(&engines[k], event);
 		pthread_mutex_unlock(&engines[k].lock);
@@ -175,19 +190,7 @@ static uint32_t usual_launches(const struct engine *e)
 	return sorted[n / 4];
 }
 
-// Whether lower levels have work, as far as they say.
-static bool is_wanted(struct gp_gpu *g)
-{
-	struct gp_segment *s = g->segment;
-	if (!s || !g->lower_peers)
-		return false;
-	for (uint64_t slots = g->lower; slots; slots &= slots - 1) {
-		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
-		if (s->slot[slot].uncounted || gp_line_of(s, slot)->busy)
-			return true;
-	}
-	return false;
-}
+static bool is_wanted(struct gp_gpu *g) { return g->segment && g->lower_peers && gp_any_busy(g->segment, g->lower); }
 
 // How much others of this level or above, whose windows are open, let this process lend: lower levels run only while all of them lend. Their words
 // are untrusted: a slot is never longer than this process's own credit. until_ns: the end of a slot of theirs that it may join; 0: none.
@@ -304,6 +307,8 @@ static void done(struct gp_gpu *g, uint64_t number)
 void gp_step_event_done(struct gp_context *c, CUevent event)
 {
 	struct engine *e = engine_of(c->gpu);
+	if (!e->remembered)
+		return;
 	pthread_mutex_lock(&e->lock);
 	uint64_t number = take_event(e, event);
 	pthread_mutex_unlock(&e->lock);

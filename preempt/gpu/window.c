@@ -32,14 +32,6 @@ static const uint64_t TURN_POLL_NS = 500 * 1000;
 static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
 static const uint64_t SWITCH_WEIGHT = 25; // a switch in a request hurts this much more than BE time lost
 
-static bool any_busy(struct gp_segment *s, uint64_t slots)
-{
-	for (; slots; slots &= slots - 1)
-		if (gp_line_of(s, (uint32_t)__builtin_ctzll(slots))->busy)
-			return true;
-	return false;
-}
-
 // What windows leave to lower levels, by GPU; under its lock.
 static struct measure {
 	struct gp_widths widths;
@@ -109,7 +101,7 @@ static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64
 	m->opened_ns = now;
 	m->finished_ns = m->operations = 0;
 	m->joined = false;
-	m->contested = any_busy(g->segment, g->going_on);
+	m->contested = gp_any_busy(g->segment, g->going_on);
 	if (first->work != GP_COPY)
 		return leave_of(g, kind(first));
 	m->copy = kind(first);
@@ -182,7 +174,7 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 		return 0;
 	if (g->lower_peers && !g->giving_way) {
 		gp_count(&slot->windows, 1);
-		if (any_busy(s, g->lower))
+		if (gp_any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
 		g->told.leaves = leave(g, first, now);
 		g->told.window_opened_ns = now;

@@ -361,6 +361,17 @@ static inline uint64_t gp_windows_open(struct gp_segment *s, uint64_t slots)
 	return open;
 }
 
+// Whether one of the slots has work. A process that does not count its launches may have.
+static inline bool gp_any_busy(struct gp_segment *s, uint64_t slots)
+{
+	for (; slots; slots &= slots - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
+		if (gp_line_of(s, slot)->busy || s->slot[slot].uncounted)
+			return true;
+	}
+	return false;
+}
+
 // How many SMs the open windows among the slots leave: the least that one of them says. 0: one leaves nothing. UINT32_MAX: none is
 // open. The number is untrusted: the caller takes no more than its GPU has.
 static inline uint32_t gp_windows_leave(struct gp_segment *s, uint64_t slots)
