@@ -39,17 +39,38 @@ func servingTable(r *result.Report, only string) string {
 			}
 		}
 	}
+	services, values := "", ""
+	for _, row := range r.Cases {
+		if row.Value != nil && row.Target != "" && only == "" {
+			values += fmt.Sprintf("| %s | %.4g %s | %s |\n", row.Case, *row.Value, row.Unit, verdict(row))
+		}
+		if row.Serving == nil && row.LC != nil && only == "" {
+			share := "-"
+			if row.BE != nil && row.System != result.LCAlone {
+				share = fmt.Sprintf("%.2f", row.BE.Share)
+			}
+			services += fmt.Sprintf("| %s, %s, %d requests | %s | %s%s | %s | %s |\n", row.Case, servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio), share, verdict(row))
+		}
+	}
+	if services != "" {
+		text.WriteString("\n| service | request p50 | p99 (x alone) | BE, of alone | target |\n|---|---|---|---|---|\n" + services)
+	}
+	if values != "" {
+		text.WriteString("\n| measured | value | target |\n|---|---|---|\n" + values)
+	}
 	return text.String()
 }
 
-func servingLine(row result.Row) string {
-	ms := func(us float64) string { return fmt.Sprintf("%.1f ms", us/1000) }
-	times := func(r *result.Ratio) string {
-		if r == nil {
-			return ""
-		}
-		return fmt.Sprintf(" (%.2f)", r.P99)
+func milliseconds(us float64) string { return fmt.Sprintf("%.1f ms", us/1000) }
+
+func timesOf(r *result.Ratio) string {
+	if r == nil {
+		return ""
 	}
+	return fmt.Sprintf(" (%.2f)", r.P99)
+}
+
+func servingLine(row result.Row) string {
 	held, share := "-", "-"
 	if row.Serving.BoundMs > 0 {
 		held = fmt.Sprintf("%.1f %% within %.1f ms", 100*row.Serving.Held, row.Serving.BoundMs)
@@ -57,8 +78,8 @@ func servingLine(row result.Row) string {
 	if row.BE != nil && row.System != result.LCAlone {
 		share = fmt.Sprintf("%.2f", row.BE.Share)
 	}
-	return fmt.Sprintf("| %s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, ms(row.LC.P50Us), ms(row.LC.P99Us), times(row.Ratio),
-		ms(row.Serving.First.P99Us), times(row.Serving.FirstRatio), held, share, verdict(row))
+	return fmt.Sprintf("| %s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio),
+		milliseconds(row.Serving.First.P99Us), timesOf(row.Serving.FirstRatio), held, share, verdict(row))
 }
 
 // servingLabel is what people call a system of the suite.
@@ -125,7 +146,7 @@ func frontierPlot(r *result.Report) (*plot.Plot, error) {
 	points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(3.5)
 	p.Add(line, points)
 	p.Legend.Add("gpreempt, by objective", line, points)
-	shades := colors([]string{"default", mpsName, "mps-priority", "mps-50", "mps-25"})
+	shades := colors([]string{"default", "mps", "mps-priority", "mps-50", "mps-25"})
 	for _, row := range rivals {
 		point, err := plotter.NewScatter(plotter.XYs{{X: row.Ratio.P99, Y: row.BE.Share}})
 		if err != nil {
@@ -137,5 +158,3 @@ func frontierPlot(r *result.Report) (*plot.Plot, error) {
 	}
 	return p, nil
 }
-
-const mpsName = "mps"

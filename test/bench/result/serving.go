@@ -38,7 +38,7 @@ type Steps struct {
 // printServing writes the table of suite serving for people, the rows of a case together.
 func (r *Report) printServing(out io.Writer) error {
 	fmt.Fprintln(out, r.title())
-	t := NewTable(out, "case", "system", "n", "TPOT p50 ms", "p99", "max", "p99/alone", "TTFT p50 ms", "p99", "max", "p99/alone", "ITL p99 ms", "good/s", "held", "BE of alone", "steps", "target")
+	t := NewTable(out, "case", "system", "n", "p50 ms (TPOT)", "p99", "max", "p99/alone", "TTFT p50 ms", "p99", "max", "p99/alone", "ITL p99 ms", "good/s", "held", "BE of alone", "steps", "target")
 	rows := slices.Clone(r.Cases)
 	var order []string
 	for _, row := range rows {
@@ -49,15 +49,17 @@ func (r *Report) printServing(out io.Writer) error {
 	slices.SortStableFunc(rows, func(a, b Row) int { return slices.Index(order, a.Case) - slices.Index(order, b.Case) })
 	for _, row := range rows {
 		cells := slices.Repeat([]string{"-"}, 14)
-		if s := row.Serving; s != nil && row.LC != nil {
-			ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
+		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
+		if row.LC != nil {
 			cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(row.LC.N), ms(row.LC.P50Us), ms(row.LC.P99Us), ms(row.LC.MaxUs)
+		}
+		if row.Ratio != nil {
+			cells[4] = fmt.Sprintf("%.2f", row.Ratio.P99)
+		}
+		if s := row.Serving; s != nil {
 			cells[5], cells[6], cells[7], cells[10] = ms(s.First.P50Us), ms(s.First.P99Us), ms(s.First.MaxUs), fmt.Sprintf("%.2f", s.Goodput)
 			if s.Between != nil {
 				cells[9] = ms(s.Between.P99Us)
-			}
-			if row.Ratio != nil {
-				cells[4] = fmt.Sprintf("%.2f", row.Ratio.P99)
 			}
 			if s.FirstRatio != nil {
 				cells[8] = fmt.Sprintf("%.2f", s.FirstRatio.P99)
@@ -68,6 +70,9 @@ func (r *Report) printServing(out io.Writer) error {
 			if s.Steps != nil && s.Steps.Found > 0 {
 				cells[13] = fmt.Sprintf("%d/%d", s.Steps.Found, s.Steps.Made)
 			}
+		}
+		if row.Value != nil {
+			cells[13] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
 		}
 		if row.BE != nil {
 			cells[12] = fmt.Sprintf("%.3f", row.BE.Now/row.BE.Alone)

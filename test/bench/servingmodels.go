@@ -1,0 +1,378 @@
+package bench
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// The model servers of suite serving: how they are started, what they count, and what people tell the library of them.
+
+// engine is a model server as its users start it.
+type engine struct {
+	name, module string   // of Python; the module has the server
+	arguments    []string // beside those of all its kind
+}
+
+var (
+	vllm        = engine{name: "vllm", module: "vllm"}
+	vllmVariant = func(name string, arguments ...string) engine { return engine{"vllm-" + name, "vllm", arguments} }
+)
+
+func (e engine) command(python, model string, port int) []string {
+	return append([]string{python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", servedModel,
+		"--load-format", "dummy", "--max-model-len", "4096", "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", strconv.Itoa(servingCacheMemory),
+		"--no-enable-prefix-caching", "--max-num-seqs", "64", "--host", "127.0.0.1", "--port", strconv.Itoa(port)}, e.arguments...)
+}
+
+func (engine) environment() []string {
+	return []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_USE_FLASHINFER_SAMPLER=0", "PYTHONUNBUFFERED=1"}
+}
+
+// stepsCounter is the metric by which the server counts its steps.
+const stepsCounter = "vllm:iteration_tokens_total_count"
+
+// models are the model servers of the suite that run, by engine and way.
+type models struct {
+	folder, config string // of the model; of what runs under the library
+	mps            *mpsDaemon
+	running        map[string]*modelServer
+	order          []string // of running, the latest used last
+}
+
+type modelServer struct {
+	*daemon
+	url string
+}
+
+// withModels makes a model, and starts a broker, by which objectives change while a server runs.
+func withModels(ctx context.Context, s *session) (end func(), err error) {
+	if s.python == "" {
+		return nil, fmt.Errorf("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python)
+	}
+	m := &models{folder: filepath.Join(s.files, "model"), running: map[string]*modelServer{}}
+	if err := writeModel(m.folder); err != nil {
+		return nil, err
+	}
+	program, err := beside("gpreemptd", s.options.Library)
+	if err != nil {
+		return nil, err
+	}
+	directory, policy := filepath.Join(s.folder, "broker"), filepath.Join(s.folder, "policy.toml")
+	if err := os.WriteFile(policy, []byte("[default]\nlevel = \"lc\"\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("write the policy: %w", err)
+	}
+	undo, err := s.configure(fmt.Sprintf("[segment]\nbroker = %q\n", directory))
+	if err != nil {
+		return nil, err
+	}
+	m.config = s.config
+	undo()
+	b, err := startBroker(ctx, program, directory, policy)
+	if err != nil {
+		return nil, err
+	}
+	s.models = m
+	end = func() {
+		for _, name := range slices.Clone(m.order) {
+			m.stop(name)
+		}
+		if m.mps != nil {
+			m.mps.stop()
+		}
+		b.kill()
+	}
+	if err := m.prepare(ctx, s); err != nil {
+		end()
+		return nil, err
+	}
+	return end, nil
+}
+
+// writeModel writes the shape of a model without weights, and a tokenizer of as many words.
+func writeModel(folder string) error {
+	const words = 32000
+	vocabulary := map[string]int{"<unk>": 0, "<s>": 1, "</s>": 2}
+	for i := len(vocabulary); i < words; i++ {
+		vocabulary[fmt.Sprint("w", i)] = i
+	}
+	special := []map[string]any{}
+	for i, name := range []string{"<unk>", "<s>", "</s>"} {
+		special = append(special, map[string]any{"id": i, "content": name, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true})
+	}
+	files := map[string]any{
+		"config.json": map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": words, "max_position_embeddings": 8192,
+			"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
+			"tie_word_embeddings": false, "attention_bias": false, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+			"num_attention_heads": 32, "num_key_value_heads": 8},
+		"tokenizer.json": map[string]any{"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": special, "normalizer": nil,
+			"pre_tokenizer": map[string]string{"type": "WhitespaceSplit"}, "post_processor": nil, "decoder": nil,
+			"model": map[string]any{"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}},
+		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "model_max_length": 8192},
+	}
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return fmt.Errorf("write the model: %w", err)
+	}
+	for name, what := range files {
+		text, err := json.Marshal(what)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(folder, name), text, 0o644)
+		}
+		if err != nil {
+			return fmt.Errorf("write the model: %w", err)
+		}
+	}
+	return nil
+}
+
+func (m *models) stop(name string) {
+	m.running[name].stop()
+	delete(m.running, name)
+	m.order = slices.DeleteFunc(m.order, func(other string) bool { return other == name })
+}
+
+func nameOf(e engine, w way) string { return e.name + " (" + string(w) + ")" }
+
+// room is how many servers fit beside best-effort work.
+func room(memory uint64) int { return max(int(float64(memory)/servingMemory)-1, 1) }
+
+// server is a server of an engine in a way, which is started where it does not run. Those that were used longest ago make room for it.
+func (m *models) server(ctx context.Context, s *session, e engine, w way) (*modelServer, error) {
+	name := nameOf(e, w)
+	m.order = slices.DeleteFunc(m.order, func(other string) bool { return other == name })
+	server := m.running[name]
+	if server != nil && server.hasEnded() {
+		m.stop(name)
+		server = nil
+	}
+	if server == nil {
+		for len(m.order) >= room(s.info.MemoryBytes) {
+			m.stop(m.order[0])
+		}
+		var err error
+		if server, err = m.start(ctx, s, e, w); err != nil {
+			return nil, err
+		}
+		m.running[name] = server
+	}
+	m.order = append(m.order, name)
+	return server, nil
+}
+
+// prepare starts at once the first servers that are needed, as many as there is memory for: a start takes minutes. What goes wrong the case
+// says that needs the server.
+func (m *models) prepare(ctx context.Context, s *session) error {
+	done, err := caseSuite{name: result.ServingSuite}.readParts(s.options.Folder)
+	if err != nil {
+		return err
+	}
+	first := map[string]servingCase{}
+	for _, c := range allServing {
+		picked := len(s.options.Only) == 0 || slices.Contains(s.options.Only, c.name)
+		if p := done[c.name]; picked && len(first) < room(s.info.MemoryBytes) && (p == nil || len(p.Failed()) > 0) {
+			first[nameOf(c.engine, c.way)] = c
+		}
+	}
+	started := make(map[string]*modelServer)
+	var mutex sync.Mutex // of started
+	var starting sync.WaitGroup
+	for name, c := range first {
+		if _, err := m.environment(ctx, s, c.way); err != nil { // starts MPS
+			return err
+		}
+		starting.Go(func() {
+			server, err := m.start(ctx, s, c.engine, c.way)
+			if err != nil {
+				return // the case starts it again, and says what went wrong
+			}
+			mutex.Lock()
+			defer mutex.Unlock()
+			started[name] = server
+		})
+	}
+	starting.Wait()
+	m.running, m.order = started, slices.Sorted(maps.Keys(started))
+	return nil
+}
+
+func (m *models) start(ctx context.Context, s *session, e engine, w way) (*modelServer, error) {
+	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+e.module+"') is None)")
+	look.Env = s.inherited()
+	if look.Run() != nil {
+		return nil, leftOut(s.options.Python + " has no " + e.module)
+	}
+	environment, err := m.environment(ctx, s, w)
+	if err != nil {
+		return nil, err
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	server := &modelServer{url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	began := time.Now()
+	server.daemon, err = startDaemon(ctx, e.command(s.python, m.folder, port), append(environment, e.environment()...), servingStarts, func() bool { return healthy(ctx, server.url) })
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", nameOf(e, w), err)
+	}
+	s.log("%s: serves after %.0f s", nameOf(e, w), time.Since(began).Seconds())
+	return server, nil
+}
+
+// environment is that of a server in a way.
+func (m *models) environment(ctx context.Context, s *session, w way) ([]string, error) {
+	one := *s
+	one.config = ""
+	switch w {
+	case wayLibrary:
+		one.config = m.config
+		return one.environment("lc"), nil
+	case wayMPS:
+		if m.mps == nil {
+			var err error
+			if m.mps, err = s.startMPS(ctx, s.files); err != nil {
+				return nil, err
+			}
+		}
+		return append(one.environment(""), clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...), nil
+	}
+	return one.environment(""), nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+func healthy(ctx context.Context, url string) bool {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+	if err != nil {
+		return false
+	}
+	answer, err := modelClient.Do(request)
+	if err != nil {
+		return false
+	}
+	answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
+}
+
+// steps is how many steps the server has made; 0 where it does not say.
+func (m *modelServer) steps(ctx context.Context) (uint64, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url+"/metrics", nil)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the steps: %w", err)
+	}
+	answer, err := modelClient.Do(request)
+	if err != nil {
+		return 0, fmt.Errorf("ask for the steps: %w", err)
+	}
+	defer answer.Body.Close()
+	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
+		if text, found := strings.CutPrefix(lines.Text(), stepsCounter); found {
+			count, err := strconv.ParseFloat(text[strings.LastIndexByte(text, ' ')+1:], 64)
+			if err != nil {
+				return 0, fmt.Errorf("read the steps: %w", err)
+			}
+			return uint64(count), nil
+		}
+	}
+	return 0, nil
+}
+
+// peers are the processes of a server that use the GPU under the library.
+func (m *models) peers(ctx context.Context, s *session) (peers []segment.Peer, err error) {
+	text, err := s.command(ctx, m.config, "top", "--once", "--json")
+	if err != nil {
+		return nil, err
+	}
+	var seen struct {
+		GPUs []struct {
+			Peers []segment.Peer `json:"peers"`
+		} `json:"gpus"`
+	}
+	if err := json.Unmarshal(text, &seen); err != nil {
+		return nil, fmt.Errorf("read what gpreempt top says: %w", err)
+	}
+	for _, gpu := range seen.GPUs {
+		for _, p := range gpu.Peers {
+			if p.Level == 0 {
+				peers = append(peers, p)
+			}
+		}
+	}
+	return peers, nil
+}
+
+// setObjective gives all servers under the library an objective, as people do.
+func (m *models) setObjective(ctx context.Context, s *session, objective string) error {
+	peers, err := m.peers(ctx, s)
+	if err == nil && len(peers) == 0 {
+		err = errors.New("set an objective: the server is not under the library")
+	}
+	for _, p := range peers {
+		_, failed := s.command(ctx, m.config, "set", strconv.Itoa(int(p.Pid)), "--objective", objective)
+		err = errors.Join(err, failed)
+	}
+	return err
+}
+
+// counted is what the library and the server counted of its steps so far.
+func (m *models) counted(ctx context.Context, s *session, server *modelServer) (steps result.Steps, err error) {
+	peers, err := m.peers(ctx, s)
+	if err != nil {
+		return steps, err
+	}
+	for _, p := range peers {
+		if o := p.Objective; o != nil {
+			steps.Found, steps.Means, steps.Over = steps.Found+o.Steps, steps.Means+o.Means, steps.Over+o.Over
+			steps.LentMs, steps.Slots = steps.LentMs+float64(o.LentNs)/1e6, steps.Slots+o.Slots
+		}
+	}
+	steps.Made, err = server.steps(ctx)
+	return steps, err
+}
+
+func since(before, now result.Steps) *result.Steps {
+	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, Means: now.Means - before.Means, Over: now.Over - before.Over,
+		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots}
+}
+
+// command runs the command gpreempt.
+func (s *session) command(ctx context.Context, config string, arguments ...string) ([]byte, error) {
+	program, err := beside("gpreempt", s.options.Library)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.CommandContext(ctx, program, arguments...)
+	command.Env = append(s.inherited(), "GPREEMPT_CONFIG="+config)
+	text, err := command.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
+		}
+		return nil, fmt.Errorf("gpreempt %s: %w", strings.Join(arguments, " "), err)
+	}
+	return text, nil
+}
