@@ -37,19 +37,10 @@ type brokerProcess struct {
 
 const servesWithin = 30 * time.Second
 
-// serve starts the broker of the suite users, and waits until clients can join.
-func (u *users) serve(ctx context.Context) error {
-	b, err := startBroker(ctx, u.program, u.directory, u.policy)
-	if err == nil {
-		u.running = b
-	}
-	return err
-}
-
-// startBroker starts a broker, and waits until clients can join. It does not look for others: in a container the driver's management library may
+// serve starts a broker, and waits until clients can join. It does not look for others: in a container the driver's management library may
 // tell of processes by numbers that are other processes' here.
-func startBroker(ctx context.Context, program, directory, policy string) (*brokerProcess, error) {
-	b := &brokerProcess{cmd: exec.Command(program, "--directory", directory, "--policy", policy, "--others=false"),
+func (u *users) serve(ctx context.Context) error {
+	b := &brokerProcess{cmd: exec.Command(u.program, "--directory", u.directory, "--policy", u.policy, "--others=false"),
 		gone: make(chan struct{}), stderr: &lastBytes{}}
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := b.cmd.StderrPipe()
@@ -57,7 +48,7 @@ func startBroker(ctx context.Context, program, directory, policy string) (*broke
 		err = startChild(b.cmd)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("start the broker: %w", err)
+		return fmt.Errorf("start the broker: %w", err)
 	}
 	serving := make(chan struct{}, 1)
 	go func() {
@@ -74,18 +65,19 @@ func startBroker(ctx context.Context, program, directory, policy string) (*broke
 		_, _ = io.Copy(io.Discard, out) // after a line too long for the scanner
 		_ = b.cmd.Wait()                // it is killed in the end
 	}()
+	u.running = b
 	select {
 	case <-serving:
-		return b, nil
+		return nil
 	case <-b.gone:
-		return nil, fmt.Errorf("the broker ended: %s", b.stderr.lastLine())
+		return fmt.Errorf("the broker ended: %s", b.stderr.lastLine())
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(servesWithin):
 		err = fmt.Errorf("the broker: %w in %s", errNoAnswer, servesWithin)
 	}
 	b.kill()
-	return nil, err
+	return err
 }
 
 func (b *brokerProcess) kill() {

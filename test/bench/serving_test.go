@@ -25,7 +25,7 @@ func TestServing(t *testing.T) {
 	suite := suiteOfCases(t, result.ServingSuite)
 	options := simulatedOptions(t, suite.name, &progress, "vllm-12", "vllm-12-objectives")
 	options.Requests, options.tests.beAlone = 5, 100*time.Millisecond
-	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1")
+	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
 	report, err := suite.measure(t.Context(), options)
 	if err != nil || len(report.Failed()) > 0 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)

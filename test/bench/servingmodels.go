@@ -61,7 +61,7 @@ type modelServer struct {
 	url string
 }
 
-// withModels makes a model, and starts a broker, by which objectives change while a server runs.
+// withModels makes a model, and starts the servers that are needed first.
 func withModels(ctx context.Context, s *session) (end func(), err error) {
 	if s.python == "" {
 		return nil, fmt.Errorf("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python)
@@ -70,24 +70,12 @@ func withModels(ctx context.Context, s *session) (end func(), err error) {
 	if err := writeModel(m.folder); err != nil {
 		return nil, err
 	}
-	program, err := beside("gpreemptd", s.options.Library)
-	if err != nil {
-		return nil, err
-	}
-	directory, policy := filepath.Join(s.folder, "broker"), filepath.Join(s.folder, "policy.toml")
-	if err := os.WriteFile(policy, []byte("[default]\nlevel = \"lc\"\n"), 0o600); err != nil {
-		return nil, fmt.Errorf("write the policy: %w", err)
-	}
-	undo, err := s.configure(fmt.Sprintf("[segment]\nbroker = %q\n", directory))
+	undo, err := s.configure("")
 	if err != nil {
 		return nil, err
 	}
 	m.config = s.config
 	undo()
-	b, err := startBroker(ctx, program, directory, policy)
-	if err != nil {
-		return nil, err
-	}
 	s.models = m
 	end = func() {
 		for _, name := range slices.Clone(m.order) {
@@ -96,7 +84,6 @@ func withModels(ctx context.Context, s *session) (end func(), err error) {
 		if m.mps != nil {
 			m.mps.stop()
 		}
-		b.kill()
 	}
 	if err := m.prepare(ctx, s); err != nil {
 		end()

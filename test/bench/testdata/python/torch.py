@@ -1,9 +1,11 @@
 """Stands in for PyTorch, torchvision, Pillow, TVM and NumPy: whatever is asked of it does nothing and gives itself. Who waits for the GPU
-sleeps for a millisecond.
+sleeps for a millisecond; with STUB_CUDA it does so on the (simulated) GPU.
 
 STUB_FAILS is what goes wrong, once where STUB_ONCE is a file, which then goes: "at-start" and "in-run" end the program,
 "hangs-at-start" and "hangs-in-run" let it wait.
 """
+import ctypes
+import functools
 import os
 import sys
 import time
@@ -62,9 +64,39 @@ class Graph(Anything):
             fail_at("in-run")
 
 
+class GPU:
+    """Work of a millisecond, by the driver."""
+
+    def __init__(self):
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        self.context, self.module, self.spin = (ctypes.c_void_p() for _ in range(3))
+        self.us = ctypes.c_uint64(1000)
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
+        self.call("cuCtxSetCurrent", self.context)
+        self.call("cuModuleLoadData", ctypes.byref(self.module), b"simulated image")
+        self.call("cuModuleGetFunction", ctypes.byref(self.spin), self.module, b"sim_spin_us")
+
+    def call(self, name, *arguments):
+        status = getattr(self.driver, name)(*arguments)
+        if status:
+            sys.exit(f"{name}: {status}")
+
+    def work(self):
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self.us))
+        self.call("cuLaunchKernel", self.spin, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
+        self.call("cuCtxSynchronize")
+
+
+gpu = functools.cache(GPU)
+
+
 class Stream(Anything):
     def synchronize(self):
-        time.sleep(.001)
+        if "STUB_CUDA" in os.environ:
+            gpu().work()
+        else:
+            time.sleep(.001)
 
 
 class Cuda(Stream):
