@@ -17,7 +17,7 @@ import (
 const (
 	servedModel        = "m"
 	servingStarts      = 8 * time.Minute // of a server whose kernels are compiled
-	servingMemory      = 30e9            // bytes of a server, and of best-effort work
+	servingMemory      = 27e9            // bytes of a server, and of best-effort work
 	servingCacheMemory = 6 << 30         // of a server's keys and values
 	servingSeed        = 7
 	servingAlone       = 1.05 // p99 without an objective, of alone
