@@ -128,6 +128,14 @@ func objective(read func(*segment.Objective) uint64) func(*segment.Peer, uint64)
 	}
 }
 
+// ofIdleObjectives has a cell for each reason why an objective does nothing.
+func ofIdleObjectives() (cells []cell) {
+	for _, reason := range []struct{ label, state string }{{"slow_steps", "unattainable"}, {"no_steps", "stepless"}} {
+		cells = append(cells, cell{[]string{reason.label}, partObjective, objective(func(o *segment.Objective) uint64 { return yes(o.State == reason.state) })})
+	}
+	return cells
+}
+
 // ofSlotCuts has a cell for each reason why a slot ended early.
 func ofSlotCuts() (cells []cell) {
 	for i, reason := range segment.SlotCuts {
@@ -251,6 +259,7 @@ var rows = []row{
 	{"turns_seized_total", counter, "Turns taken from a process that did not hand its turn on.", "", nil, numbers,
 		ofSlot(func(c *segment.Counters) uint64 { return c.TurnsSeized })},
 	{"boosts_total", counter, "Times that the timeslice was raised for share.min_be.", "", nil, numbers, ofSlot(func(c *segment.Counters) uint64 { return c.Boosts })},
+	{"capped_seconds_total", counter, "Time that best-effort processes with work were kept off the GPU by share.max and share.max_be.", "seconds", nil, oneAtATime, ofSlot(func(c *segment.Counters) uint64 { return c.CappedNs })},
 	{"timeslice_sets_total", counter, "Times that timeslices were set.", "", nil, numbers, ofSlot(func(c *segment.Counters) uint64 { return c.TimesliceSets })},
 	{"suspended_processes", gauge, "Processes whose channels are off the GPU.", "", nil, 0, ofProcesses(func(p *segment.Peer) bool { return p.Suspended })},
 	{"mechanism_processes", gauge, "Processes in which a mechanism is in force.", "", []string{"mechanism"}, 0, mechanisms()},
@@ -301,9 +310,9 @@ var rows = []row{
 
 	{"objective_seconds", gauge, "What objectives allow for the mean time of a step.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.ObjectiveNs })},
 	{"objective_step_mean_seconds", gauge, "Mean time of the latest steps of processes that have an objective.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.MeanNs })},
-	{"objective_unattainable", gauge, "Processes whose objective does nothing: steps alone take longer, or no step's end was found.", "", nil, 0, ofObjective(func(o *segment.Objective) uint64 {
-		return yes(o.State == "unattainable" || o.State == "stepless")
-	})},
+	{"objective_unattainable", gauge, "Processes whose objective does nothing, by why: steps alone take longer, or no step's end was found.", "", []string{"reason"}, 0, ofIdleObjectives()},
+	{"objective_credit_seconds", gauge, "Time by which steps were faster than objectives, which may be lent.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return uint64(max(0, int64(o.CreditNs))) })},
+	{"objective_debt_seconds", gauge, "Time by which steps were slower, before anything is lent again.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return uint64(max(0, -int64(o.CreditNs))) })},
 	{"objective_steps_total", counter, "Steps of processes that have an objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Steps })},
 	{"objective_means_total", counter, "Means over objective.over_steps steps.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Means })},
 	{"objective_missed_means_total", counter, "Of these, means above the objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Over })},
@@ -311,7 +320,7 @@ var rows = []row{
 	{"objective_missed_requests_total", counter, "Of these, requests whose first result came later than objective.first_ms.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.LateRequests })},
 	{"objective_slots_total", counter, "Times that lower levels were lent the GPU within the objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Slots })},
 	{"objective_lent_seconds_total", counter, "Time for which they were.", "seconds", nil, oneAtATime, ofObjective(func(o *segment.Objective) uint64 { return o.LentNs })},
-	{"objective_slots_cut_total", counter, "Slots that ended early, by why: a request arrived, lower levels were idle, a graph is captured, work under way did not end.", "", []string{"reason"}, numbers, ofSlotCuts()},
+	{"objective_slots_cut_total", counter, "Slots that ended early, by why: a request arrived, lower levels were idle, a graph is captured, work under way did not end, the objective was taken away.", "", []string{"reason"}, numbers, ofSlotCuts()},
 	{"left_sms", gauge, "SMs that the last windows of processes leave to lower levels.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return uint64(w.SMs) })},
 	{"windows_leaving_total", counter, "Windows that left SMs to lower levels.", "", nil, numbers, ofWidth(func(w *segment.Width) uint64 { return w.Leaving })},
 	{"width_kinds", gauge, "Kinds of requests of which it is known how many SMs they leave.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return w.Kinds })},

@@ -54,6 +54,7 @@ func (d *doctor) examine(config string) {
 	d.checkMPS()
 	d.checkMemory()
 	d.checkSpatial()
+	d.checkObjectives()
 	d.checkWorlds()
 	d.checkOthers()
 	if d.library != "" && len(d.devices) > 0 {

@@ -26,6 +26,9 @@ func (d *doctor) checkConfig(file string) {
 	if err == nil {
 		_, err = configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY"))
 	}
+	if err == nil {
+		err = configs.ApplyObjectiveEnv(&config, os.Getenv("GPREEMPT_OBJECTIVE"))
+	}
 	d.config = config
 	if passed != nil {
 		d.say("config", warned, passed.Error(), "give it to root alone, or name it by GPREEMPT_CONFIG")

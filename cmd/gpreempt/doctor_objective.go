@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// Whether objectives are held: those of programs that run, and the one that a program started here would have.
+
+func (d *doctor) checkObjectives() {
+	if o := d.config.Objective; o.Set() {
+		if p, err := configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY")); err == nil && p.On && p.Level == configs.Levels-1 {
+			d.say("objective", warned, o.String()+": a best-effort program has none", "GPREEMPT_PRIORITY must be lc, or a level below 7")
+		} else {
+			d.say("objective", ok, o.String()+", of programs that are not best effort", "")
+		}
+	}
+	snapshots, err := d.snapshots()
+	if err != nil {
+		return // which checkDirectory or checkBroker said
+	}
+	for _, s := range snapshots {
+		for i := range s.Peers {
+			d.sayObjective(s.GPU, &s.Peers[i])
+		}
+	}
+}
+
+// sayObjective says of a program that has an objective whether it is held. What the program wrote may be anything.
+func (d *doctor) sayObjective(gpu string, p *segment.Peer) {
+	o := p.Objective
+	if o == nil || o.Wanted == "" {
+		return
+	}
+	about := fmt.Sprintf("%s: %s (%d) has %s", gpu, p.Name, p.Pid, o.Wanted)
+	took := func(ns uint64) time.Duration { return time.Duration(min(ns, 1<<62)).Round(10 * time.Microsecond) }
+	switch {
+	case p.InForce&configs.MPS != 0:
+		d.say("objective", warned, about+", which does nothing under an MPS server", "run it without MPS, or without an objective")
+	case o.State == "unattainable":
+		d.say("objective", warned, fmt.Sprintf("%s, and its steps alone take longer: %v, where %v are allowed. It goes first", about, took(o.MeanNs), took(o.ObjectiveNs)),
+			"set a longer step, or a larger slowdown: gpreempt set --objective")
+	case o.State == "stepless":
+		d.say("objective", warned, about+", and no end of a step was found. It goes first", "call gpreempt_step(), in Python gpreempt.step(), at the end of each step")
+	case o.Means == 0:
+		d.say("objective", ok, about+", and has made too few steps to be judged", "")
+	default:
+		held, wanted := 100*o.Attained(), 100.0
+		if asked, err := configs.ParseObjective(configs.Objective{}, o.Wanted); err == nil {
+			wanted = asked.Percentile
+		}
+		about = fmt.Sprintf("%s, held for %.2f %% of its steps", about, held)
+		if held < wanted {
+			d.say("objective", warned, fmt.Sprintf("%s, where %g %% are wanted", about, wanted), "the trim lends less until it is held; does the load come in bursts? A smaller objective.max_slot_ms helps")
+			return
+		}
+		d.say("objective", ok, about, "")
+	}
+}

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+func TestObjectiveFindings(t *testing.T) {
+	objective := func(state string, c segment.ObjectiveCounters[uint64]) segment.Peer {
+		return segment.Peer{Name: "serve", Pid: 7, Objective: &segment.Objective{Wanted: "step=20ms", State: state, ObjectiveCounters: c}}
+	}
+	counters := func(means, over uint64) segment.ObjectiveCounters[uint64] {
+		return segment.ObjectiveCounters[uint64]{ObjectiveNs: 20e6, MeanNs: 21e6, Means: means, Over: over}
+	}
+	none, mps, loose := objective("lends", counters(9, 0)), objective("none", counters(0, 0)), objective("lends", counters(1000, 40))
+	none.Objective.Wanted, mps.InForce, loose.Objective.Wanted = "", configs.MPS, "step=20ms,p=95"
+	for name, c := range map[string]struct {
+		peer         segment.Peer
+		status       status
+		want, advice string
+	}{
+		"has none":        {segment.Peer{}, "", "", ""},
+		"has none now":    {none, "", "", ""},
+		"held":            {objective("lends", counters(1000, 10)), ok, "serve (7) has step=20ms, held for 99.00 % of its steps", ""},
+		"held loosely":    {loose, ok, "held for 96.00 %", ""},
+		"missed":          {objective("lends", counters(1000, 11)), warned, "held for 98.90 % of its steps, where 99 % are wanted", "objective.max_slot_ms"},
+		"missed, garbage": {objective("lends", counters(1, math.MaxUint64)), warned, "held for 0.00 %", ""},
+		"too early":       {objective("none", counters(0, 0)), ok, "too few steps", ""},
+		"unattainable":    {objective("unattainable", counters(9, 9)), warned, "its steps alone take longer: 21ms, where 20ms are allowed", "set --objective"},
+		"stepless":        {objective("stepless", counters(0, 0)), warned, "no end of a step was found", "gpreempt_step()"},
+		"MPS":             {mps, warned, "does nothing under an MPS server", "without MPS"},
+	} {
+		d := &doctor{}
+		d.sayObjective("GPU-01", &c.peer)
+		if c.want == "" {
+			if len(d.findings) != 0 {
+				t.Errorf("%s: %q", name, d.findings)
+			}
+			continue
+		}
+		if len(d.findings) != 1 || d.findings[0].Status != c.status || !strings.HasPrefix(d.findings[0].Reason, "GPU-01: serve (7) has ") ||
+			!strings.Contains(d.findings[0].Reason, c.want) || !strings.Contains(d.findings[0].Advice, c.advice) {
+			t.Errorf("%s: %+v, want %q", name, d.findings, c.want)
+		}
+	}
+}
+
+// Doctor says what a program that is started here would say: an objective that makes no sense, and one that does nothing.
+func TestObjectiveOfTheEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gpreempt.toml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("GPREEMPT_CONFIG", file)
+	for value, c := range map[string]struct {
+		priority string
+		status   status
+		want     string
+	}{
+		"slowdown=0.5": {"lc", failed, "GPREEMPT_OBJECTIVE: objective "},
+		"slowdown=1.5": {"lc", ok, "slowdown=1.5, of programs that are not best effort"},
+		"step=20ms":    {"be", warned, "step=20ms: a best-effort program has none"},
+	} {
+		t.Setenv("GPREEMPT_PRIORITY", c.priority)
+		t.Setenv("GPREEMPT_OBJECTIVE", value)
+		d := &doctor{machine: thisMachine}
+		d.checkConfig("")
+		d.config.Segment.Directory, d.config.Segment.Broker = t.TempDir(), ""
+		d.checkObjectives()
+		found := false
+		for _, f := range d.findings {
+			found = found || f.Status == c.status && strings.Contains(f.Reason, c.want)
+		}
+		if !found {
+			t.Errorf("%s: %+v", value, d.findings)
+		}
+	}
+}
