@@ -35,6 +35,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	plugincel "k8s.io/apiserver/pkg/admission/plugin/cel"
 	"k8s.io/apiserver/pkg/admission/plugin/policy/mutating/patch"
+	"k8s.io/apiserver/pkg/admission/plugin/policy/validating"
 	"k8s.io/apiserver/pkg/admission/plugin/webhook/matchconditions"
 	celconfig "k8s.io/apiserver/pkg/apis/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
@@ -42,6 +43,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/nri"
 )
 
@@ -105,6 +107,8 @@ func render(t *testing.T, apis []string, settings ...string) (map[string]string,
 type objects struct {
 	daemonSet  *appsv1.DaemonSet
 	policy     *admissionv1.MutatingAdmissionPolicy
+	validating *admissionv1.ValidatingAdmissionPolicy
+	validation []admissionv1.ValidationAction
 	config     map[string]string
 	namespace  *corev1.Namespace
 	network    *networkingv1.NetworkPolicy
@@ -161,9 +165,11 @@ func (o *objects) add(t *testing.T, name string, text []byte) {
 	var binding admissionv1.MutatingAdmissionPolicyBinding
 	var beta admissionv1beta1.MutatingAdmissionPolicy
 	var betaBinding admissionv1beta1.MutatingAdmissionPolicyBinding
+	var validation admissionv1.ValidatingAdmissionPolicyBinding
 	var config corev1.ConfigMap
 	into := map[string]any{"v1 ServiceAccount": &account, "v1 ConfigMap": &config,
-		"admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding": &binding, "admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicy": &beta,
+		"admissionregistration.k8s.io/v1 ValidatingAdmissionPolicyBinding": &validation,
+		"admissionregistration.k8s.io/v1 MutatingAdmissionPolicyBinding":   &binding, "admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicy": &beta,
 		"admissionregistration.k8s.io/v1beta1 MutatingAdmissionPolicyBinding": &betaBinding}
 	add := func(key string, to any) { into[key] = to }
 	switch kind.Kind {
@@ -173,6 +179,9 @@ func (o *objects) add(t *testing.T, name string, text []byte) {
 	case "MutatingAdmissionPolicy":
 		o.policy = &admissionv1.MutatingAdmissionPolicy{}
 		add("admissionregistration.k8s.io/v1 MutatingAdmissionPolicy", o.policy)
+	case "ValidatingAdmissionPolicy":
+		o.validating = &admissionv1.ValidatingAdmissionPolicy{}
+		add("admissionregistration.k8s.io/v1 ValidatingAdmissionPolicy", o.validating)
 	case "Namespace":
 		o.namespace = &corev1.Namespace{}
 		add("v1 Namespace", o.namespace)
@@ -201,6 +210,11 @@ func (o *objects) add(t *testing.T, name string, text []byte) {
 	}
 	if kind.Kind == "MutatingAdmissionPolicyBinding" && binding.Spec.PolicyName+betaBinding.Spec.PolicyName != "node-gpreempt-gpreempt-system" {
 		t.Errorf("the binding is of %q", binding.Spec.PolicyName)
+	}
+	if kind.Kind == "ValidatingAdmissionPolicyBinding" {
+		if o.validation = validation.Spec.ValidationActions; validation.Spec.PolicyName != "node-gpreempt-gpreempt-system" {
+			t.Errorf("the binding is of %q", validation.Spec.PolicyName)
+		}
 	}
 	if kind.Kind == "ConfigMap" {
 		if strings.HasSuffix(config.Name, "-board") {
@@ -433,7 +447,7 @@ func TestOthers(t *testing.T) {
 func TestSchemaRefuses(t *testing.T) {
 	for _, setting := range []string{
 		"speed=1", "others.enabled=1", "others.runtimeClassName=A", "image.name=x", "image.digest=sha256:1", "image.pullPolicy=Sometimes", "host.preset=windows", "host.path=opt", "host.path=/", `host.path="/a b"`, "roles.default.level=off",
-		"roles.default.best=lc", "roles.namespaces.prod.level=8", "roles.namespaces.Prod.level=be", "roles.exclude=[A_b]", "roles.priorityClasses.high=fast", "nri.enabled=1", "nri.logLevel=loud",
+		"roles.default.best=lc", "roles.namespaces.prod.level=8", "roles.namespaces.Prod.level=be", "roles.exclude=[A_b]", "roles.priorityClasses.high=fast", "roles.validate=loud", "nri.enabled=1", "nri.logLevel=loud",
 		"nri.socketDirectory=run", "broker.resources.limit={}", "broker.polciy=x", "metrics.podMonitor.interval=soon", "metrics.networkPolicy.to={}", "metrics.rules.on=true", "namespace.name=x",
 		"openshift.scc=true", "daemonSet.hostNetwork=true", "daemonSet.labels={a: 1}", "image.pullSecrets=[a]",
 		"daemonSet.maxUnavailable=0", `daemonSet.maxUnavailable="0%"`, "daemonSet.maxUnavailable=all", "daemonSet.maxUnavailable=-1", "host.path=/a/../b", "host.path=//", "host.path=/etc",
@@ -540,6 +554,96 @@ func TestPriorityClasses(t *testing.T) {
 			}
 		}
 	}
+}
+
+const validatingAPI = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
+
+// The API server's own evaluation of what pods say of objectives: it finds wrong what the library finds wrong, and names annotation, value and
+// what is allowed.
+func TestObjectivesAreValidated(t *testing.T) {
+	for setting, want := range map[string][]admissionv1.ValidationAction{"warn": {admissionv1.Warn, admissionv1.Audit}, "deny": {admissionv1.Deny}, "ignore": nil} {
+		texts, err := render(t, []string{validatingAPI}, "roles.validate="+setting)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := decode(t, texts); !slices.Equal(o.validation, want) || (o.validating != nil) != (want != nil) {
+			t.Errorf("%s: %q, %+v", setting, o.validation, o.validating)
+		}
+	}
+	if texts, err := render(t, apis); err != nil || decode(t, texts).validating != nil {
+		t.Errorf("a cluster without: %v", err)
+	}
+	texts, err := render(t, []string{validatingAPI})
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := newValidator(t, decode(t, texts).validating)
+	values := []string{"none", "slowdown=1.5", "slowdown=1", "slowdown=20", "slowdown=20.5", "slowdown=0.99", "slowdown=", "slowdown", "slowdown=x", "slowdown=1.5.2", "step=20ms", "step=20",
+		"step=100us", "step=99us", "step=60s", "step=61s", "step=1m", "step=2m", "step=0.5s", "step=1h", "step=-1ms", "step=1s500ms", "first=200ms,step=25ms,p=99", "p=99.9,slowdown=2,first=1s", "first=200ms", "p=99", "",
+		"slowdown=2,step=20ms", "step=1ms,step=2ms", "step=1ms,first=1s,first=1s", "step=1ms,p=50,p=60", "step=1ms,p=49", "step=1ms,p=100", "step=1ms,p=99.99", "step=1ms,", ",step=1ms", "step=1ms,most=3", "None", "step=1ms;p=99", "none,step=1ms", "step=20ms\n", "p=50,slowdown=1.0"}
+	for _, value := range values {
+		_, wrong := configs.ParseObjective(configs.Objective{}, value)
+		for key, other := range map[string]string{nri.ObjectiveAnnotation: "other", nri.ContainerObjective + "main": nri.RoleAnnotation} {
+			message := v.admit(t, map[string]string{key: value, other: "x"})
+			if wrong == nil && message != "" {
+				t.Errorf("%s = %q: %s", key, value, message)
+			}
+			if want := fmt.Sprintf("annotation %s: objective %q: must be %s", key, value, configs.ObjectiveAllowed); wrong != nil && message != want && !strings.Contains(value, "\n") {
+				t.Errorf("%s = %q: %q, must be %q", key, value, message, want)
+			}
+			if wrong != nil && message == "" {
+				t.Errorf("%s = %q is taken: %v", key, value, wrong)
+			}
+		}
+	}
+	if message := v.admit(t, nil); message != "" {
+		t.Errorf("without annotations: %s", message)
+	}
+}
+
+// validator is a policy as the API server evaluates it.
+type validator struct{ validating.Validator }
+
+func newValidator(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy) validator {
+	t.Helper()
+	compiler, err := plugincel.NewCompositedCompiler(environment.MustBaseEnvSet(environment.DefaultCompatibilityVersion()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var variables []plugincel.NamedExpressionAccessor
+	for _, v := range p.Spec.Variables {
+		variables = append(variables, &validating.Variable{Name: v.Name, Expression: v.Expression})
+	}
+	declared := plugincel.OptionalVariableDeclarations{HasAuthorizer: true}
+	compiler.CompileAndStoreVariables(variables, declared, environment.StoredExpressions)
+	var conditions, messages []plugincel.ExpressionAccessor
+	for _, v := range p.Spec.Validations {
+		conditions = append(conditions, &validating.ValidationCondition{Expression: v.Expression})
+		messages = append(messages, &validating.MessageExpressionCondition{MessageExpression: v.MessageExpression})
+	}
+	fail := admissionv1.Fail // so that a mistake is seen; the chart's own is Ignore
+	return validator{validating.NewValidator(compiler.CompileCondition(conditions, declared, environment.StoredExpressions), nil,
+		compiler.CompileCondition(nil, declared, environment.StoredExpressions),
+		compiler.CompileCondition(messages, plugincel.OptionalVariableDeclarations{}, environment.StoredExpressions), &fail, nil)}
+}
+
+// admit is what whoever makes a pod with these annotations is told; "": nothing.
+func (v validator) admit(t *testing.T, annotations map[string]string) string {
+	t.Helper()
+	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", Annotations: annotations}}
+	attributes := &admission.VersionedAttributes{VersionedKind: podKind, VersionedObject: admission.NewLazyObject(pod), VersionedOldObject: admission.NewLazyObject(nil),
+		Attributes: admission.NewAttributesRecord(pod, nil, podKind, pod.Namespace, pod.Name, podResource, "", admission.Create, &metav1.CreateOptions{}, false, nil)}
+	result := v.Validate(t.Context(), podResource, attributes, nil, nil, celconfig.RuntimeCELCostBudget, nil)
+	if len(result.Decisions) != 1 {
+		t.Fatalf("%q: %+v", annotations, result)
+	}
+	if d := result.Decisions[0]; d.Action != validating.ActionAdmit {
+		if d.Evaluation != validating.EvalDeny {
+			t.Errorf("%q cannot be evaluated: %s", annotations, d.Message)
+		}
+		return d.Message
+	}
+	return ""
 }
 
 // examples are what a document says to apply.

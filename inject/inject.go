@@ -20,6 +20,8 @@ const (
 
 	PreloadVariable  = "LD_PRELOAD"
 	PriorityVariable = "GPREEMPT_PRIORITY"
+	// ObjectiveVariable says how slow a latency-critical program may be.
+	ObjectiveVariable = "GPREEMPT_OBJECTIVE"
 )
 
 const levels = 8 // as in package configs, which this one does not need

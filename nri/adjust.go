@@ -1,12 +1,14 @@
 package nri
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/containerd/nri/pkg/api"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/inject"
 )
 
@@ -16,6 +18,9 @@ const (
 	InjectAnnotation = "gpreempt.io/inject" // "false" leaves containers alone
 	ContainerRole    = "role.gpreempt.io/container."
 	ContainerInject  = "inject.gpreempt.io/container."
+
+	ObjectiveAnnotation = "gpreempt.io/objective"
+	ContainerObjective  = "objective.gpreempt.io/container."
 )
 
 // What NVIDIA's device plugin, its runtime and drivers for dynamic resources give to containers with a GPU.
@@ -35,29 +40,32 @@ type Result string
 // Results.
 const (
 	Injected    Result = "injected"
-	Lowered     Result = "lowered"     // injected, at the namespace's best level instead of what was asked
-	Present     Result = "present"     // it had all already
-	Excluded    Result = "excluded"    // its namespace is
-	OptedOut    Result = "opted_out"   // by annotation
-	NoRole      Result = "no_role"     // nothing says which
-	NoGPU       Result = "no_gpu"      // only an annotation for the very container does without
-	Invalid     Result = "invalid"     // the role is none
-	Duplicate   Result = "duplicate"   // LD_PRELOAD is there twice: runtimes lose what is changed
-	Conflict    Result = "conflict"    // something else is mounted there, or nothing can be
-	Unavailable Result = "unavailable" // the library or the sockets are not on the host
-	Slow        Result = "slow"        // the host's files did not answer in time
+	Lowered     Result = "lowered"      // injected, at the namespace's best level instead of what was asked
+	NoObjective Result = "no_objective" // injected, without the objective that was asked, which makes no sense
+	Present     Result = "present"      // it had all already
+	Excluded    Result = "excluded"     // its namespace is
+	OptedOut    Result = "opted_out"    // by annotation
+	NoRole      Result = "no_role"      // nothing says which
+	NoGPU       Result = "no_gpu"       // only an annotation for the very container does without
+	Invalid     Result = "invalid"      // the role is none
+	Duplicate   Result = "duplicate"    // LD_PRELOAD is there twice: runtimes lose what is changed
+	Conflict    Result = "conflict"     // something else is mounted there, or nothing can be
+	Unavailable Result = "unavailable"  // the library or the sockets are not on the host
+	Slow        Result = "slow"         // the host's files did not answer in time
 )
 
 // Results are all of them.
-var Results = []Result{Injected, Lowered, Present, Excluded, OptedOut, NoRole, NoGPU, Invalid, Duplicate, Conflict, Unavailable, Slow}
+var Results = []Result{Injected, Lowered, NoObjective, Present, Excluded, OptedOut, NoRole, NoGPU, Invalid, Duplicate, Conflict, Unavailable, Slow}
+
+// given says that a container gets the library.
+func (r Result) given() bool { return r == Injected || r == Lowered || r == NoObjective }
 
 // missed says that a container ought to be under the library and is not.
 func (r Result) missed() bool {
 	return r == Invalid || r == Duplicate || r == Conflict || r == Unavailable || r == Slow
 }
 
-// wish finds out whether a container is to be under the library, and at what level. A result other than Injected and Lowered says why
-// not.
+// wish finds out whether a container is to be under the library, and at what level. Any other result than those that are given says why not.
 func (c *Config) wish(pod *api.PodSandbox, container *api.Container) (level int, result Result) {
 	notes, name := pod.GetAnnotations(), container.GetName()
 	if slices.Contains(c.Excluded, pod.GetNamespace()) {
@@ -94,6 +102,24 @@ func (c *Config) wish(pod *api.PodSandbox, container *api.Container) (level int,
 	return level, Injected
 }
 
+// objective is what the pod of a container says of that, in the form of GPREEMPT_OBJECTIVE; "" where it says nothing. The error names the
+// annotation that makes no sense.
+func objective(pod *api.PodSandbox, container *api.Container) (value string, err error) {
+	notes, key := pod.GetAnnotations(), ContainerObjective+container.GetName()
+	value, said := notes[key]
+	if !said {
+		key = ObjectiveAnnotation
+		value, said = notes[key]
+	}
+	if !said {
+		return "", nil
+	}
+	if _, err := configs.ParseObjective(configs.Objective{}, value); err != nil {
+		return "", fmt.Errorf("annotation %s: %w", key, err)
+	}
+	return value, nil
+}
+
 // hasGPU finds a GPU among devices, mounts and variables. What NVIDIA's runtime adds later, when runc is called, is not seen here; the
 // variable that tells it to is.
 func hasGPU(container *api.Container) bool {
@@ -127,7 +153,7 @@ func variable(container *api.Container, name string) (value string, times int) {
 }
 
 // adjust makes a container's adjustment. What it has already is not given again, so a second instance of the plugin changes nothing.
-func adjust(container *api.Container, level int, mounts []mount) (*api.ContainerAdjustment, Result) {
+func adjust(container *api.Container, level int, objective string, mounts []mount) (*api.ContainerAdjustment, Result) {
 	change, changed := &api.ContainerAdjustment{}, false
 	preload, times := variable(container, inject.PreloadVariable)
 	if times > 1 {
@@ -152,6 +178,10 @@ func adjust(container *api.Container, level int, mounts []mount) (*api.Container
 	// A level of the container's own stays: it may ask for less, and the socket bounds it.
 	if _, times := variable(container, inject.PriorityVariable); times == 0 {
 		change.AddEnv(inject.PriorityVariable, inject.Role(level))
+		changed = true
+	}
+	if _, times := variable(container, inject.ObjectiveVariable); times == 0 && objective != "" {
+		change.AddEnv(inject.ObjectiveVariable, objective)
 		changed = true
 	}
 	if !changed {

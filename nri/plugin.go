@@ -79,9 +79,10 @@ func (p *Plugin) CreateContainer(_ context.Context, pod *api.PodSandbox, contain
 
 func (p *Plugin) decide(pod *api.PodSandbox, container *api.Container) (*api.ContainerAdjustment, Result, error) {
 	level, result := p.config.wish(pod, container)
-	if result != Injected && result != Lowered {
+	if !result.given() {
 		return nil, result, nil
 	}
+	aim, wrong := objective(pod, container)
 	mounts, err := p.look(level, func() { p.tell(pod, container) })
 	if err != nil {
 		return nil, Unavailable, err
@@ -89,8 +90,11 @@ func (p *Plugin) decide(pod *api.PodSandbox, container *api.Container) (*api.Con
 	if mounts == nil {
 		return nil, Slow, nil
 	}
-	change, became := adjust(container, level, mounts)
-	if became == Injected {
+	change, became := adjust(container, level, aim, mounts)
+	switch {
+	case became == Injected && wrong != nil:
+		return change, NoObjective, wrong
+	case became == Injected:
 		return change, result, nil
 	}
 	return nil, became, nil
@@ -157,9 +161,9 @@ func (p *Plugin) within(do func()) bool {
 func (p *Plugin) note(pod *api.PodSandbox, container *api.Container, result Result, err error) {
 	event := p.log.Debug()
 	switch {
-	case result.missed():
+	case result.missed(), result == NoObjective:
 		event = p.log.Warn()
-	case result == Injected || result == Lowered:
+	case result.given():
 		event = p.log.Info()
 	}
 	event.Str("namespace", pod.GetNamespace()).Str("pod", pod.GetName()).Str("container", container.GetName()).Str("result", string(result)).Err(err).Msg("container")
@@ -195,7 +199,7 @@ func (p *Plugin) Synchronize(_ context.Context, pods []*api.PodSandbox, containe
 		if inject.Has(preload) {
 			p.tell(pod, container)
 		}
-		if inject.Has(preload) || result != Injected && !result.missed() && result != Lowered {
+		if inject.Has(preload) || !result.given() && !result.missed() {
 			continue
 		}
 		missed[container.GetId()] = true

@@ -1,6 +1,7 @@
 package nri
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -22,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/rs/zerolog"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/inject"
 	"github.com/gpreempt/gpreempt/nri/nritest"
 )
@@ -182,6 +184,17 @@ func TestShapes(t *testing.T) {
 		{"a level below the namespace's best", newOne([]string{withGPU}, RoleAnnotation, "be").in("shared"), Injected, 7, []string{withGPU, preload, "GPREEMPT_PRIORITY=be"}},
 		{"a namespace with a role", newOne([]string{withGPU}).in("batch"), Injected, 7, []string{withGPU, preload, "GPREEMPT_PRIORITY=be"}},
 		{"opted out of the namespace's role", newOne([]string{withGPU}, InjectAnnotation, "false").in("batch"), OptedOut, 0, nil},
+		{"an objective", newOne([]string{withGPU}, append(lc, ObjectiveAnnotation, "first=200ms,slowdown=1.5")...), Injected, 0,
+			[]string{withGPU, preload, "GPREEMPT_PRIORITY=lc", "GPREEMPT_OBJECTIVE=first=200ms,slowdown=1.5"}},
+		{"an objective of a container that is named", newOne([]string{withGPU}, append(lc, ContainerObjective+"main", "step=20ms", ObjectiveAnnotation, "slowdown=2")...), Injected, 0,
+			[]string{withGPU, preload, "GPREEMPT_PRIORITY=lc", "GPREEMPT_OBJECTIVE=step=20ms"}},
+		{"an objective of another container", newOne([]string{withGPU}, append(lc, ContainerObjective+"other", "step=20ms")...), Injected, 0,
+			[]string{withGPU, preload, "GPREEMPT_PRIORITY=lc"}},
+		{"an objective of its own", newOne([]string{withGPU, "GPREEMPT_OBJECTIVE=none"}, append(lc, ObjectiveAnnotation, "slowdown=2")...), Injected, 0,
+			[]string{withGPU, "GPREEMPT_OBJECTIVE=none", preload, "GPREEMPT_PRIORITY=lc"}},
+		{"an objective without a role", newOne([]string{withGPU}, ObjectiveAnnotation, "slowdown=2"), NoRole, 0, nil},
+		{"an objective that is none", newOne([]string{withGPU}, append(lc, ObjectiveAnnotation, "slowdown=0.5")...), NoObjective, 0, []string{withGPU, preload, "GPREEMPT_PRIORITY=lc"}},
+		{"an objective that is empty", newOne([]string{withGPU}, append(lc, ObjectiveAnnotation, "")...), NoObjective, 0, []string{withGPU, preload, "GPREEMPT_PRIORITY=lc"}},
 		{"nothing is said", newOne([]string{withGPU}), NoRole, 0, nil},
 		{"a role that is none", newOne([]string{withGPU}, RoleAnnotation, "fast"), Invalid, 0, nil},
 		{"kube-system", newOne([]string{withGPU}, lc...).in("kube-system"), Excluded, 0, nil},
@@ -239,6 +252,31 @@ func create(t *testing.T, r *nritest.Runtime, o *one) *one {
 }
 
 func lcOne() *one { return newOne([]string{withGPU}, RoleAnnotation, "lc") }
+
+// An objective that makes no sense is said once, by annotation and value, with what may stand there.
+func TestObjectiveIsNamed(t *testing.T) {
+	r, p := nritest.New(t), New(host(t), zerolog.Nop())
+	var log bytes.Buffer
+	p.log = zerolog.New(zerolog.SyncWriter(&log))
+	p.config.Default = Rule{Best: 0, Role: -1}
+	r.Start()
+	stop := run(t, p, r.Socket)
+	nritest.Until(t, "the plugin registers", p.isRegistered)
+	for key, name := range map[string]string{ObjectiveAnnotation: "main", ContainerObjective + "side": "side"} {
+		o := newOne([]string{withGPU}, RoleAnnotation, "lc", key, "step=20")
+		o.container.Name = name
+		create(t, r, o)
+	}
+	stop()
+	for _, want := range []string{"annotation gpreempt.io/objective: ", "annotation objective.gpreempt.io/container.side: "} {
+		if n := strings.Count(log.String(), want); n != 1 {
+			t.Errorf("%q was said %d times: %s", want, n, &log)
+		}
+	}
+	if !strings.Contains(log.String(), "step=20") || !strings.Contains(log.String(), configs.ObjectiveAllowed) {
+		t.Errorf("it said %s", &log)
+	}
+}
 
 // The plugin ends, and comes back: containers in between run without the library, and are reported.
 func TestPluginIsAway(t *testing.T) {

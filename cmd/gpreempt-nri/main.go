@@ -41,7 +41,7 @@ func rootCommand() *cobra.Command {
 		Short: "Give the containers of Kubernetes' pods the library, as a plugin of the container runtime",
 		Long: `gpreempt-nri registers with containerd or CRI-O by the Node Resource Interface (NRI). A container with a GPU whose pod has the annotation
 gpreempt.io/role (lc, be, or a level from 0 to 7) gets the library behind what its LD_PRELOAD has, its priority, and the broker's socket of that
-level. All is mounted read-only. The runtime never gets an error: what cannot be given is counted, and the container runs without the library.
+level; and the objective of the annotation gpreempt.io/objective. All is mounted read-only. The runtime never gets an error: what cannot be given is counted, and the container runs without the library.
 When the runtime is started again, so is the registration.`,
 		Args:    cobra.NoArgs,
 		Version: cli.Version(version),

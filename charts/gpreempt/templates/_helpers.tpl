@@ -54,3 +54,8 @@ env:
   - {name: NVIDIA_DRIVER_CAPABILITIES, value: utility}
 {{- end }}
 {{- end }}
+
+{{- /* The forms of an objective, as every message about one names them. */}}
+{{- define "gpreempt.objectiveAllowed" -}}
+slowdown=1.5 (1 to 20) or step=20ms (0.1ms to 60s), with first=200ms and p=99 (50 to 99.99) if wanted, separated by commas; or none
+{{- end }}
