@@ -468,6 +468,74 @@ func TestTurnIsHandedOn(t *testing.T) {
 	if wait := a.turn(p, now); wait != windowPoll || d.count() != 0 {
 		t.Errorf("it looks again after %v, off %v", wait, d.off)
 	}
+	// But no longer than for another turn.
+	a.turn(p, now+a.quantumMs()*uint64(time.Millisecond))
+	if slot, _, _ := owner(a); slot != peerSlot || d.count() != ownTSGs {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+}
+
+// A turn lasts until the round is over in which it began, and on where the next one is its own too.
+func TestTurnLasts(t *testing.T) {
+	a, d, p, now := handsOn(t)
+	quantum := a.quantumMs() * uint64(time.Millisecond)
+	now -= now % quantum
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
+	if wait := a.turn(p, now+1); uint64(wait) != quantum-1 || d.count() != 0 {
+		t.Errorf("in its round it looks again after %v, off %v", wait, d.off)
+	}
+	for a.pick(p.same|1<<a.slot, now/quantum) != a.slot {
+		now += quantum
+	}
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now-3*quantum)
+	if wait := a.turn(p, now+1); uint64(wait) != quantum-1 || d.count() != 0 || a.due != 0 {
+		t.Errorf("in another one of its own it looks again after %v, off %v", wait, d.off)
+	}
+}
+
+// A turn that lasted longer, for a window's sake, goes to the process that should have had it next.
+func TestTurnGoesToTheOneThatWaits(t *testing.T) {
+	const another = peerSlot + 1
+	a, _, p, now := handsOn(t)
+	quantum := a.quantumMs() * uint64(time.Millisecond)
+	s := a.segment.Slot(another)
+	s.Mechanisms.Store(uint32(configs.Turns))
+	s.HeartbeatNs.Store(1 << 62)
+	s.Job.Store(9)
+	a.segment.Line(another).Busy.Store(1)
+	a.segment.Members.Or(1 << another)
+	a.segment.Level[another].Store(lowestLevel)
+	p.same |= 1 << another
+	p.higher = 1 << 50
+	a.segment.Line(50).WindowOpenedNs.Store(1)
+	var next int
+	for {
+		next = a.pick(p.same|1<<a.slot, now/quantum)
+		if next != a.slot && a.pick(p.same, now/quantum+1) != next {
+			break
+		}
+		now += quantum
+	}
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now-3*quantum)
+	a.turn(p, now)
+	a.turn(p, now+quantum)
+	if slot, _, _ := owner(a); slot != next {
+		t.Errorf("slot %d, want %d", slot, next)
+	}
+}
+
+// Of two that take a free turn one has it: the other one looks again soon, and stays off the GPU.
+func TestTurnIsTakenOnce(t *testing.T) {
+	a, d, p, _ := inTurns(t)
+	free := a.segment.Turn.Load()
+	a.turn(p, segment.Now())
+	a.segment.MoveTurn(false, free, peerSlot, false, segment.Now())
+	if wait := a.take(free, false); wait != time.Millisecond || d.count() != ownTSGs {
+		t.Errorf("it looks again after %v, off %v", wait, d.off)
+	}
+	if slot, _, _ := owner(a); slot != peerSlot {
+		t.Errorf("slot %d", slot)
+	}
 }
 
 // Where the driver does not let this process off the GPU the turn is nobody's: others are not made to wait for it.
@@ -482,6 +550,41 @@ func TestTurnOfOneThatCannotLeave(t *testing.T) {
 	}
 	if a.canTakeTurns() {
 		t.Error("it takes part in turns")
+	}
+}
+
+// Nor does one take it that the driver does not let back.
+func TestTurnOfOneThatCannotComeBack(t *testing.T) {
+	a, d, p, now := handsOn(t)
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, false, now)
+	a.turn(p, now)
+	if d.count() != ownTSGs {
+		t.Fatalf("off: %v", d.off)
+	}
+	d.refuses = refusesOne("resume", 2, refusedForGood)
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
+	if wait := a.turn(p, now); wait != heartbeat || a.canTakeTurns() {
+		t.Errorf("it looks again after %v", wait)
+	}
+	d.refuses = nil
+	if a.enforce(); d.count() != 0 {
+		t.Errorf("suspended for ever: %v", d.off)
+	}
+}
+
+// A process whose turn was over as another one seized it has a whole one next time.
+func TestTurnAfterOneThatWasSeized(t *testing.T) {
+	a, _, p, now := handsOn(t)
+	p.higher = 1 << 50
+	a.segment.Line(50).WindowOpenedNs.Store(1) // it keeps the turn for a while
+	if a.turn(p, now); a.due != now {
+		t.Fatalf("due at %d, want %d", a.due, now)
+	}
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, true, now)
+	a.turn(p, now)
+	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
+	if a.turn(p, now); a.due != 0 {
+		t.Error("its turn is over as it begins")
 	}
 }
 
