@@ -174,7 +174,7 @@ static void functions_elsewhere(unsigned rounds)
 
 static void *wait_then_release(void *over)
 {
-	for (int us = 0; !*(_Atomic bool *)over && us < 8000000; us += 1000)
+	for (int ms = 0; !*(_Atomic bool *)over && ms < PATIENCE_S * 1000; ms++)
 		usleep(1000);
 	released = true;
 	return NULL;
@@ -206,8 +206,11 @@ static void instance_ahead_of_function(unsigned rounds)
 	}
 }
 
+static _Atomic pid_t begins; // of the thread; 0: not yet
+
 static void *functions_to_the_end(void *stream)
 {
+	begins = gettid();
 	enum { LAUNCHES = 509 }; // of a queue of 512: with both functions there is room for one call more
 	unsigned n = 1, add = 1, us = 1;
 	static struct chained b;
@@ -231,8 +234,9 @@ static void filled_by_functions(unsigned rounds)
 		pthread_t thread, watch;
 		_Atomic bool over = false;
 		released = false;
+		begins = 0;
 		CHECK(!pthread_create(&thread, NULL, functions_to_the_end, one));
-		usleep(300000);
+		until_it_waits(&begins);
 		CHECK(!pthread_create(&watch, NULL, wait_then_release, &over));
 		launch(&b, three, 1, 1);
 		CHECK(!released);

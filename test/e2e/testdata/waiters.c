@@ -7,7 +7,8 @@
 	F(cuMemMap, (ptr, size_t, size_t, unsigned long long, unsigned long long)) \
 	F(cuMemRelease, (unsigned long long)) \
 	F(cuMemUnmap, (ptr, size_t)) \
-	F(cuGraphLaunch_ptsz, (handle, handle))
+	F(cuGraphLaunch_ptsz, (handle, handle)) \
+	F(simcuda_without_room, (void))
 #include "order.h"
 
 static void unmapped(unsigned rounds)
@@ -84,6 +85,13 @@ static void own_behind_nothing(unsigned rounds)
 	}
 }
 
+// Waits until a thread fills a stream's queue, and waits in a call for room there.
+static void until_full(void)
+{
+	while (!simcuda_without_room())
+		usleep(1000);
+}
+
 static void launch_small(handle stream, int launches)
 {
 	unsigned n = 1, add = 1, us = 1;
@@ -96,8 +104,11 @@ static void launch_small(handle stream, int launches)
 		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 }
 
+static _Atomic pid_t begins; // the thread that the next wait is for; 0: not yet
+
 static void *launch_more(void *stream)
 {
+	begins = gettid();
 	launch_small(stream, 1000);
 	return NULL;
 }
@@ -115,7 +126,7 @@ static void filled(unsigned rounds)
 		*(_Atomic uint32_t *)(uintptr_t)(word + 4) = 7;
 		spin_until(one, word + 4);
 		CHECK(!pthread_create(&thread, NULL, launch_more, one));
-		usleep(100000); // the queue is full by then
+		until_full();
 		OK(cuEventRecord(event, three));
 		OK(cuStreamSynchronize(three));
 		write_word(word + 4);
@@ -205,7 +216,7 @@ static void own_given_up(unsigned rounds)
 
 static void *write_much_later(void *at)
 {
-	for (int i = 0; i < 5000 && *(_Atomic uint32_t *)at; i++)
+	for (int i = 0; i < PATIENCE_S * 1000 && *(_Atomic uint32_t *)at; i++)
 		usleep(1000);
 	write_word((ptr)(uintptr_t)at);
 	return NULL;
@@ -260,7 +271,7 @@ static void filled_before(unsigned rounds)
 			OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, one, parameters, NULL));
 		wait_for_value(two);
 		CHECK(!pthread_create(&thread, NULL, launch_some, one));
-		usleep(300000); // the queue is full by then
+		until_full();
 		pthread_t watch;
 		CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)(word + 4)));
 		OK(cuEventRecord(event, three));
@@ -305,9 +316,9 @@ static void filled_behind(unsigned rounds)
 		spin_until(one, word + 4);
 		launch_small(one, LAUNCHES);
 		released = true;
-		usleep(100000); // the kernel waits by then
+		usleep(100000); // time for the kernel to begin, which nobody sees: if it has not, the function is what the rest is behind
 		CHECK(!pthread_create(&thread, NULL, launch_some, one));
-		usleep(300000); // the queue is full by then
+		until_full();
 		CHECK(!pthread_create(&watch, NULL, write_much_later, (void *)(uintptr_t)(word + 4)));
 		launch(&b, three, 1, 1);
 		CHECK(*(_Atomic uint32_t *)(uintptr_t)(word + 4));
@@ -318,6 +329,7 @@ static void filled_behind(unsigned rounds)
 	}
 }
 
+// As a launch of some 400 ms runs, and for a while of that.
 static void *stop_for_a_while(void *stream)
 {
 	OK(cuCtxSetCurrent(context));
@@ -349,14 +361,14 @@ static void behind_a_refusal(unsigned rounds)
 
 static struct launches {
 	handle exec, stream;
-	_Atomic bool begins;
+	_Atomic pid_t begins;
 } launches;
 
 static void *launch_instance(void *unused)
 {
 	(void)unused;
 	OK(cuCtxSetCurrent(context));
-	launches.begins = true;
+	launches.begins = gettid();
 	OK(cuGraphLaunch(launches.exec, launches.stream));
 	return NULL;
 }
@@ -398,13 +410,11 @@ static void filled_ahead(unsigned rounds)
 		copy(&b, one);
 		spin_until(two, word + 4);
 		CHECK(!pthread_create(&fills, NULL, launch_more, two));
-		usleep(300000 + 1500000); // the queue is full by then
+		until_full();
 		launches.stream = two;
-		launches.begins = false;
+		launches.begins = 0;
 		CHECK(!pthread_create(&launcher, NULL, launch_instance, NULL));
-		while (!launches.begins)
-			usleep(50);
-		usleep(300000); // it waits for room by then
+		until_it_waits(&launches.begins); // for room
 		CHECK(goes_on(launch_on, three, word + 4));
 		let_go();
 		CHECK(!pthread_join(fills, NULL));
@@ -468,7 +478,7 @@ static void filled_past(unsigned rounds)
 		pthread_t fills;
 		leave_events(NULL, 0);
 		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
-		usleep(300000); // the queue is full by then
+		until_full();
 		until_stopped();
 		CHECK(goes_on(ask_for_event, left.event, word + 4));
 		CHECK(!pthread_join(fills, NULL));
@@ -480,6 +490,7 @@ static handle other_context;
 
 static void *wait_in_other(void *stream)
 {
+	begins = gettid();
 	OK(cuCtxSetCurrent(other_context));
 	OK(cuStreamWaitEvent(stream, left.event, 0));
 	return NULL;
@@ -496,9 +507,11 @@ static void filled_awaited(unsigned rounds)
 		pthread_t fills, waiter;
 		leave_events(NULL, 0);
 		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
-		usleep(300000); // the queue is full by then
+		until_full();
+		begins = 0;
 		CHECK(!pthread_create(&waiter, NULL, wait_in_other, other));
-		usleep(1500000); // the library waits no longer by then
+		until_it_waits(&begins);
+		usleep(1500000); // the time is what matters: the library's patience, a second, is over
 		CHECK(goes_on(ask_for_event, left.event, word + 4));
 		CHECK(!pthread_join(fills, NULL));
 		CHECK(!pthread_join(waiter, NULL));
@@ -508,6 +521,7 @@ static void filled_awaited(unsigned rounds)
 
 static void *record_more(void *stream)
 {
+	begins = gettid();
 	OK(cuCtxSetCurrent(context));
 	handle event = new_event();
 	for (int i = 0; i < 3; i++)
@@ -524,9 +538,10 @@ static void filled_recorded(unsigned rounds)
 		handle more = stream_of(NON_BLOCKING);
 		leave_events(more, RECORDS);
 		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
-		usleep(300000); // the queue is full by then
+		until_full();
+		begins = 0;
 		CHECK(!pthread_create(&records, NULL, record_more, more));
-		usleep(300000); // it looks for room by then
+		until_it_waits(&begins); // for room in the log
 		CHECK(goes_on(ask_for_event, left.event, word + 4));
 		CHECK(!pthread_join(fills, NULL));
 		CHECK(!pthread_join(records, NULL));
@@ -538,6 +553,7 @@ static _Atomic uint32_t record_word;
 static _Atomic bool left_over;
 static void *wait_for_left(void *record_waits)
 {
+	begins = gettid();
 	OK(cuCtxSetCurrent(context));
 	((void (*)(_Atomic uint32_t *))record_waits)(&record_word);
 	OK(cuEventSynchronize(left.event));
@@ -567,14 +583,16 @@ static void filled_marked(unsigned rounds)
 		leave_events(NULL, 0);
 		record_word = 0;
 		left_over = false;
+		begins = 0;
 		CHECK(!pthread_create(&waiter, NULL, wait_for_left, record_waits));
-		usleep(300000);                                                // it waits by then
+		until_it_waits(&begins);
 		CHECK(!pthread_create(&recorder, NULL, record_left, another)); // the waiter may hold it up
 		while (record_word != 1 && !left_over)
 			usleep(50);
 		late += record_word != 1;
+		begins = 0;
 		CHECK(!pthread_create(&fills, NULL, launch_more, left.one));
-		usleep(300000); // the queue is full by then, or nothing came
+		until_it_waits(&begins); // for room, or for who records
 		record_word = 2;
 		CHECK(goes_on(ask_for_reached, left.reached, word + 4));
 		CHECK(!pthread_join(fills, NULL));

@@ -97,10 +97,24 @@ static void note_urgency(int priority)
 // For tests: the highest priority, numerically the lowest, that a kernel of this process has had.
 API int simcuda_most_urgent_kernel(void) { return most_urgent; }
 
-static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
+static _Atomic uint32_t without_room; // threads that wait in a call for room in a queue
+
+// For tests: how many there are.
+API uint32_t simcuda_without_room(void) { return without_room; }
+
+static void await_room(struct CUstream_st *s)
 {
+	if (s->length < sim_queue())
+		return;
+	without_room++;
 	while (s->length >= sim_queue() && !sim_dead)
 		wait_done();
+	without_room--;
+}
+
+static struct op *submit(struct CUstream_st *s, const struct work *w, struct op *after, bool with_previous)
+{
+	await_room(s);
 	struct op *o = calloc(1, sizeof *o);
 	if (!o)
 		abort();
