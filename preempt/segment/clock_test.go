@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -52,6 +53,14 @@ func TestClockAhead(t *testing.T) {
 	name("time_for_children", "time:[3]")
 	if got := readAhead(process); got != 0 {
 		t.Errorf("%d of its children's namespace", got)
+	}
+	name("same", "time:[2]")
+	if err := errors.Join(os.Rename(filepath.Join(process, "ns", "same"), filepath.Join(process, "ns", "time_for_children")),
+		os.Remove(filepath.Join(process, "timens_offsets"))); err != nil {
+		t.Fatal(err)
+	}
+	if got := readAhead(process); got != 0 {
+		t.Errorf("%d of a kernel that tells no offsets", got)
 	}
 	if now := Now(); now == 0 || now > math.MaxInt64 {
 		t.Errorf("now is %d", now)

@@ -11,10 +11,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 	"unsafe"
@@ -873,6 +875,128 @@ func TestGroup(t *testing.T) {
 	}
 }
 
+// Everybody may give a folder to a group of theirs, and not to another user.
+func TestGroupOfOneWhoIsNotRoot(t *testing.T) {
+	base := t.TempDir()
+	if err := os.Chmod(base, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Open(base, unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // folders above may be closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(at)
+	const other = 4242
+	gid := os.Getgid()
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and ends: no other goroutine gets this user
+		if os.Geteuid() == 0 {
+			gid = other
+			for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} { // of this thread alone
+				if _, _, errno := unix.RawSyscall(call, other, other, other); errno != 0 {
+					done <- errno
+					return
+				}
+			}
+		}
+		done <- createDirectory(fmt.Sprintf("/proc/thread-self/fd/%d/group", at), gid)
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(base + "/group"); err != nil || info.Mode() != 0o770|os.ModeDir|os.ModeSetgid || info.Sys().(*syscall.Stat_t).Gid != uint32(gid) {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+}
+
+// A turn that changed since it was seen stays as it is, and so does its time.
+func TestTurnThatChanged(t *testing.T) {
+	s := open(t, directory(t))
+	seen := s.Turn.Load()
+	if !s.MoveTurn(false, seen, 3, false, 100) || s.TurnSinceNs.Load() != 100 {
+		t.Fatalf("not moved, since %d", s.TurnSinceNs.Load())
+	}
+	if s.MoveTurn(false, seen, 4, false, 200) || s.TurnSinceNs.Load() != 100 {
+		t.Errorf("moved again, since %d", s.TurnSinceNs.Load())
+	}
+	if owner, owned := TurnOwner(s.Turn.Load()); owner != 3 || !owned {
+		t.Errorf("owner %d", owner)
+	}
+}
+
+// A slot is not claimed where its memory cannot be handed on, and nothing is left open.
+func TestClaimInAnUnsafeFolder(t *testing.T) {
+	dir := directory(t)
+	count := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	open := func() *Segment {
+		s, err := Open(dir, gpu, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	round := func() { // that of the first one leaves what all need
+		s := open()
+		if _, err := s.Claim(1, "test"); err != nil {
+			t.Fatal(err)
+		}
+		s.Close()
+	}
+	round()
+	before := count()
+	for range 5 {
+		round()
+	}
+	for deadline := time.Now().Add(time.Minute); count() > before; time.Sleep(time.Millisecond) { // keepers end later
+		if time.Now().After(deadline) {
+			t.Fatalf("%d descriptors, %d before", count(), before)
+		}
+	}
+	s := open()
+	defer s.Close()
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if slot, err := s.Claim(1, "test"); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("slot %d, %v", slot, err)
+	}
+	if s.OwnSlot() >= 0 {
+		t.Errorf("it has slot %d", s.OwnSlot())
+	}
+}
+
+// Memory that comes as descriptor 0, of a process that closed its own, is memory.
+func TestMemoryAsDescriptorZero(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pair[0])
+	defer unix.Close(pair[1])
+	if err := unix.Sendmsg(pair[0], []byte{1}, unix.UnixRights(pair[0]), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(0)
+	got, err := receive(pair[1])
+	if err := errors.Join(unix.Dup2(kept, 0), unix.Close(kept)); err != nil {
+		t.Fatal(err)
+	}
+	if got != 0 || err != nil {
+		t.Errorf("%d, %v", got, err)
+	}
+}
+
 // TestOpenTogether: of processes that start at once, all get the same file.
 func TestOpenTogether(t *testing.T) {
 	for _, first := range []string{"nothing", "a corrupt file"} {
@@ -1064,6 +1188,22 @@ func TestGroupID(t *testing.T) {
 		if gid, err := GroupID(group); err == nil || !strings.Contains(err.Error(), strconv.Quote(group)) {
 			t.Errorf("GroupID(%q) = %d, %v", group, gid, err)
 		}
+	}
+}
+
+// Where no thread is left nothing runs, now or later.
+func TestApartWithoutAThread(t *testing.T) {
+	apart = make(chan func(shared bool)) // nobody waits there
+	before := Threads
+	Threads = func(int) bool { return false }
+	defer func() { Threads = before }()
+	ran := make(chan bool, 1)
+	if Apart(func(bool) { ran <- true }) {
+		t.Error("it says that it runs")
+	}
+	Threads = before
+	if !Apart(func(bool) { ran <- false }) || <-ran {
+		t.Error("the first one ran")
 	}
 }
 

@@ -2,6 +2,7 @@ package segment
 
 import (
 	"os"
+	"syscall"
 	"testing"
 )
 
@@ -47,5 +48,26 @@ func TestWatch(t *testing.T) {
 	}
 	if all, err := w.Look(); err != nil || len(all) != 0 || len(w.kept) != 0 {
 		t.Fatalf("a look later: %+v, %v", all, err)
+	}
+}
+
+// Of a process that is stopped nothing is known until it goes on, and then all is.
+func TestWatchOfOneThatIsStopped(t *testing.T) {
+	base := t.TempDir()
+	w := NewWatch(base, "")
+	defer w.Close()
+	p := startPeer(t, Directory(base, os.Getuid()))
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	all, err := w.Look()
+	if err != nil || len(all) != 1 || len(all[0].Peers) != 0 || len(w.kept) != 0 {
+		t.Errorf("while it is stopped: %+v, %v, %d kept", all, err, len(w.kept))
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := w.Look(); err != nil || len(all) != 1 || all[0].Error != "" || len(all[0].Peers) != 1 || len(w.kept) != 1 {
+		t.Errorf("after it went on: %+v, %v", all, err)
 	}
 }
