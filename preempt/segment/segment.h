@@ -11,6 +11,7 @@
 #ifndef GPREEMPT_SEGMENT_H
 #define GPREEMPT_SEGMENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "configs/rows.h"
