@@ -1,5 +1,5 @@
-"""A latency-critical process that generates text with transformers: each token is a step. Serves the order run, whose answer has the time of
-each token (PROTOCOL.md).
+"""A latency-critical process that generates text with transformers: each token is a step. Serves the order run, whose answer has
+the time of each token (PROTOCOL.md).
 """
 import time
 

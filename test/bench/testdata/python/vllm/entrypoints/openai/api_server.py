@@ -1,4 +1,6 @@
-"""Stands in for vLLM's server: each token of all requests under way is a step on the (simulated) GPU, whose result comes by a small copy."""
+"""Stands in for vLLM's server: each token of all requests under way is a step on the (simulated) GPU, whose result comes by a
+small copy.
+"""
 import ctypes
 import http.server
 import json
