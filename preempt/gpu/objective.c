@@ -190,7 +190,11 @@ static uint32_t usual_launches(const struct engine *e)
 	return sorted[n / 4];
 }
 
-static bool is_wanted(struct gp_gpu *g) { return g->segment && g->lower_peers && gp_any_busy(g->segment, g->lower); }
+static bool is_wanted(struct gp_gpu *g)
+{
+	struct gp_segment *s = g->segment;
+	return s && g->lower_peers && (gp_any_busy(s, g->lower) || gp_any_uncounted(s, g->lower));
+}
 
 // How much others of this level or above, whose windows are open, let this process lend: lower levels run only while all of them lend. Their words
 // are untrusted: a slot is never longer than this process's own credit. until_ns: the end of a slot of theirs that it may join; 0: none.

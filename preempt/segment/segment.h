@@ -362,14 +362,21 @@ static inline uint64_t gp_windows_open(struct gp_segment *s, uint64_t slots)
 	return open;
 }
 
-// Whether one of the slots has work. A process that does not count its launches may have.
+// Whether one of the slots says that it has work.
 static inline bool gp_any_busy(struct gp_segment *s, uint64_t slots)
 {
-	for (; slots; slots &= slots - 1) {
-		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
-		if (gp_line_of(s, slot)->busy || s->slot[slot].uncounted)
+	for (; slots; slots &= slots - 1)
+		if (gp_line_of(s, (uint32_t)__builtin_ctzll(slots))->busy)
 			return true;
-	}
+	return false;
+}
+
+// Whether one of the slots does not count its launches, and may have work.
+static inline bool gp_any_uncounted(struct gp_segment *s, uint64_t slots)
+{
+	for (; slots; slots &= slots - 1)
+		if (s->slot[__builtin_ctzll(slots)].uncounted)
+			return true;
 	return false;
 }
 
