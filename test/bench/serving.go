@@ -72,7 +72,7 @@ func steadyLoad(perSecond float64) []phase {
 	return []phase{{perSecond, count}}
 }
 
-// allServing are the cases with a server each, ordered by what has to run, so that a server is started once where there is little memory.
+// allServing are the cases with a server. Their order lets a server start once where there is little memory.
 var allServing = func() []servingCase {
 	objectives := map[float64][]servingSystem{
 		1:  {{name: "gpreempt"}, objectiveSystem(2, 0)},
@@ -136,13 +136,20 @@ func (s *session) reference(name string) (*result.Row, error) {
 	return nil, fmt.Errorf("%s is what this is compared with, and is not measured yet", name)
 }
 
-func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
-	if s.options.Requests > 0 {
-		c.phases = slices.Clone(c.phases)
-		for i := range c.phases {
-			c.phases[i].count = s.options.Requests
-		}
+// limited are phases with as many requests as the options say.
+func (s *session) limited(phases []phase) []phase {
+	if s.options.Requests == 0 {
+		return phases
 	}
+	phases = slices.Clone(phases)
+	for i := range phases {
+		phases[i].count = s.options.Requests
+	}
+	return phases
+}
+
+func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
+	c.phases = s.limited(c.phases)
 	server, err := s.models.server(ctx, s, c.engine, c.way)
 	if err != nil {
 		return err
@@ -243,6 +250,9 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		row.BE = rateOf(rate, rate, stepsPerSecond)
 		if _, err := serve(); err != nil {
 			return err
+		}
+		if be.different > 0 {
+			return fmt.Errorf("be.py %s computes something else each time, without the library too", c.beside)
 		}
 	} else {
 		_, rate, err := be.beside(ctx, serve)

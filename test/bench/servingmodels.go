@@ -45,6 +45,11 @@ func (engine) environment() []string {
 	return []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_USE_FLASHINFER_SAMPLER=0", "PYTHONUNBUFFERED=1"}
 }
 
+// warmUp is the load before a server counts as started: as many requests at once as it takes, and the usual load.
+var warmUp = []phase{{1000, 64}, {12, 40}, {6, 20}}
+
+const warmUpSeed = 1
+
 // stepsCounter is the metric by which the server counts its steps.
 const stepsCounter = "vllm:iteration_tokens_total_count"
 
@@ -139,7 +144,7 @@ func nameOf(e engine, w way) string { return e.name + " (" + string(w) + ")" }
 // room is how many servers fit beside best-effort work.
 func room(memory uint64) int { return max(int(float64(memory)/servingMemory)-1, 1) }
 
-// server is a server of an engine in a way, which is started where it does not run. Those that were used longest ago make room for it.
+// server is a server of an engine in a way, which is started where it does not run. The servers that were used longest ago make room for it.
 func (m *models) server(ctx context.Context, s *session, e engine, w way) (*modelServer, error) {
 	name := nameOf(e, w)
 	m.order = slices.DeleteFunc(m.order, func(other string) bool { return other == name })
@@ -162,8 +167,8 @@ func (m *models) server(ctx context.Context, s *session, e engine, w way) (*mode
 	return server, nil
 }
 
-// prepare starts at once the first servers that are needed, as many as there is memory for: a start takes minutes. What goes wrong the case
-// says that needs the server.
+// prepare starts at once the first servers that are needed, as many as there is memory for: a start takes minutes. A case whose server did
+// not start tries again, and reports the error.
 func (m *models) prepare(ctx context.Context, s *session) error {
 	done, err := caseSuite{name: result.ServingSuite}.readParts(s.options.Folder)
 	if err != nil {
@@ -217,6 +222,15 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 	server.daemon, err = startDaemon(ctx, e.command(s.python, m.folder, port), append(environment, e.environment()...), servingStarts, func() bool { return healthy(ctx, server.url) })
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", nameOf(e, w), err)
+	}
+	// The first requests of each size compile kernels.
+	answers, err := sendLoad(ctx, server.url, s.limited(warmUp), warmUpSeed)
+	if err == nil {
+		_, _, _, err = sumUpGenerated(answers)
+	}
+	if err != nil {
+		server.stop()
+		return nil, fmt.Errorf("warm up %s: %w", nameOf(e, w), err)
 	}
 	s.log("%s: serves after %.0f s", nameOf(e, w), time.Since(began).Seconds())
 	return server, nil

@@ -12,7 +12,7 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// What suite serving measures beside model servers under a load: what an objective costs, a service of one step a request, and steps of programs.
+// The rest of suite serving: the cost of an objective, a service of one step a request, and steps of programs.
 
 const (
 	servingCost       = 1.0 // percent

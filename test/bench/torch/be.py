@@ -125,6 +125,7 @@ def main():
     if not protocol.begin():
         return
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
+    torch.backends.cudnn.deterministic = options.same
     step = KINDS[options.kind](options.batch)
     for _ in range(5):
         first = step()
