@@ -3,11 +3,11 @@ package configs
 import "math"
 
 // ObjectiveWord is an objective in one word, as it goes from process to process: GP_OBJECTIVE_* of preempt/segment/segment.h. Bits 0 to 25 are
-// its slowdown in millionths or its step in microseconds, 26 to 45 first in tenths of a millisecond, 46 to 59 the percentile in hundredths,
-// 60 and 61 what it is. 0 says nothing: who reads it keeps the objective of its own.
+// its slowdown in millionths or its step in microseconds, 26 to 45 first in tenths of a millisecond. Bits 46 to 59 are the percentile in
+// hundredths, 60 and 61 the kind of word. 0 says nothing: who reads it keeps the objective of its own.
 type ObjectiveWord uint64
 
-// What an ObjectiveWord is.
+// The kinds of ObjectiveWord.
 const (
 	saysNothing = iota
 	saysNone

@@ -27,7 +27,7 @@ func TestObjectiveWord(t *testing.T) {
 	}
 }
 
-// What comes of any word is an objective that the configuration could have, or refused.
+// Any word gives an objective that the configuration could have, or is refused.
 func TestObjectiveWordIsUntrusted(t *testing.T) {
 	sense := 0
 	for range 100_000 {

@@ -20,7 +20,7 @@
 enum { LIKELY = 700 * 1000, UNLIKELY = 1, GENERATIONS = 1 << 20 };
 static const uint64_t ANOTHER_REQUEST = 60 * 1000 * 1000;
 
-// What the files have not.
+// Stands in for other files.
 struct gp_arrivals gp_arrivals;
 uint64_t gp_taking_longest_ns(void) { return 0; }
 static uint64_t now = 1000 * 1000 * 1000;

@@ -30,7 +30,7 @@ func (d *doctor) checkObjectives() {
 	}
 }
 
-// sayObjective says of a program that has an objective whether it is held. What the program wrote may be anything.
+// sayObjective says of a program that has an objective whether it is held. The program's own words are untrusted.
 func (d *doctor) sayObjective(gpu string, p *segment.Peer) {
 	o := p.Objective
 	if o == nil || o.Wanted == "" {

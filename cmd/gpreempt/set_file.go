@@ -11,7 +11,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What people set of processes that found each other by files. There is no policy: a process takes an objective from whoever can write
+// Settings of processes that found each other by files. There is no policy: a process takes an objective from whoever can write
 // the segment.
 
 // obeysWithin is how long a process may take. Its agent wakes at once.

@@ -276,7 +276,7 @@ func TestRefusalsInPassing(t *testing.T) {
 	}
 }
 
-// A driver that refuses for good is asked again at each look, since what is suspended must come back. That is said once.
+// At each look the agent asks once more, though the driver refuses for good: suspended TSGs must come back. That is said once.
 func TestRefusalIsToldOnce(t *testing.T) {
 	a, d := withDevice(t)
 	var said bytes.Buffer

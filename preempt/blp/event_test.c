@@ -24,7 +24,7 @@ static struct gp_domain domain[2] = {{.lock = PTHREAD_MUTEX_INITIALIZER}, {.lock
 static struct gp_domain *current = domain;
 static bool logs; // launches are ahead, so that the record goes into the log
 
-// What the file has not, of a stream that is neither tainted nor stopped.
+// Stands in for other files, for a stream that is neither tainted nor stopped.
 struct gp_domain *blp_domain_for(const struct gp_operation *o) { return current; }
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream s, bool insert) { return &d->stream_of[0]; }
 bool blp_related_pending(struct gp_domain *d, struct blp_stream *s) { return logs; }

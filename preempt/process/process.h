@@ -329,7 +329,7 @@ bool gp_wait_for_streams(CUcontext);
 // copies.c
 // The call of a copy has returned that may wait for it. Leaves o->blocking set if the copy is done. o->result: of what was waited for.
 void gp_copy_returned(struct gp_operation *o);
-// What the driver says of the memory at an address: CU_MEMORYTYPE_*, or one of these.
+// The driver's type of the memory at an address: CU_MEMORYTYPE_*, or one of these.
 enum { GP_MEMORY_PAGEABLE = 0, GP_MEMORY_UNKNOWN = 255 }; // memory that it does not know; it cannot be asked
 unsigned gp_memory_type(CUdeviceptr);
 
