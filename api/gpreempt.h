@@ -45,6 +45,7 @@ extern int gpreempt_objective(double slowdown, double step_ms, double first_ms) 
 
 /* Says that a step of the engine has ended: its results are there. From the first call on, only these calls end steps on the GPU of the
  * calling thread's current context. Needed only where the library finds no steps by itself (gpreempt top says so). Call it once a step.
+ * The end of an NVTX range that objective.step_range names does the same.
  *
  * Returns 0, or -1 if nobody listens: there is no objective, or no current context.
  */

@@ -17,6 +17,7 @@ type Objective struct {
 	Percentile float64 // of the means that are to be within the objective
 	MinSlotMs  float64
 	MaxSlotMs  float64
+	StepRange  string // name of the NVTX range that ends with a step; "": steps are found, or said
 }
 
 // Set says whether there is an objective for steps.
@@ -100,12 +101,36 @@ func ParseObjective(o Objective, value string) (Objective, error) {
 	return o, nil
 }
 
+const rangeAllowed = "range=NAME, once: the name of an NVTX range, 1 to 63 bytes without a comma"
+
+// ParseOwnObjective reads what ParseObjective does, and beside or instead of that range=NAME: where steps end is known to who starts the program.
+// Without it the range stays.
+func ParseOwnObjective(o Objective, value string) (Objective, error) {
+	var rest []string
+	named := false
+	for part := range strings.SplitSeq(value, ",") {
+		name, is := strings.CutPrefix(part, "range=")
+		if !is {
+			rest = append(rest, part)
+			continue
+		}
+		if named || !isRange(name) {
+			return o, fmt.Errorf("objective %s: %s: must be %s", show(value), show(part), rangeAllowed)
+		}
+		named, o.StepRange = true, name
+	}
+	if rest == nil {
+		return o, nil
+	}
+	return ParseObjective(o, strings.Join(rest, ","))
+}
+
 // ApplyObjectiveEnv lets the value of GPREEMPT_OBJECTIVE replace what a file says. The config is unchanged on error and for an empty value.
 func ApplyObjectiveEnv(c *Config, value string) error {
 	if value == "" {
 		return nil
 	}
-	o, err := ParseObjective(c.Objective, value)
+	o, err := ParseOwnObjective(c.Objective, value)
 	if err != nil {
 		return fmt.Errorf("GPREEMPT_OBJECTIVE: %w", err)
 	}
@@ -152,4 +177,6 @@ var objectiveSettings = []setting{
 	amount("objective.percentile", leastPercentile, mostPercentile, false, "percent", func(c *Config) *float64 { return &c.Objective.Percentile }),
 	amount("objective.min_slot_ms", 1, 1000, false, "ms", func(c *Config) *float64 { return &c.Objective.MinSlotMs }),
 	amount("objective.max_slot_ms", 1, 1000, false, "ms", func(c *Config) *float64 { return &c.Objective.MaxSlotMs }),
+	text("objective.step_range", `the name of an NVTX range, 1 to 63 bytes, or "" for none`, func(name string) bool { return name == "" || isRange(name) },
+		func(c *Config) *string { return &c.Objective.StepRange }),
 }

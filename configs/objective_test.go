@@ -55,7 +55,28 @@ func TestObjectiveEnvironment(t *testing.T) {
 	if err := ApplyObjectiveEnv(&c, "step=5ms"); err != nil || c.Objective.Slowdown != 0 || c.Objective.StepMs != 5 || c.Objective.OverSteps != 16 || c.Objective.MaxSlotMs != 20 {
 		t.Errorf("step: %v, %+v", err, c.Objective)
 	}
+	for value, want := range map[string]Objective{
+		"range=a=b":          {StepMs: 5, StepRange: "a=b"},
+		"range=b,slowdown=2": {Slowdown: 2, StepRange: "b"},
+		"step=7ms":           {StepMs: 7, StepRange: "b"},
+		"none,range=c":       {StepRange: "c"},
+	} {
+		o, err := ParseOwnObjective(Objective{StepMs: 5, StepRange: "b", Percentile: 99}, value)
+		if want.Percentile = 99; err != nil || o != want {
+			t.Errorf("%s: %+v, %v; want %+v", value, o, err, want)
+		}
+		if _, err := ParseObjective(Objective{}, value); err == nil && value != "step=7ms" {
+			t.Errorf("%s is taken from others", value)
+		}
+	}
+	for _, value := range []string{"range=", "range", "range=a,range=a", "range=" + strings.Repeat("n", 64), "range=a\nb", "range=a,", "range=a,step=5"} {
+		if err := ApplyObjectiveEnv(&c, value); err == nil || !strings.HasPrefix(err.Error(), "GPREEMPT_OBJECTIVE: objective ") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%q: %v", value, err)
+		}
+	}
 	for text, want := range map[string]string{
+		"[objective]\nstep_range = 1\n":                   `objective.step_range = 1: must be the name of an NVTX range, 1 to 63 bytes, or "" for none`,
+		"[objective]\nstep_range = \"a\\nb\"\n":           `objective.step_range = "a\nb": must be`,
 		"[objective]\nslowdown = 0.5\n":                   "objective.slowdown = 0.5: must be a number from 1 to 20 (times slower than alone), or 0 for none",
 		"[objective]\npercentile = 100\n":                 "objective.percentile = 100: must be",
 		"[objective]\nover_steps = 0\n":                   "objective.over_steps = 0: must be",

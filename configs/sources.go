@@ -103,6 +103,11 @@ func HintsFrom(some ...HintSource) string {
 // MaxRanges is how many names of NVTX ranges can be given.
 const MaxRanges = 16
 
+// isRange says whether a range may have this name.
+func isRange(name string) bool {
+	return name != "" && len(name) <= 63 && !strings.ContainsFunc(name, unicode.IsControl)
+}
+
 func setNVTX(c *Config, value any) bool {
 	names, ok := value.([]any)
 	if !ok || len(names) > MaxRanges {
@@ -111,7 +116,7 @@ func setNVTX(c *Config, value any) bool {
 	var ranges [MaxRanges]string
 	for i, name := range names {
 		s, ok := name.(string)
-		if !ok || s == "" || len(s) > 63 || strings.ContainsFunc(s, unicode.IsControl) {
+		if !ok || !isRange(s) {
 			return false
 		}
 		ranges[i] = s

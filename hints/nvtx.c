@@ -1,12 +1,15 @@
 // nvtx.c - an NVTX injection library. NVTX 3 is part of each program that uses it, and loads the library that
 // NVTX_INJECTION64_PATH names at the first call; this one is named by the library's constructor, where nobody
-// else is. Types and numbers are those of nvtx3/nvtxDetail/nvtxTypes.h and nvToolsExt.h, version 3.
+// else is. Beside another tool it stands in front of that one (gp_nvtx_beside). Types and numbers are those of
+// nvtx3/nvtxDetail/nvtxTypes.h and nvToolsExt.h, version 3.
 //
-// Every function returns what it returns without a tool.
+// Every function returns what it returns without this library.
 #define _GNU_SOURCE
 #include "hints/nvtx.h"
 #include "hints/source.h"
 #include "preempt/process/process.h"
+#define GPREEMPT_WEAK // here it is there
+#include "api/gpreempt.h"
 
 #include <dlfcn.h>
 #include <stddef.h>
@@ -23,11 +26,15 @@ enum {
 	NVTX_CBID_CORE_RangeStartEx = 4,
 	NVTX_CBID_CORE_RangeStartA = 5,
 	NVTX_CBID_CORE_RangeStartW = 6,
+	NVTX_CBID_CORE_RangeEnd = 7,
 	NVTX_CBID_CORE_RangePushEx = 8,
 	NVTX_CBID_CORE_RangePushA = 9,
 	NVTX_CBID_CORE_RangePushW = 10,
+	NVTX_CBID_CORE_RangePop = 11,
 	NVTX_CBID_CORE2_DomainRangeStartEx = 2,
+	NVTX_CBID_CORE2_DomainRangeEnd = 3,
 	NVTX_CBID_CORE2_DomainRangePushEx = 4,
+	NVTX_CBID_CORE2_DomainRangePop = 5,
 	NVTX_CBID_CORE2_DomainRegisterStringA = 10,
 	NVTX_CBID_CORE2_DomainRegisterStringW = 11,
 	NVTX_MESSAGE_TYPE_ASCII = 1,
@@ -53,25 +60,56 @@ struct callbacks { // NvtxExportTableCallbacks
 	int (*GetModuleFunctionTable)(int module, void ****out_table, unsigned *out_size);
 };
 
-enum { NAME_BYTES = 64, STRINGS = 256, MOST_BELIEVED = 3 };
-static char names[GP_RANGES][NAME_BYTES];
-static _Atomic uint32_t name_count, believed[GP_RANGES];
+typedef const void *export_table_fn(uint32_t);
+typedef int initialize_fn(export_table_fn *);
+
+enum {
+	NAME_BYTES = 64,
+	STRINGS = 256,
+	MOST_BELIEVED = 3,
+	DOMAINS = 4, // of one thread, in which it is within a step at once
+	STARTED = 32 // ranges that are open at once, of all threads
+};
+// Written before known is set, but for the counts of believed.
+static char names[GP_RANGES][NAME_BYTES], step_name[NAME_BYTES];
+static uint32_t name_count;
+static _Atomic uint32_t believed[GP_RANGES];
+static bool has_step;
+// Set once: the configuration was read. Writer: the thread that initialises CUDA. Readers: all threads of the program, which without it see
+// no names, as if none were configured.
+static _Atomic uint32_t known;
+
+static void set_name(char *to, const char *name)
+{
+	if (strlen(name) < NAME_BYTES)
+		strcpy(to, name);
+}
 
 void gp_nvtx_name(uint32_t i, const char *name)
 {
-	if (i >= GP_RANGES || strlen(name) >= NAME_BYTES)
+	if (i >= GP_RANGES)
 		return;
-	strcpy(names[i], name);
+	set_name(names[i], name);
 	gp_estimate[i].key = i + 1;
 	name_count = i + 1;
 }
 
-static void begun(const char *name)
+void gp_nvtx_name_step(const char *name)
 {
-	uint32_t count = name_count;
-	if (!gp_give || !name)
-		return;
-	for (uint32_t i = 0; i < count; i++) {
+	set_name(step_name, name);
+	has_step = *step_name;
+}
+
+void gp_nvtx_named(void) { known = 1; }
+
+static bool counts_steps(void) { return known && has_step; }
+
+// A range begins. Returns whether its end is a step's.
+static bool begun(const char *name)
+{
+	if (!known || !name)
+		return false;
+	for (uint32_t i = 0; gp_give && i < name_count; i++) {
 		if (strcmp(names[i], name))
 			continue;
 		uint64_t now = gp_now_ns();
@@ -81,169 +119,364 @@ static void begun(const char *name)
 		if (!gp_estimate[i].likely_ppm && believed[i] < MOST_BELIEVED && believed[i]++ < MOST_BELIEVED)
 			give(GP_HINT_NVTX, now, 0, 1);
 		gp_announce(GP_HINT_NVTX, i, i + 1, GP_FDS, 0, UINT32_MAX, now);
-		return;
+		break;
 	}
+	return has_step && !strcmp(step_name, name);
 }
 
-static void begun_wide(const wchar_t *name)
+// False: the name is longer than any that is known here.
+static bool narrow(const wchar_t *name, char text[NAME_BYTES])
 {
-	char narrow[NAME_BYTES];
 	size_t i = 0;
-	if (!name || !name_count)
-		return;
-	for (; i < sizeof narrow - 1 && name[i]; i++)
-		narrow[i] = name[i] < 128 ? (char)name[i] : '?';
-	narrow[i] = 0;
-	if (!name[i])
-		begun(narrow);
+	for (; i < NAME_BYTES - 1 && name[i]; i++)
+		text[i] = name[i] > 0 && name[i] < 128 ? (char)name[i] : '?';
+	text[i] = 0;
+	return !name[i];
 }
 
-// Strings that programs registered; the handle is the address of the copy.
-static _Atomic(char *) registered[STRINGS];
-
-static void *register_string(const char *text)
+static bool begun_wide(const wchar_t *name)
 {
-	if (!text || strlen(text) >= NAME_BYTES)
+	char text[NAME_BYTES];
+	return known && name && narrow(name, text) && begun(text);
+}
+
+// Strings that programs registered. Writers: threads that register, each place once, by a compare-and-swap from NULL. Readers: all, which see
+// what it points to since that was written before.
+static _Atomic(struct string {
+	const void *handle; // the other tool's, else this string's own address
+	char text[];
+} *) registered[STRINGS];
+
+static bool is_named(const char *text)
+{
+	for (uint32_t i = 0; i < name_count; i++)
+		if (!strcmp(names[i], text))
+			return true;
+	return has_step && !strcmp(step_name, text);
+}
+
+// Returns the string's handle, NULL where it is not kept. Once the names are known only those are kept.
+static const void *register_string(const char *text, const void *handle)
+{
+	size_t bytes = text ? strlen(text) + 1 : 0;
+	if (!bytes || bytes > NAME_BYTES || (known && !is_named(text)))
 		return NULL;
 	for (int i = 0; i < STRINGS; i++) {
-		char *known = registered[i];
-		if (!known) {
-			char *copy = strdup(text);
-			if (copy && __atomic_compare_exchange_n((char **)&registered[i], &known, copy, false,
-								__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-				return copy;
-			free(copy);
+		struct string *there = registered[i];
+		if (!there) {
+			struct string *s = malloc(sizeof *s + bytes);
+			if (!s)
+				return NULL;
+			s->handle = handle ? handle : s;
+			memcpy(s->text, text, bytes);
+			if (__atomic_compare_exchange_n((struct string **)&registered[i], &there, s, false,
+							__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+				return s->handle;
+			free(s);
 		}
-		if (known && !strcmp(known, text))
-			return known;
+		if (!strcmp(there->text, text) && (!handle || there->handle == handle))
+			return there->handle;
 	}
 	return NULL;
 }
 
-static bool is_registered(const void *handle)
+static bool begun_registered(const void *handle)
 {
-	for (int i = 0; i < STRINGS && registered[i]; i++)
-		if (registered[i] == handle)
-			return true;
+	for (int i = 0; handle && i < STRINGS; i++) {
+		const struct string *s = registered[i];
+		if (!s)
+			return false;
+		if (s->handle == handle)
+			return begun(s->text);
+	}
 	return false;
 }
 
-static void begun_with(const struct attributes *a)
+static bool begun_with(const struct attributes *a)
 {
 	if (!a || a->size < sizeof *a)
-		return;
+		return false;
 	switch (a->message_type) {
-	case NVTX_MESSAGE_TYPE_ASCII: begun(a->message); break;
-	case NVTX_MESSAGE_TYPE_UNICODE: begun_wide(a->message); break;
-	case NVTX_MESSAGE_TYPE_REGISTERED:
-		if (a->message && is_registered(a->message))
-			begun(a->message);
+	case NVTX_MESSAGE_TYPE_ASCII: return begun(a->message);
+	case NVTX_MESSAGE_TYPE_UNICODE: return begun_wide(a->message);
+	case NVTX_MESSAGE_TYPE_REGISTERED: return begun_registered(a->message);
 	}
+	return false;
 }
+
+// Ranges that are pushed nest, by thread and domain. A step within a step is part of it.
+GP_OF_THREAD struct within {
+	void *domain;
+	uint64_t depth; // ranges of the domain that are open, from the step's on; 0: none is a step's
+} within[DOMAINS];
+
+static struct within *find_within(void *domain)
+{
+	struct within *w = *GP_MINE(within);
+	for (int i = 0; i < DOMAINS; i++)
+		if (w[i].depth && w[i].domain == domain)
+			return &w[i];
+	return NULL;
+}
+
+static void pushed(void *domain, bool step)
+{
+	if (!counts_steps())
+		return;
+	struct within *w = find_within(domain);
+	if (w) {
+		w->depth++;
+		return;
+	}
+	w = *GP_MINE(within);
+	for (int i = 0; step && i < DOMAINS; i++)
+		if (!w[i].depth) {
+			w[i] = (struct within){domain, 1};
+			return;
+		}
+}
+
+static void popped(void *domain)
+{
+	struct within *w = counts_steps() ? find_within(domain) : NULL;
+	if (w && !--w->depth)
+		(void)gpreempt_step();
+}
+
+// Ranges of steps that are started, by their id; 0: a free place. Writers: the thread that starts one, and the one that ends it. Both go by a
+// compare-and-swap, else two ranges would have one place, or one would end two steps. Where all places are taken the oldest is given up.
+static _Atomic uint64_t started[STARTED];
+static _Atomic uint32_t started_at;
+static _Atomic uint64_t own_id; // the latest of those given where no other tool gives ids
+
+static bool put(int place, uint64_t from, uint64_t to)
+{
+	return started[place] == from && __atomic_compare_exchange_n((uint64_t *)&started[place], &from, to, false,
+								     __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+}
+
+static uint64_t started_as(uint64_t id, bool step)
+{
+	if (!step)
+		return id;
+	if (!id)
+		id = ++own_id;
+	for (int i = 0; i < STARTED; i++)
+		if (put(i, 0, id))
+			return id;
+	started[started_at++ % STARTED] = id;
+	return id;
+}
+
+static void ended(uint64_t id)
+{
+	for (int i = 0; id && counts_steps() && i < STARTED; i++)
+		if (put(i, id, 0)) {
+			(void)gpreempt_step();
+			return;
+		}
+}
+
+enum function {
+	START_EX,
+	START_A,
+	START_W,
+	END,
+	PUSH_EX,
+	PUSH_A,
+	PUSH_W,
+	POP,
+	DOMAIN_START,
+	DOMAIN_END,
+	DOMAIN_PUSH,
+	DOMAIN_POP,
+	REGISTER_A,
+	REGISTER_W,
+	FUNCTIONS
+};
+
+// The other tool's functions, NULL where it has none. Writers: attach(), under its lock, each before any program finds that
+// function of this file in its table. Readers: these functions.
+static _Atomic(void *) next[FUNCTIONS];
+
+// Calls the other tool's function, of the same type as ours; otherwise the value is what NVTX returns without a tool.
+#define NEXT(which, ours, otherwise, ...) \
+	({ \
+		typeof(&(ours)) f = (typeof(&(ours)))next[which]; \
+		f ? f(__VA_ARGS__) : (otherwise); \
+	})
 
 static int push(const char *name)
 {
-	begun(name);
-	return NVTX_NO_PUSH_POP_TRACKING;
+	pushed(NULL, begun(name));
+	return NEXT(PUSH_A, push, NVTX_NO_PUSH_POP_TRACKING, name);
 }
 static int push_wide(const wchar_t *name)
 {
-	begun_wide(name);
-	return NVTX_NO_PUSH_POP_TRACKING;
+	pushed(NULL, begun_wide(name));
+	return NEXT(PUSH_W, push_wide, NVTX_NO_PUSH_POP_TRACKING, name);
 }
 static int push_with(const struct attributes *a)
 {
-	begun_with(a);
-	return NVTX_NO_PUSH_POP_TRACKING;
+	pushed(NULL, begun_with(a));
+	return NEXT(PUSH_EX, push_with, NVTX_NO_PUSH_POP_TRACKING, a);
+}
+static int pop(void)
+{
+	int depth = NEXT(POP, pop, NVTX_NO_PUSH_POP_TRACKING);
+	popped(NULL);
+	return depth;
 }
 static uint64_t start(const char *name)
 {
-	begun(name);
-	return 0;
+	bool step = begun(name);
+	return started_as(NEXT(START_A, start, 0, name), step);
 }
 static uint64_t start_wide(const wchar_t *name)
 {
-	begun_wide(name);
-	return 0;
+	bool step = begun_wide(name);
+	return started_as(NEXT(START_W, start_wide, 0, name), step);
 }
 static uint64_t start_with(const struct attributes *a)
 {
-	begun_with(a);
-	return 0;
+	bool step = begun_with(a);
+	return started_as(NEXT(START_EX, start_with, 0, a), step);
+}
+static void end(uint64_t id)
+{
+	NEXT(END, end, (void)0, id);
+	ended(id);
 }
 static int domain_push(void *domain, const struct attributes *a)
 {
-	(void)domain;
-	return push_with(a);
+	pushed(domain, begun_with(a));
+	return NEXT(DOMAIN_PUSH, domain_push, NVTX_NO_PUSH_POP_TRACKING, domain, a);
+}
+static int domain_pop(void *domain)
+{
+	int depth = NEXT(DOMAIN_POP, domain_pop, NVTX_NO_PUSH_POP_TRACKING, domain);
+	popped(domain);
+	return depth;
 }
 static uint64_t domain_start(void *domain, const struct attributes *a)
 {
-	(void)domain;
-	return start_with(a);
+	bool step = begun_with(a);
+	return started_as(NEXT(DOMAIN_START, domain_start, 0, domain, a), step);
 }
-static void *domain_register(void *domain, const char *text)
+static void domain_end(void *domain, uint64_t id)
 {
-	(void)domain;
-	return register_string(text);
+	NEXT(DOMAIN_END, domain_end, (void)0, domain, id);
+	ended(id);
 }
-
-static void *domain_register_wide(void *domain, const wchar_t *text)
+static const void *domain_register(void *domain, const char *text)
 {
-	char narrow[NAME_BYTES];
-	size_t i = 0;
-	(void)domain;
-	for (; text && i < sizeof narrow && text[i]; i++)
-		narrow[i] = text[i] < 128 ? (char)text[i] : '?';
-	if (!text || i == sizeof narrow)
-		return NULL;
-	narrow[i] = 0;
-	return register_string(narrow);
+	const void *handle = NEXT(REGISTER_A, domain_register, NULL, domain, text);
+	const void *kept = register_string(text, handle);
+	return handle ? handle : kept;
+}
+static const void *domain_register_wide(void *domain, const wchar_t *name)
+{
+	char text[NAME_BYTES];
+	const void *handle = NEXT(REGISTER_W, domain_register_wide, NULL, domain, name);
+	const void *kept = name && narrow(name, text) ? register_string(text, handle) : NULL;
+	return handle ? handle : kept;
 }
 
 static const struct {
 	int module;
 	unsigned id;
 	void *function;
-} functions[] = {
-	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartEx, start_with},
-	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartA, start},
-	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartW, start_wide},
-	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePushEx, push_with},
-	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePushA, push},
-	{NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePushW, push_wide},
-	{NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRangeStartEx, domain_start},
-	{NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRangePushEx, domain_push},
-	{NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRegisterStringA, domain_register},
-	{NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRegisterStringW, domain_register_wide},
+} functions[FUNCTIONS] = {
+	[START_EX] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartEx, start_with},
+	[START_A] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartA, start},
+	[START_W] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeStartW, start_wide},
+	[END] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangeEnd, end},
+	[PUSH_EX] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePushEx, push_with},
+	[PUSH_A] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePushA, push},
+	[PUSH_W] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePushW, push_wide},
+	[POP] = {NVTX_CB_MODULE_CORE, NVTX_CBID_CORE_RangePop, pop},
+	[DOMAIN_START] = {NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRangeStartEx, domain_start},
+	[DOMAIN_END] = {NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRangeEnd, domain_end},
+	[DOMAIN_PUSH] = {NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRangePushEx, domain_push},
+	[DOMAIN_POP] = {NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRangePop, domain_pop},
+	[REGISTER_A] = {NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRegisterStringA, domain_register},
+	[REGISTER_W] = {NVTX_CB_MODULE_CORE2, NVTX_CBID_CORE2_DomainRegisterStringW, domain_register_wide},
 };
 
-PUBLIC int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t));
+PUBLIC int InitializeInjectionNvtx2(export_table_fn *);
 
 // In a level above the lowest. The names of ranges are not known before CUDA is initialised.
 static bool may_want_ranges(void)
 {
 	const char *priority = getenv("GPREEMPT_PRIORITY");
-	if (gp_give)
-		return name_count;
+	if (known)
+		return name_count || has_step;
 	return priority && (!strcmp(priority, "lc") || (*priority >= '0' && *priority < '7' && !priority[1]));
 }
 
-// Programs may find it without the variable too, in the library's exports, and are then to be as without it.
-PUBLIC int InitializeInjectionNvtx2(const void *(*get_export_table)(uint32_t))
+// Puts ours into a program's table, in front of what another tool has put there. Each program and library that has NVTX has a
+// table of its own, and nothing tells a function in which it was found: all have to have the same behind ours.
+static bool attach(void **entry[FUNCTIONS], void *const was[FUNCTIONS], bool beside)
 {
-	if (!get_export_table || !may_want_ranges())
-		return 0;
-	const struct callbacks *callbacks = get_export_table(NVTX_ETID_CALLBACKS);
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	static bool attached[FUNCTIONS];
+	void *tools[FUNCTIONS];
+	bool same = true;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < FUNCTIONS; i++) {
+		tools[i] = beside && entry[i] && *entry[i] != was[i] ? *entry[i] : NULL; // else NVTX's own, which ends there
+		same = same && (!entry[i] || !attached[i] || next[i] == tools[i]);
+	}
+	for (int i = 0; same && i < FUNCTIONS; i++) {
+		if (!entry[i])
+			continue;
+		next[i] = tools[i];
+		attached[i] = true;
+		__atomic_store_n(entry[i], functions[i].function, __ATOMIC_RELEASE);
+	}
+	pthread_mutex_unlock(&lock);
+	return same;
+}
+
+// tool: the other one's initialisation, or NULL.
+static int initialize(export_table_fn *get_export_table, initialize_fn *tool)
+{
+	const struct callbacks *callbacks =
+		get_export_table && may_want_ranges() ? get_export_table(NVTX_ETID_CALLBACKS) : NULL;
+	void **entry[FUNCTIONS] = {NULL}, *was[FUNCTIONS] = {NULL};
+
 	if (!callbacks || callbacks->struct_size < sizeof *callbacks)
-		return 0;
-	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++) {
+		return tool ? tool(get_export_table) : 0;
+	for (int i = 0; i < FUNCTIONS; i++) {
 		void ***table = NULL; // of pointers to function pointers
 		unsigned size = 0;
 		if (callbacks->GetModuleFunctionTable(functions[i].module, &table, &size) && table &&
 		    functions[i].id < size && table[functions[i].id])
-			*table[functions[i].id] = functions[i].function;
+			was[i] = *(entry[i] = table[functions[i].id]);
 	}
-	return 1;
+	if (tool && !tool(get_export_table))
+		return 0;
+	return attach(entry, was, tool) || tool;
+}
+
+// Programs may find it without the variable too, in the library's exports, and are then to be as without it.
+PUBLIC int InitializeInjectionNvtx2(export_table_fn *get_export_table) { return initialize(get_export_table, NULL); }
+
+// Writers: the first thread that looks the other tool up, by a compare-and-swap from NULL. Readers: beside, which is only called after that.
+static _Atomic(initialize_fn *) tool;
+
+static int beside(export_table_fn *get_export_table) { return initialize(get_export_table, tool); }
+
+void *gp_nvtx_beside(void *found)
+{
+	initialize_fn *none = NULL, *other = (initialize_fn *)found;
+	if (!found || other == InitializeInjectionNvtx2 || !may_want_ranges())
+		return found;
+	if (!__atomic_compare_exchange_n((initialize_fn **)&tool, &none, other, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE) &&
+	    none != other)
+		return found; // a second other tool
+	return (void *)beside;
 }
 
 // Before the program has threads that could read its environment meanwhile. Another tool's library stays. The
@@ -257,4 +490,4 @@ __attribute__((constructor)) static void name_library(void)
 }
 
 // For a program that carries NVTX with its weak symbol visible.
-PUBLIC int (*InitializeInjectionNvtx2_fnptr)(const void *(*)(uint32_t)) = InitializeInjectionNvtx2;
+PUBLIC initialize_fn *InitializeInjectionNvtx2_fnptr = InitializeInjectionNvtx2;

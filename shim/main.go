@@ -64,10 +64,11 @@ func gpreemptStart() {
 		return
 	}
 	rewriter.Start(config, level, driver.Armed, build(), log)
-	if sources := agent.HintSources(config, level); sources != 0 {
+	sources := agent.HintSources(config, level)
+	learner.NameRanges(ranges(config, level, sources))
+	if sources != 0 {
 		learner.Start(learner.Options{
 			Sources: sources,
-			NVTX:    slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" }),
 			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: requestLog(config, log),
 		})
 		if sources.Has(configs.HintSocket) {
@@ -76,6 +77,17 @@ func gpreemptStart() {
 	}
 	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
 	log.Info().Str("priority", priority.String()).Str("library", version).Msg("preemption is on")
+}
+
+// ranges are the names of NVTX ranges that announce work, and that of a step's ("": none). Best effort has neither.
+func ranges(config configs.Config, level int, sources configs.HintSources) (announcing []string, step string) {
+	if sources.Has(configs.HintNVTX) {
+		announcing = slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" })
+	}
+	if level < configs.Levels-1 {
+		step = config.Objective.StepRange
+	}
+	return announcing, step
 }
 
 var meeting sync.Mutex

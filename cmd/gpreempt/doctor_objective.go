@@ -16,7 +16,11 @@ func (d *doctor) checkObjectives() {
 		if p, err := configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY")); err == nil && p.On && p.Level == configs.Levels-1 {
 			d.say("objective", warned, o.String()+": a best-effort program has none", "GPREEMPT_PRIORITY must be lc, or a level below 7")
 		} else {
-			d.say("objective", ok, o.String()+", of programs that are not best effort", "")
+			about := o.String() + ", of programs that are not best effort"
+			if o.StepRange != "" {
+				about += fmt.Sprintf("; steps end with the NVTX range %q", o.StepRange)
+			}
+			d.say("objective", ok, about, "")
 		}
 	}
 	snapshots, err := d.snapshots()
@@ -45,7 +49,7 @@ func (d *doctor) sayObjective(gpu string, p *segment.Peer) {
 		d.say("objective", warned, fmt.Sprintf("%s, and its steps alone take longer: %v, where %v are allowed. It goes first", about, took(o.MeanNs), took(o.ObjectiveNs)),
 			"set a longer step, or a larger slowdown: gpreempt set --objective")
 	case o.State == "stepless":
-		d.say("objective", warned, about+", and no end of a step was found. It goes first", "call gpreempt_step(), in Python gpreempt.step(), at the end of each step")
+		d.say("objective", warned, about+", and no end of a step was found. It goes first", "call gpreempt_step(), in Python gpreempt.step(), at the end of each step, or name an NVTX range that ends there: objective.step_range")
 	case o.Means == 0:
 		d.say("objective", ok, about+", and has made too few steps to be judged", "")
 	default:

@@ -63,9 +63,10 @@ func TestObjectiveOfTheEnvironment(t *testing.T) {
 		status   status
 		want     string
 	}{
-		"slowdown=0.5": {"lc", failed, "GPREEMPT_OBJECTIVE: objective "},
-		"slowdown=1.5": {"lc", ok, "slowdown=1.5, of programs that are not best effort"},
-		"step=20ms":    {"be", warned, "step=20ms: a best-effort program has none"},
+		"slowdown=0.5":      {"lc", failed, "GPREEMPT_OBJECTIVE: objective "},
+		"slowdown=1.5":      {"lc", ok, "slowdown=1.5, of programs that are not best effort"},
+		"step=2s,range=a b": {"lc", ok, `step=2000ms, of programs that are not best effort; steps end with the NVTX range "a b"`},
+		"step=20ms":         {"be", warned, "step=20ms: a best-effort program has none"},
 	} {
 		t.Setenv("GPREEMPT_PRIORITY", c.priority)
 		t.Setenv("GPREEMPT_OBJECTIVE", value)

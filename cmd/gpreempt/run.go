@@ -63,7 +63,7 @@ func runCommand() *cobra.Command {
 	flags.StringVarP(&priority, "priority", "p", "", "lc, be, off, or a level from 0 (lc) to 7 (be); default $GPREEMPT_PRIORITY")
 	flags.StringVarP(&config, "config", "c", "", "configuration file; default as in default.toml")
 	flags.StringVar(&log, "log", "", "level[:/path/file] of the library's log; default $GPREEMPT_LOG")
-	flags.StringVar(&objective, "objective", "", "how slow an lc program may be: slowdown=1.5, or step=20ms, with first=200ms and p=99 if wanted; default $GPREEMPT_OBJECTIVE")
+	flags.StringVar(&objective, "objective", "", "how slow an lc program may be: slowdown=1.5, or step=20ms, with first=200ms, p=99 and range=NAME (an NVTX range that ends with each step) if wanted; default $GPREEMPT_OBJECTIVE")
 	for name, values := range map[string][]string{
 		"priority": {"lc", "be", "off"},
 		"log":      {"trace", "debug", "info", "warn", "error", "off"},
@@ -112,7 +112,7 @@ func runEnvironment(given func(flag string) bool, priority, config, log, objecti
 		if objective == "" {
 			objective = "none"
 		}
-		if _, err := configs.ParseObjective(configs.Objective{}, objective); err != nil {
+		if _, err := configs.ParseOwnObjective(configs.Objective{}, objective); err != nil {
 			return nil, fmt.Errorf("--objective: %w", err)
 		}
 		env = cli.SetEnv(env, "GPREEMPT_OBJECTIVE", objective)

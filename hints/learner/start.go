@@ -20,17 +20,24 @@ import (
 // Options says which sources give hints.
 type Options struct {
 	Sources                configs.HintSources
-	NVTX                   []string // names of ranges
 	MaxCost, MinConfidence float64
 	Log                    io.Writer // gets a line for each request; nil: none
 }
 
+// NameRanges tells which NVTX ranges announce work, and which one ends with a step ("": none). To be called once, before Start.
+func NameRanges(announcing []string, step string) {
+	for i, name := range announcing {
+		C.gp_nvtx_name(C.uint32_t(i), text(name))
+	}
+	C.gp_nvtx_name_step(text(step))
+	C.gp_nvtx_named()
+}
+
+// text is for one call of C. C.CString would end a process that lacks memory.
+func text(name string) *C.char { return (*C.char)(unsafe.Pointer(&append([]byte(name), 0)[0])) }
+
 // Start lets the sources give hints, for as long as the process lives. Socket hooks are installed by the caller.
 func Start(o Options) {
-	for i, name := range o.NVTX {
-		text := append([]byte(name), 0) // not by C.CString, which ends a process that lacks memory
-		C.gp_nvtx_name(C.uint32_t(i), (*C.char)(unsafe.Pointer(&text[0])))
-	}
 	C.gp_hints_begin(C.double(o.MinConfidence), C.uint32_t(o.Sources))
 	const immediate = 1<<configs.HintExplicit | 1<<configs.HintCopy // nothing is learnt for them
 	if o.Sources&^immediate != 0 || o.Log != nil {

@@ -54,6 +54,6 @@ func (a *agent) sayObjective() {
 		a.log.Warn().Dur("objective", time.Duration(a.own().Objective.ObjectiveNs.Load())).Dur("step", time.Duration(a.own().Objective.MeanNs.Load())).
 			Msg("steps alone take longer than the objective allows: latency-critical work goes first; set a longer step_ms or a larger slowdown")
 	case segment.ObjectiveStepless:
-		a.log.Warn().Msg("there is an objective, and no end of a step was found in 2 s of work: latency-critical work goes first; call gpreempt_step() at the end of each step")
+		a.log.Warn().Msg("there is an objective, and no end of a step was found in 2 s of work: latency-critical work goes first; call gpreempt_step() at the end of each step, or name an NVTX range that ends there (objective.step_range)")
 	}
 }

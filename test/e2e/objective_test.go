@@ -142,6 +142,57 @@ func TestNoObjective(t *testing.T) {
 	})
 }
 
+// NVTX ranges with the configured name say where steps end, alone and beside another tool. NVTX may be there before CUDA.
+func TestStepsEndWithRanges(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		objective, settings, options string
+		beside                       bool // another tool
+	}{
+		{"step=1s,range=decode", "", "silent pushes", false},
+		{"step=1s", "[objective]\nstep_range = \"decode\"\n", "silent starts", false},
+		{"range=decode", "[objective]\nstep_ms = 1000\n", "silent domain sync", false},
+		{"step=1s,range=decode", "", "silent pushes early", false},
+		{"step=1s,range=decode", "", "silent pushes", true},
+		{"step=1s", "[objective]\nstep_range = \"decode\"\n", "silent pushes early", true},
+	} {
+		t.Run(fmt.Sprintf("%s-%s-%t", c.objective, strings.ReplaceAll(c.options, " ", "-"), c.beside), func(t *testing.T) {
+			t.Parallel()
+			var tool []string
+			if c.beside {
+				tool = append(tool, "NVTX_INJECTION64_PATH="+compile(t, "testdata/nvtx_tool.c", "-shared", "-fPIC"))
+			}
+			m := newMachine(t, c.settings, tool...)
+			m.newBestEffort()
+			e := m.startEngine(c.objective, 2000, strings.Fields(c.options)...)
+			var last segment.Peer
+			stderr := e.until("slots are lent", func(p segment.Peer) bool {
+				last = p
+				return lends(p, 5) && p.Objective.Steps > 20
+			})
+			if o := last.Objective; o.State != "lends" || o.Steps > uint64(e.steps) {
+				t.Errorf("%d steps were found of %d: %+v", o.Steps, e.steps, o)
+			}
+			if heard := fmt.Sprintf("tool: begun %d ended %d\n", 3*e.steps, 3*e.steps); strings.Contains(stderr, heard) != c.beside {
+				t.Errorf("other tool %t: %s", c.beside, stderr)
+			}
+		})
+	}
+}
+
+// Ranges of other names, and those that nobody named, end no steps.
+func TestOtherRangesEndNoSteps(t *testing.T) {
+	t.Parallel()
+	for _, objective := range []string{"step=1s,range=prefill", "step=1s"} {
+		m := newMachine(t, "")
+		m.newBestEffort()
+		e := m.startEngine(objective, 1000, "silent", "pushes", "starts", "domain", "early")
+		e.until("no step is found", func(p segment.Peer) bool {
+			return p.Objective != nil && p.Objective.State == "stepless" && p.Objective.Steps == 0
+		})
+	}
+}
+
 // An engine whose steps cannot be found goes first, and says so once in its log.
 func TestStepless(t *testing.T) {
 	t.Parallel()
@@ -202,7 +253,7 @@ func TestTwoEnginesLend(t *testing.T) {
 func TestObjectiveRefused(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
-	for _, value := range []string{"slowdown=0.5", "step=20", "first=1s", "slowdown=2,step=1ms", "p=99", "nonsense", "step=1ms,step=2ms"} {
+	for _, value := range []string{"slowdown=0.5", "step=20", "first=1s", "slowdown=2,step=1ms", "p=99", "nonsense", "step=1ms,step=2ms", "range=", "step=1ms,range=a,range=b"} {
 		e := m.startEngine(value, 100)
 		e.says("GPREEMPT_OBJECTIVE", 1)
 		_, stderr := e.finish()

@@ -1,10 +1,12 @@
 // engine.c - steps as an engine with continuous batching makes them: a graph of kernels, a few kernels behind it, a small copy to the host
 // on a copy stream, and an event that another thread waits for, while the next step is queued already.
 //
-// usage: engine STEP_US [sync] [kernels] [says] [silent]   runs until its input ends, then prints: steps N
+// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early]   runs until its input ends, then prints: steps N
 // sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each. silent: nothing is copied to the
-// host, so that no step's end can be found. Its result is that each step ran once.
+// host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each wait, of that kind. early: NVTX is there
+// before CUDA. Its result is that each step ran once.
 #include "driver.h"
+#include "nvtx.h"
 
 #include <poll.h>
 #include <pthread.h>
@@ -17,13 +19,31 @@ enum { DEEP = 2 }; // steps under way at once
 static handle stream, copies, ready[DEEP], copied[DEEP];
 static sem_t submitted, finished;
 static uint32_t *host;
-static bool says;
+static bool says, pushes, starts, domain, early;
 static bool over; // written before submitted is posted for the last time
+
+// Pushed ranges have others within and around them.
+static void wait(handle event)
+{
+	static struct nvtx_attributes decode = {.version = 3, .size = sizeof decode, .kind = 1, .message = "decode"};
+	uint64_t id = starts && nvtx_start ? nvtx_start("decode") : 0;
+	if (pushes && nvtx_push)
+		nvtx_push("outside"), nvtx_push("decode"), nvtx_push("within"), nvtx_pop();
+	if (domain && nvtx_domain_push)
+		nvtx_domain_push(&decode, &decode);
+	OK(cuEventSynchronize(event));
+	if (domain && nvtx_domain_pop)
+		nvtx_domain_pop(&decode);
+	if (pushes && nvtx_pop)
+		nvtx_pop(), nvtx_pop();
+	if (starts && nvtx_end)
+		nvtx_end(id);
+}
 
 static void ended(int step)
 {
 	static int (*say)(void);
-	OK(cuEventSynchronize(copied[step % DEEP]));
+	wait(copied[step % DEEP]);
 	if (says && !say)
 		CHECK((say = (int (*)(void))dlsym(RTLD_DEFAULT, "gpreempt_step")) != NULL);
 	if (says)
@@ -61,9 +81,17 @@ int main(int count, char **argument)
 		kernels = kernels || !strcmp(argument[i], "kernels");
 		says = says || !strcmp(argument[i], "says");
 		silent = silent || !strcmp(argument[i], "silent");
+		pushes = pushes || !strcmp(argument[i], "pushes");
+		starts = starts || !strcmp(argument[i], "starts");
+		domain = domain || !strcmp(argument[i], "domain");
+		early = early || !strcmp(argument[i], "early");
 	}
+	if (early)
+		nvtx_load();
 	find_driver();
 	OK(cuInit(0));
+	if (pushes || starts || domain)
+		nvtx_load();
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoadData(&module, "simulated image"));

@@ -1,6 +1,8 @@
 // worker.c - a CUDA program under test: it obeys the lines of its standard input, answers each with one
 // line, and exits 0 at the end of them. It finds the driver as frameworks do, by dlopen and dlsym.
 #define _GNU_SOURCE
+#include "nvtx.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -618,64 +620,27 @@ static void periodic(unsigned requests, unsigned period_us)
 	printf("requests %u\n", requests);
 }
 
-// As the NVTX headers do it in a program that uses them: nvtx3/nvtxDetail/nvtxInit.h.
-static int (*push_a)(const char *);
-static int (*domain_push)(void *, const void *);
-static void *(*register_a)(void *, const char *);
-static void (*pop)(void);
-
-static int function_table(int module, void ****table, unsigned *size)
-{
-	static void **core[16], **core2[16];
-	core[9] = (void **)&push_a, core[11] = (void **)&pop;
-	core2[4] = (void **)&domain_push, core2[10] = (void **)&register_a;
-	*table = module == 1 ? core : core2;
-	*size = 16;
-	return module == 1 || module == 5;
-}
-
-static const void *export_table(uint32_t id)
-{
-	static const struct {
-		size_t size;
-		int (*get)(int, void ****, unsigned *);
-	} callbacks = {16, function_table};
-	return id == 1 ? &callbacks : NULL;
-}
-
 // Requests of one kernel, 1 ms after a range of that name began.
 // Work comes up to so long after its range begins, each time another while; 0: none comes.
 static void ranges(unsigned requests, const char *name, bool in_domain, unsigned gap_us, unsigned least_us, unsigned most_us)
 {
-	static bool loaded;
-	if (!loaded) {
-		const char *path = getenv("NVTX_INJECTION64_PATH");
-		void *tool = path ? dlopen(path, RTLD_LAZY) : NULL;
-		int (*initialize)(const void *(*)(uint32_t)) =
-			tool ? (int (*)(const void *(*)(uint32_t)))dlsym(tool, "InitializeInjectionNvtx2") : NULL;
-		loaded = initialize && initialize(export_table);
-	}
-	struct {
-		uint16_t version, size;
-		uint32_t rest[7];
-		int32_t kind;
-		const void *message;
-	} attributes = {.version = 3, .size = 48, .kind = 3};
+	bool loaded = nvtx_load();
+	struct nvtx_attributes attributes = {.version = 3, .size = sizeof attributes, .kind = 3};
 	for (unsigned i = 0; i < requests; i++) {
 		usleep(gap_us);
-		if (in_domain && domain_push) {
-			attributes.message = register_a(NULL, name);
-			domain_push(NULL, &attributes);
-		} else if (push_a) {
-			push_a(name);
+		if (in_domain && nvtx_domain_push) {
+			attributes.message = nvtx_register(NULL, name);
+			nvtx_domain_push(NULL, &attributes);
+		} else if (nvtx_push) {
+			nvtx_push(name);
 		}
 		if (most_us) {
 			usleep(least_us + (most_us - least_us) / 8 * (i * 5 % 8));
 			spin(stream, 40);
 			wait_by("stream");
 		}
-		if (pop)
-			pop();
+		if (nvtx_pop)
+			nvtx_pop();
 	}
 	printf("loaded %d\n", loaded);
 }
