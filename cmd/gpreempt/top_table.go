@@ -169,6 +169,10 @@ func objectiveState(state string) string {
 		return "cannot be held even alone: latency-critical first"
 	case "stepless":
 		return "no step's end found: latency-critical first"
+	case "late":
+		return "slots ended late: latency-critical first for a minute"
+	case "rests":
+		return "rests after few steps: latency-critical first"
 	}
 	return state
 }

@@ -55,5 +55,9 @@ func (a *agent) sayObjective() {
 			Msg("steps alone take longer than the objective allows: latency-critical work goes first; set a longer step_ms or a larger slowdown")
 	case segment.ObjectiveStepless:
 		a.log.Warn().Msg("there is an objective, and no end of a step was found in 2 s of work: latency-critical work goes first; call gpreempt_step() at the end of each step, or name an NVTX range that ends there (objective.step_range)")
+	case segment.ObjectiveLate:
+		a.log.Warn().Msg("slots that were lent ended more than 2 ms late: latency-critical work goes first for a minute; are there too few processors for the programs here?")
+	case segment.ObjectiveRests:
+		a.log.Info().Msg("fewer than 8 steps follow each other without a rest: a slot would delay the next request for nothing, so latency-critical work goes first")
 	}
 }

@@ -7,14 +7,21 @@
 enum {
 	RESULTS = 64, // result copies that are remembered; an engine has a few under way at once
 	EVENTS = 64,  // events behind result copies; a further one takes the place of the oldest
-	COUNTED = 32, // steps whose launches are remembered
-	MOST_LATE = 3,
+	FURTHER = 8,  // a result with less than this part of a step's launches and time belongs to that step
+	// Late slots are counted by a leaky counter: each adds LATE_COSTS, each slot in time takes 1 away, and at MOST_LATE lending stops for a
+	// while. So three in a row stop it, and so do more than one of 50 in the long run.
+	LATE_COSTS = 50,
+	MOST_LATE = 3 * LATE_COSTS,
+	// Steps that follow each other without a rest. A service with one request a step has few: slack there is a lack of requests, and a
+	// slot would delay the next one for nothing.
+	FEW_IN_A_ROW = 8,
 };
 
 static const uint64_t MOST_DRAIN_NS = 200 * 1000 * 1000; // work that takes longer is no step: nothing is lent then
 static const uint64_t LOOK_NS = 1000 * 1000;             // how often a slot looks whether lower levels still have work
 static const uint64_t LATE_NS = 2000 * 1000;             // a slot that ends so much later is late
-static const uint64_t OFF_NS = 60ull * 1000 * 1000 * 1000; // nothing is lent for so long after MOST_LATE late slots
+static const uint64_t OFF_NS = 60ull * 1000 * 1000 * 1000; // nothing is lent for so long after late slots
+static const uint64_t FURTHER_NS = 1000 * 1000; // a result that comes later is a step's own: steps of decode take longer
 static const uint64_t PAUSE_NS =
 	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
 static const uint64_t STEPLESS_NS = 2ull * 1000 * 1000 * 1000; // an open window without a step's end has none
@@ -64,7 +71,14 @@ static struct engine {
 	uint64_t from_ns; // the step under way began: the end of the one before, or the window's opening
 	uint64_t lent_ns; // since then
 	uint64_t closed_ns, stepped_ns;
-	uint32_t launched[COUNTED], steps, late;
+	struct { uint64_t launches, own_ns; } before; // the latest step
+	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
+	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
+	_Atomic uint64_t ended_ns;   // of the latest step
+	uint64_t working_from_ns;    // the step under way: its first launch, or the end of the one before
+	uint32_t in_a_row;           // steps since the latest rest
+	double usual_in_a_row;       // between rests, over about 8
+	uint32_t late;
 	uint64_t off_until_ns;
 	uint32_t set; // gp_objective.set as of the latest step
 	struct gp_law law;
@@ -174,20 +188,12 @@ void gp_step_event_forget(CUevent event)
 	}
 }
 
-// A quarter of the latest steps had fewer launches. Prefill has many more than decode, so the middle says little.
-static uint32_t usual_launches(const struct engine *e)
+// A step can have several results: speculative decoding copies drafts and tokens, a loop over tokens also asks whether all sequences
+// have ended. A further one comes soon, and with few launches beside those of the step before. Neither alone tells: a graph is one
+// launch, and a step of prefill has a hundred times as many as one of decode behind it.
+static bool is_further(const struct engine *e, uint64_t launches, uint64_t own_ns)
 {
-	enum { FEW = 8 };
-	uint32_t sorted[COUNTED], n = e->steps < COUNTED ? e->steps : COUNTED;
-	if (n < FEW)
-		return 0;
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t at = i, value = e->launched[i];
-		for (; at && sorted[at - 1] > value; at--)
-			sorted[at] = sorted[at - 1];
-		sorted[at] = value;
-	}
-	return sorted[n / 4];
+	return own_ns < FURTHER_NS && own_ns * FURTHER < e->before.own_ns && launches * FURTHER < e->before.launches;
 }
 
 static bool is_wanted(struct gp_gpu *g)
@@ -214,6 +220,18 @@ static double others_lend(struct gp_gpu *g, uint64_t now, double slot, uint64_t 
 	return slot;
 }
 
+// What a step that has ended says of the objective. The lock is held.
+static enum gp_objective_state state_of(const struct gp_gpu *g, const struct engine *e, uint64_t now)
+{
+	if (g->mps)
+		return GP_OBJECTIVE_NONE;
+	if (!gp_law_attainable(&e->law))
+		return GP_OBJECTIVE_UNATTAINABLE;
+	if (now < e->off_until_ns)
+		return GP_OBJECTIVE_LATE;
+	return e->in_a_row < FEW_IN_A_ROW && e->usual_in_a_row < FEW_IN_A_ROW ? GP_OBJECTIVE_RESTS : GP_OBJECTIVE_LENDS;
+}
+
 // A slot is due if credit pays for it. The lock is held.
 static void consider(struct gp_gpu *g, struct engine *e, uint64_t now)
 {
@@ -223,7 +241,7 @@ static void consider(struct gp_gpu *g, struct engine *e, uint64_t now)
 
 	if (g->segment)
 		gp_own_line(g)->credit_us = (uint32_t)(slot / 1e3);
-	if (slot <= 0 || e->slot != NONE || g->mps || gp_capturing() || now < e->off_until_ns || !is_wanted(g))
+	if (slot <= 0 || e->slot != NONE || state_of(g, e, now) != GP_OBJECTIVE_LENDS || gp_capturing() || !is_wanted(g))
 		return;
 	slot = others_lend(g, now, slot, &until);
 	if (slot < law->min_slot_ns && !(until && slot > 0))
@@ -253,15 +271,39 @@ static void count(struct gp_gpu *g, struct engine *e, bool known, bool over, uin
 	}
 }
 
-// A step ended. The lock is held.
-static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r, uint64_t launches)
+// Of the step under way, without what was lent in it. The lock is held.
+static uint64_t own_ns(const struct engine *e, uint64_t now)
 {
-	uint64_t now = gp_now_ns(), period = now > e->from_ns ? now - e->from_ns : 0;
+	uint64_t period = now > e->from_ns ? now - e->from_ns : 0;
+	return period > e->lent_ns ? period - e->lent_ns : 0;
+}
+
+// A step ended: how long the process works at one, pauses between them apart. The lock is held.
+static void work(struct engine *e, uint64_t now)
+{
+	if (e->working_from_ns) {
+		uint64_t worked = now > e->working_from_ns ? now - e->working_from_ns : 0;
+		worked = worked > e->lent_ns ? worked - e->lent_ns : 0;
+		e->working_ns = e->working_ns ? e->working_ns + worked / 16 - e->working_ns / 16 : worked;
+	}
+	e->working_from_ns = e->ended_ns = now;
+	e->in_a_row++;
+}
+
+// The process had no work for longer than a step takes.
+static bool has_rested(const struct engine *e, uint64_t now) { return now > e->ended_ns + e->working_ns; }
+
+// A step ended. The lock is held.
+static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r, uint64_t launches, uint64_t now)
+{
+	uint64_t period = now > e->from_ns ? now - e->from_ns : 0;
 	const struct result *begun = &e->result[(e->step + 1) % RESULTS];
 	uint64_t first = begun->number == e->step + 1 ? begun->first : r->first;
 	uint64_t key = (first ^ (64 - (uint64_t)__builtin_clzll(launches | 1))) * 1099511628211ull;
 
-	e->launched[e->steps++ % COUNTED] = launches < UINT32_MAX ? (uint32_t)launches : UINT32_MAX;
+	e->before.launches = launches;
+	e->before.own_ns = own_ns(e, now);
+	work(e, now);
 	e->uses_graphs = r->graphs;
 	e->counted = r->launches;
 	e->step = r->number;
@@ -278,25 +320,23 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 		bool over = gp_law_step(&e->law, &gp_objective.law, now, (double)period, (double)e->lent_ns, promised,
 					key, (double)gp_switch_ns(g));
 		count(g, e, e->law.periods == gp_objective.law.over_steps, over, period, now);
-		say(g, g->mps                     ? GP_OBJECTIVE_NONE :
-		       gp_law_attainable(&e->law) ? GP_OBJECTIVE_LENDS :
-						    GP_OBJECTIVE_UNATTAINABLE);
+		say(g, state_of(g, e, now));
 	}
 	e->lent_ns = 0;
 	e->from_ns = now;
 	consider(g, e, now);
 }
 
-// The program knows of a result. Several copies of one step, as of speculative decoding, have few launches between them. The lock is held.
+// The program knows of a result. The lock is held.
 static void know(struct gp_gpu *g, struct engine *e, uint64_t number)
 {
 	if (number <= e->done)
 		return;
 	e->done = number;
 	const struct result *r = &e->result[number % RESULTS];
-	uint64_t launches = r->launches - e->counted;
-	if (r->number == number && launches && launches * 2 >= usual_launches(e))
-		end_step(g, e, r, launches);
+	uint64_t launches = r->launches - e->counted, now = gp_now_ns();
+	if (r->number == number && launches && !is_further(e, launches, own_ns(e, now)))
+		end_step(g, e, r, launches, now);
 }
 
 static void done(struct gp_gpu *g, uint64_t number)
@@ -346,7 +386,7 @@ void gp_step_said(struct gp_gpu *g)
 	const struct result *r = &e->result[number % RESULTS];
 	e->done = number;
 	if (r->launches != e->counted)
-		end_step(g, e, r, r->launches - e->counted);
+		end_step(g, e, r, r->launches - e->counted, gp_now_ns());
 	pthread_mutex_unlock(&e->lock);
 }
 
@@ -363,6 +403,13 @@ void gp_objective_opens(struct gp_gpu *g, uint64_t now)
 		gp_law_idle(&e->law); // credit is not kept while there is no work, debt is
 		e->from_ns = e->stepped_ns = now;
 		e->lent_ns = 0;
+	}
+	if (e->idle || !e->working_from_ns)
+		e->working_from_ns = now;
+	if (e->idle && e->ended_ns && has_rested(e, now) && e->in_a_row) { // a long row counts as one that is long enough
+		double row = e->in_a_row < 2 * FEW_IN_A_ROW ? e->in_a_row : 2 * FEW_IN_A_ROW;
+		e->usual_in_a_row += (row - e->usual_in_a_row) / 8;
+		e->in_a_row = 0;
 	}
 	e->idle = 0;
 	pthread_mutex_unlock(&e->lock);
@@ -409,7 +456,7 @@ bool gp_lends(struct gp_context *c, const struct gp_operation *o)
 	struct engine *e = engine_of(c->gpu);
 	if (__builtin_expect(e->slot != DUE, 1))
 		return false;
-	if (!c->open && e->idle) { // the launch begins a request
+	if (!c->open && e->idle && has_rested(e, gp_now_ns())) { // the launch begins a request
 		move(e, DUE, NONE);
 		return false;
 	}
@@ -480,7 +527,10 @@ static void begin(struct engine *e)
 	gp_law_begin(&e->law);
 	e->done = e->step = e->results;
 	e->counted = e->launches;
-	e->from_ns = e->lent_ns = e->stepped_ns = 0;
+	e->from_ns = e->lent_ns = e->stepped_ns = e->working_ns = e->ended_ns = e->working_from_ns = e->off_until_ns = 0;
+	e->before.launches = e->before.own_ns = 0;
+	e->in_a_row = e->late = 0;
+	e->usual_in_a_row = 0;
 	pthread_mutex_unlock(&e->lock);
 }
 
@@ -601,6 +651,17 @@ static uint64_t wait_out(struct gp_gpu *g, struct engine *e, uint64_t end)
 	return now;
 }
 
+// A slot ended. The lock is held.
+static void count_late(struct engine *e, uint64_t now, bool late)
+{
+	if (!late)
+		e->late -= e->late > 0;
+	else if ((e->late += LATE_COSTS) >= MOST_LATE) {
+		e->late = 0;
+		e->off_until_ns = now + OFF_NS;
+	}
+}
+
 void gp_lend(struct gp_context *c)
 {
 	struct gp_gpu *g = c->gpu;
@@ -623,10 +684,7 @@ void gp_lend(struct gp_context *c)
 		}
 		pthread_mutex_lock(&e->lock);
 		e->lent_ns += now - from;
-		if (now > end + LATE_NS && ++e->late >= MOST_LATE) {
-			e->late = 0;
-			e->off_until_ns = now + OFF_NS;
-		}
+		count_late(e, now, now > end + LATE_NS);
 		pthread_mutex_unlock(&e->lock);
 	}
 	move(e, LENT, RETURNING);

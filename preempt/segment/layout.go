@@ -115,13 +115,15 @@ type WidthCounters[N any] struct {
 var SlotCuts = [...]string{"request", "idle", "capture", "undrained", "changed"}
 
 // objectiveStates are what became of an objective, in the order of enum gp_objective_state.
-var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless"}
+var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless", "late", "rests"}
 
 // The states in which an objective does nothing: enum gp_objective_state.
 const (
 	ObjectiveUnattainable = 2
 	ObjectiveStepless     = 3
-	ObjectiveStates       = 4
+	ObjectiveLate         = 4
+	ObjectiveRests        = 5
+	ObjectiveStates       = 6
 )
 
 // ObjectiveCounters is struct gp_objective_counters.

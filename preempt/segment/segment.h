@@ -92,6 +92,9 @@ enum gp_objective_state {
 	GP_OBJECTIVE_LENDS,        // lower levels get what it leaves
 	GP_OBJECTIVE_UNATTAINABLE, // steps alone take longer: strict priority
 	GP_OBJECTIVE_STEPLESS,     // no step's end was found: strict priority
+	GP_OBJECTIVE_LATE,         // slots ended late: strict priority for a minute
+	GP_OBJECTIVE_RESTS,        // few steps follow each other without a rest: strict priority
+	GP_OBJECTIVE_STATES,
 };
 
 enum gp_slot_cut {        // why a slot that was lent ended early

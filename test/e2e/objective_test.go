@@ -206,6 +206,18 @@ func TestStepless(t *testing.T) {
 	}
 }
 
+// A service with one request a step lends nothing: its slack is a lack of requests.
+func TestObjectiveOfSingleSteps(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	m.newBestEffort()
+	e := m.startEngine("step=1s", 2000, "rests")
+	e.until("many steps are found", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.Steps >= 30 })
+	if peer := m.gone(e.pid()); peer.Objective == nil || peer.Objective.State != "rests" || peer.Objective.Slots != 0 {
+		t.Errorf("%+v", peer.Objective)
+	}
+}
+
 // A slot ends when best effort has no work, and a stopped best-effort process holds nobody up.
 func TestObjectiveBesideStopped(t *testing.T) {
 	t.Parallel()

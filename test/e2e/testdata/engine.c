@@ -1,10 +1,10 @@
 // engine.c - steps as an engine with continuous batching makes them: a graph of kernels, a few kernels behind it, a small copy to the host
 // on a copy stream, and an event that another thread waits for, while the next step is queued already.
 //
-// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early]   runs until its input ends, then prints: steps N
+// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests]   runs until its input ends, then prints: steps N
 // sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each. silent: nothing is copied to the
 // host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each wait, of that kind. early: NVTX is there
-// before CUDA. Its result is that each step ran once.
+// before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before. Its result is that each step ran once.
 #include "driver.h"
 #include "nvtx.h"
 
@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEEP = 2 }; // steps under way at once
 static handle stream, copies, ready[DEEP], copied[DEEP];
@@ -72,7 +73,7 @@ int main(int count, char **argument)
 {
 	handle context, module, spin, add, graph, instance;
 	ptr counter;
-	bool sync = false, kernels = false, silent = false;
+	bool sync = false, kernels = false, silent = false, rests = false;
 	pthread_t reader;
 	uint64_t us = strtoull(argument[1], NULL, 10), words = 1;
 	uint32_t one = 1, steps = 0;
@@ -85,7 +86,9 @@ int main(int count, char **argument)
 		starts = starts || !strcmp(argument[i], "starts");
 		domain = domain || !strcmp(argument[i], "domain");
 		early = early || !strcmp(argument[i], "early");
+		rests = rests || !strcmp(argument[i], "rests");
 	}
+	sync = sync || rests;
 	if (early)
 		nvtx_load();
 	find_driver();
@@ -133,6 +136,8 @@ int main(int count, char **argument)
 		if (sync) {
 			ended(at);
 			sem_post(&finished);
+			if (rests)
+				usleep(100 * 1000);
 		} else {
 			sem_post(&submitted);
 		}

@@ -1,0 +1,269 @@
+// objective_test.c - with preempt/gpu/objective.c preempt/gpu/law.c
+//
+// Which results end a step, and when a process lends: engines of several kinds, late slots, and services that rest after each step. The
+// clock is the test's, and so are waits.
+#define _GNU_SOURCE
+#include "preempt/gpu/objective.h"
+#include "test/units/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { US = 1000, MS = 1000 * US, LOWER = 9 };
+
+struct gp_gpu gp_gpu[GP_GPUS];
+_Atomic uint32_t gp_captures;
+static struct gp_gpu *const g = &gp_gpu[0];
+static struct gp_view *view;
+static struct gp_context *c;
+static struct gp_stream stream;
+static uint64_t now = 1000000000000, late_ns;
+
+uint64_t gp_now_ns(void) { return now; }
+uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu == g ? 300 * US : 0; }
+void gp_window_wake(struct gp_gpu *gpu, uint32_t wakes) { CHECK(gpu == g && wakes); }
+void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared) { (void)word, (void)count, (void)shared; }
+// The launch waits for the window to close, which the watcher does at once, or for the slot to end.
+int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bool shared)
+{
+	(void)word, (void)seen, (void)shared;
+	if (gp_lend_drains(g)) {
+		c->open = 0;
+		gp_objective_closes(g, now);
+	} else {
+		now += timeout_ns;
+		if (now >= gp_own_line(g)->lent_until_ns)
+			now += late_ns;
+	}
+	return 0;
+}
+
+static const struct gp_objective_counters *counters(void) { return &view->own.objective; }
+
+// A launch; a slot that is due is lent with it.
+static void launch(enum gp_work work, uint64_t what)
+{
+	struct gp_operation o = {.work = work, .context = c};
+	if (work == GP_GRAPH)
+		o.graph = (CUgraphExec)(uintptr_t)what;
+	else
+		o.launch.function = (CUfunction)(uintptr_t)what;
+	gp_step_launch(c, &o);
+	bool lent = gp_lends(c, &o);
+	if (lent)
+		gp_lend(c);
+	if (!c->open) {
+		gp_objective_opens(g, now);
+		c->open = 1;
+	}
+	if (lent)
+		gp_lend_over(g);
+}
+
+static void work(uint32_t kernels, uint32_t graphs, uint64_t ns)
+{
+	for (uint32_t i = 0; i < kernels; i++)
+		launch(GP_KERNEL, 1);
+	for (uint32_t i = 0; i < graphs; i++)
+		launch(GP_GRAPH, 2);
+	now += ns;
+}
+
+// A result is copied, and the program waits for it.
+static void result(void)
+{
+	static uint64_t sequence;
+	gp_step_copied(c, &stream, ++sequence);
+	gp_step_stream_done(c, &stream, sequence);
+}
+
+static void rest(uint64_t ns)
+{
+	gp_objective_closes(g, now);
+	c->open = 0;
+	now += ns;
+}
+
+static void start(double step_ns)
+{
+	struct gp_wish none = {0}, wish = {.step_ns = step_ns, .percentile = 0.99};
+	gp_objective_begin(&none, 8 * MS, 32 * MS, 32);
+	memset(view, 0, sizeof *view);
+	memset(&stream, 0, sizeof stream);
+	g->known = true;
+	g->segment = &view->segment;
+	g->lower_peers = 1;
+	g->lower = 1ull << LOWER;
+	gp_line_of(g->segment, LOWER)->busy = 1;
+	c->gpu = g;
+	c->open = 0;
+	now += 1000ull * 1000 * MS;
+	late_ns = 0;
+	gp_objective_allow(true);
+	gp_objective_begin(&wish, 8 * MS, 32 * MS, 32);
+}
+
+// A loop over tokens, which asks after each whether the sequence has ended: two results of one step.
+static void test_further_results(void)
+{
+	start(1 * US);
+	for (int token = 0; token < 200; token++) {
+		work(300, 0, 20 * MS);
+		result();
+		work(5, 0, 200 * US);
+		result();
+		work(2, 0, 50 * US);
+		result();
+	}
+	CHECK(counters()->steps == 200);
+}
+
+// Steps of decode are one graph, and come soon behind long steps of prefill, each of which has hundreds of kernels.
+static void test_prefill_and_decode(void)
+{
+	start(1 * US);
+	for (int step = 0; step < 400; step++) {
+		if (step % 4)
+			work(3, 1, 5 * MS);
+		else
+			work(400, 0, 200 * MS);
+		result();
+	}
+	CHECK(counters()->steps >= 399); // the first decode of all may be its prefill's
+}
+
+// With drafts a step is many graphs, without one: as long, and each is a step.
+static void test_speculative_decoding(void)
+{
+	start(1 * US);
+	for (int step = 0; step < 400; step++) {
+		work(4, step % 5 ? 33 : 1, 12 * MS);
+		result();
+	}
+	CHECK(counters()->steps == 400);
+}
+
+// Steps of a small model are short. Without graphs those of decode have as many launches as those of prefill, with graphs they are not much shorter.
+static void test_short_steps(void)
+{
+	start(1 * US);
+	for (int step = 0; step < 400; step++) {
+		work(300, 0, step % 4 ? 600 * US : 50 * MS);
+		result();
+	}
+	for (int step = 0; step < 400; step++) {
+		work(step % 2 ? 3 : 100, step % 2, step % 2 ? 600 * US : 900 * US);
+		result();
+	}
+	CHECK(counters()->steps == 800);
+}
+
+// A result without a launch ahead of it, as of the host's own copies, is no step.
+static void test_results_without_work(void)
+{
+	start(1 * US);
+	for (int step = 0; step < 100; step++) {
+		work(10, 0, 5 * MS);
+		result();
+		now += 5 * MS;
+		result();
+	}
+	CHECK(counters()->steps == 100);
+}
+
+// Steps until a slot more was lent; how late it is to end.
+static uint32_t until_a_slot(uint64_t late)
+{
+	uint64_t slots = counters()->slots;
+	late_ns = late;
+	for (uint32_t steps = 1; steps < 30000; steps++) {
+		work(3, 1, 5 * MS);
+		result();
+		if (counters()->slots > slots)
+			return steps;
+	}
+	return UINT32_MAX;
+}
+
+static void test_late_slots(void)
+{
+	start(20 * MS);
+	until_a_slot(0);
+	for (int i = 0; i < 500; i++) // one of 60
+		CHECK(until_a_slot(i % 60 ? 0 : 3 * MS) < 100);
+	CHECK(counters()->state == GP_OBJECTIVE_LENDS);
+	for (int i = 0; i < 60; i++)
+		until_a_slot(0);
+	for (int i = 0; i < 3; i++)
+		CHECK(until_a_slot(3 * MS) < 100);
+	late_ns = 0;
+	uint64_t off = now;
+	work(3, 1, 5 * MS);
+	result();
+	CHECK(counters()->state == GP_OBJECTIVE_LATE);
+	CHECK(until_a_slot(0) < UINT32_MAX && now - off >= 59000ull * MS && now - off < 61000ull * MS);
+	work(3, 1, 5 * MS);
+	result();
+	CHECK(counters()->state == GP_OBJECTIVE_LENDS);
+	uint32_t slots = 0;
+	for (; slots < 1000 && counters()->state == GP_OBJECTIVE_LENDS; slots++) // one of 25 is too many
+		until_a_slot(slots % 25 ? 0 : 3 * MS);
+	CHECK(slots < 200);
+}
+
+// A service computes 1.5 ms a request, and waits for the next one: its slack is a lack of requests.
+static void test_rests(void)
+{
+	start(20 * MS);
+	for (int request = 0; request < 1000; request++) {
+		for (int more = 0; more <= request % 3; more++) { // one after the other
+			work(10, 0, 1500 * US);
+			result();
+		}
+		rest(4 * MS);
+	}
+	CHECK(counters()->steps > 900 && counters()->slots == 0 && counters()->state == GP_OBJECTIVE_RESTS);
+
+	// An engine whose program computes between steps for less time than a step takes.
+	start(20 * MS);
+	for (int step = 0; step < 100; step++) {
+		work(3, 1, 5 * MS);
+		result();
+		rest(2 * MS);
+	}
+	CHECK(counters()->slots > 5 && counters()->state == GP_OBJECTIVE_LENDS);
+
+	// Once requests of many steps are usual, the next one has slots from its first steps on.
+	uint64_t early = 0;
+	for (int request = 0; request < 30; request++) {
+		uint64_t slots = counters()->slots;
+		for (int step = 0; step < 6; step++) {
+			work(3, 1, 5 * MS);
+			result();
+		}
+		early += counters()->slots - slots;
+		for (int step = 0; step < 40; step++) {
+			work(3, 1, 5 * MS);
+			result();
+		}
+		rest(15 * MS);
+	}
+	CHECK(early > 20);
+}
+
+int main(void)
+{
+	view = aligned_alloc(GP_PAGE, sizeof *view);
+	c = calloc(1, sizeof *c);
+	CHECK(view && c);
+	test_further_results();
+	test_prefill_and_decode();
+	test_speculative_decoding();
+	test_short_steps();
+	test_results_without_work();
+	test_late_slots();
+	test_rests();
+	free(c);
+	free(view);
+	return 0;
+}
