@@ -16,6 +16,8 @@ import (
 
 const (
 	servedModel        = "m"
+	servedTokens       = 4096            // of a request, at most
+	servedAtOnce       = 64              // requests
 	servingStarts      = 8 * time.Minute // of a server whose kernels are compiled
 	servingMemory      = 27e9            // bytes of a server, and of best-effort work
 	servingCacheMemory = 6 << 30         // of a server's keys and values
@@ -93,9 +95,18 @@ var allServing = func() []servingCase {
 		servingCase{"vllm-rise", "vllm-12", vllm, wayLibrary, []phase{{2, 20}, {12, 120}, {4, 40}}, "train", []servingSystem{objectiveSystem(2, 0)}})
 	plain = append(plain, servingCase{"vllm-6-offline", "vllm-6-offline", vllm, wayPlain, steadyLoad(6), "offline --same", plainSystems})
 	library = append(library, servingCase{"vllm-6-offline-objectives", "vllm-6-offline", vllm, wayLibrary, steadyLoad(6), "offline --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}})
-	for _, e := range []engine{vllmVariant("sync", "--no-async-scheduling"), vllmVariant("eager", "--enforce-eager"), vllmVariant("chunked", "--max-num-batched-tokens", "256"),
-		vllmVariant("ngram", "--speculative-config", `{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}`)} {
-		library = append(library, servingCase{e.name + "-steps", "vllm-6", e, wayLibrary, []phase{{6, 100}}, "train", []servingSystem{objectiveSystem(2, 0)}})
+	stepsOf := func(e engine, of string) servingCase {
+		return servingCase{e.name + "-steps", of, e, wayLibrary, []phase{{6, 100}}, "train", []servingSystem{objectiveSystem(2, 0)}}
+	}
+	for _, e := range []engine{vllm.variant("sync", "--no-async-scheduling"), vllm.variant("eager", "--enforce-eager"), vllm.variant("chunked", "--max-num-batched-tokens", "256"),
+		vllm.variant("ngram", "--speculative-config", `{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}`)} {
+		library = append(library, stepsOf(e, "vllm-6"))
+	}
+	for _, e := range []engine{sglang, llamaCPP} {
+		of := e.name + "-6"
+		plain = append(plain, servingCase{of, of, e, wayPlain, steadyLoad(6), "train", plainSystems})
+		library = append(library, servingCase{of + "-objectives", of, e, wayLibrary, steadyLoad(6), "train", []servingSystem{{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, 0)}},
+			stepsOf(e, of))
 	}
 	return slices.Concat(plain, mps, library)
 }()

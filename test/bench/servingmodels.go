@@ -26,19 +26,70 @@ import (
 
 // engine is a model server as its users start it.
 type engine struct {
-	name, module string   // of Python; the module has the server
-	arguments    []string // beside those of all its kind
+	name      string
+	module    string   // of Python, which has the server; empty: the first argument is a program
+	arguments []string // without the model, the host and the port
+	model     string   // the option that names the model
+	file      string   // of the model's folder, which the option names; empty: the folder
+	counter   string   // the metric by which the server counts its steps, or the beginning of several
 }
 
 var (
-	vllm        = engine{name: "vllm", module: "vllm"}
-	vllmVariant = func(name string, arguments ...string) engine { return engine{"vllm-" + name, "vllm", arguments} }
+	vllm = engine{"vllm", "vllm", []string{"-m", "vllm.entrypoints.openai.api_server", "--served-model-name", servedModel, "--load-format", "dummy",
+		"--max-model-len", strconv.Itoa(servedTokens), "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", strconv.Itoa(servingCacheMemory),
+		"--no-enable-prefix-caching", "--max-num-seqs", strconv.Itoa(servedAtOnce)}, "--model", "", "vllm:iteration_tokens_total_count"}
+	sglang = engine{"sglang", "sglang", []string{"-m", "sglang.launch_server", "--served-model-name", servedModel, "--load-format", "dummy",
+		"--context-length", strconv.Itoa(servedTokens), "--mem-fraction-static", "0.3", "--max-total-tokens", strconv.Itoa(servingCacheMemory >> 17), "--disable-radix-cache",
+		"--max-running-requests", strconv.Itoa(servedAtOnce), "--attention-backend", "triton", "--sampling-backend", "pytorch", "--enable-metrics"}, "--model-path", "", "sglang:cuda_graph_passes_total"}
+	llamaCPP = engine{"llama-cpp", "", []string{"llama-server", "-ngl", "99", "-fa", "on", "-np", strconv.Itoa(servedAtOnce), "-c", strconv.Itoa(servingCacheMemory >> 17), "-b", "2048",
+		"-ub", "2048", "--no-cache-prompt", "--no-webui", "--metrics"}, "-m", ggufFile, "llamacpp:n_decode_total"}
 )
 
+// variant is an engine with further options.
+func (e engine) variant(name string, arguments ...string) engine {
+	e.name += "-" + name
+	e.arguments = slices.Concat(e.arguments, arguments)
+	return e
+}
+
 func (e engine) command(python, model string, port int) []string {
-	return append([]string{python, "-m", "vllm.entrypoints.openai.api_server", "--model", model, "--served-model-name", servedModel,
-		"--load-format", "dummy", "--max-model-len", "4096", "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", strconv.Itoa(servingCacheMemory),
-		"--no-enable-prefix-caching", "--max-num-seqs", "64", "--host", "127.0.0.1", "--port", strconv.Itoa(port)}, e.arguments...)
+	command := slices.Concat(e.arguments, []string{e.model, filepath.Join(model, e.file), "--host", "127.0.0.1", "--port", strconv.Itoa(port)})
+	if e.module != "" {
+		return append([]string{python}, command...)
+	}
+	return command
+}
+
+const ggufFile = "model.gguf"
+
+// lacks says what this machine lacks to run the server; empty: nothing.
+func (e engine) lacks(ctx context.Context, s *session) string {
+	if e.module == "" {
+		if _, err := exec.LookPath(e.arguments[0]); err != nil {
+			return "there is no " + e.arguments[0]
+		}
+		return ""
+	}
+	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+e.module+"') is None)")
+	look.Env = s.inherited()
+	if look.Run() != nil {
+		return s.options.Python + " has no " + e.module
+	}
+	return ""
+}
+
+// makeFile makes the model's file from its folder, where the server reads one.
+func (e engine) makeFile(ctx context.Context, s *session, folder string) error {
+	path := filepath.Join(folder, e.file)
+	if _, err := os.Stat(path); err == nil { // the folder is there
+		return nil
+	}
+	write := exec.CommandContext(ctx, s.python, filepath.Join(s.files, "write_gguf.py"), folder, path)
+	write.Env = s.inherited()
+	if text, err := write.CombinedOutput(); err != nil {
+		return fmt.Errorf("write %s: %w: %s", e.file, err, lastLine(string(text)))
+	}
+	return nil
 }
 
 func (engine) environment() []string {
@@ -50,9 +101,6 @@ var warmUp = []phase{{1000, 64}, {12, 40}, {6, 20}}
 
 const warmUpSeed = 1
 
-// stepsCounter is the metric by which the server counts its steps.
-const stepsCounter = "vllm:iteration_tokens_total_count"
-
 // models are the model servers of the suite that run, by engine and way.
 type models struct {
 	folder, config string // of the model; of what runs under the library
@@ -63,7 +111,7 @@ type models struct {
 
 type modelServer struct {
 	*daemon
-	url string
+	url, counter string
 }
 
 // withModels makes a model, and starts the servers that are needed first.
@@ -204,10 +252,11 @@ func (m *models) prepare(ctx context.Context, s *session) error {
 }
 
 func (m *models) start(ctx context.Context, s *session, e engine, w way) (*modelServer, error) {
-	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+e.module+"') is None)")
-	look.Env = s.inherited()
-	if look.Run() != nil {
-		return nil, leftOut(s.options.Python + " has no " + e.module)
+	if lack := e.lacks(ctx, s); lack != "" {
+		return nil, leftOut(lack)
+	}
+	if err := e.makeFile(ctx, s, m.folder); err != nil {
+		return nil, err
 	}
 	environment, err := m.environment(ctx, s, w)
 	if err != nil {
@@ -217,7 +266,7 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 	if err != nil {
 		return nil, err
 	}
-	server := &modelServer{url: fmt.Sprintf("http://127.0.0.1:%d", port)}
+	server := &modelServer{url: fmt.Sprintf("http://127.0.0.1:%d", port), counter: e.counter}
 	began := time.Now()
 	server.daemon, err = startDaemon(ctx, e.command(s.python, m.folder, port), append(environment, e.environment()...), servingStarts, func() bool { return healthy(ctx, server.url) })
 	if err != nil {
@@ -279,7 +328,7 @@ func healthy(ctx context.Context, url string) bool {
 }
 
 // steps is how many steps the server has made; 0 where it does not say.
-func (m *modelServer) steps(ctx context.Context) (uint64, error) {
+func (m *modelServer) steps(ctx context.Context) (steps uint64, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url+"/metrics", nil)
 	if err != nil {
 		return 0, fmt.Errorf("ask for the steps: %w", err)
@@ -290,15 +339,15 @@ func (m *modelServer) steps(ctx context.Context) (uint64, error) {
 	}
 	defer answer.Body.Close()
 	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
-		if text, found := strings.CutPrefix(lines.Text(), stepsCounter); found {
+		if text, found := strings.CutPrefix(lines.Text(), m.counter); found { // of several kinds, one a line
 			count, err := strconv.ParseFloat(text[strings.LastIndexByte(text, ' ')+1:], 64)
 			if err != nil {
 				return 0, fmt.Errorf("read the steps: %w", err)
 			}
-			return uint64(count), nil
+			steps += uint64(count)
 		}
 	}
-	return 0, nil
+	return steps, nil
 }
 
 // peers are the processes of a server that use the GPU under the library.
