@@ -21,6 +21,7 @@ const (
 	servingStarts      = 8 * time.Minute // of a server whose kernels are compiled
 	servingMemory      = 27e9            // bytes of a server, and of best-effort work
 	servingCacheMemory = 6 << 30         // of a server's keys and values
+	servingCacheTokens = servingCacheMemory >> 17
 	servingSeed        = 7
 	servingAlone       = 1.05 // p99 without an objective, of alone
 	heldAtLeast        = .99  // of the requests

@@ -39,9 +39,10 @@ var (
 		"--max-model-len", strconv.Itoa(servedTokens), "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", strconv.Itoa(servingCacheMemory),
 		"--no-enable-prefix-caching", "--max-num-seqs", strconv.Itoa(servedAtOnce)}, "--model", "", "vllm:iteration_tokens_total_count"}
 	sglang = engine{"sglang", "sglang", []string{"-m", "sglang.launch_server", "--served-model-name", servedModel, "--load-format", "dummy",
-		"--context-length", strconv.Itoa(servedTokens), "--mem-fraction-static", "0.3", "--max-total-tokens", strconv.Itoa(servingCacheMemory >> 17), "--disable-radix-cache",
-		"--max-running-requests", strconv.Itoa(servedAtOnce), "--attention-backend", "triton", "--sampling-backend", "pytorch", "--enable-metrics"}, "--model-path", "", "sglang:cuda_graph_passes_total"}
-	llamaCPP = engine{"llama-cpp", "", []string{"llama-server", "-ngl", "99", "-fa", "on", "-np", strconv.Itoa(servedAtOnce), "-c", strconv.Itoa(servingCacheMemory >> 17), "-b", "2048",
+		"--context-length", strconv.Itoa(servedTokens), "--mem-fraction-static", "0.5", "--max-total-tokens", strconv.Itoa(servingCacheTokens), "--disable-radix-cache",
+		"--max-running-requests", strconv.Itoa(servedAtOnce), "--cuda-graph-max-bs-decode", strconv.Itoa(servedAtOnce), "--attention-backend", "triton", "--sampling-backend", "pytorch",
+		"--grammar-backend", "none", "--mm-feature-transport", "cpu", "--disable-flashinfer-autotune", "--enable-metrics"}, "--model-path", "", "sglang:cuda_graph_passes_total"}
+	llamaCPP = engine{"llama-cpp", "", []string{"llama-server", "-ngl", "99", "-fa", "on", "-np", strconv.Itoa(servedAtOnce), "-c", strconv.Itoa(servingCacheTokens), "-b", "2048",
 		"-ub", "2048", "--no-cache-prompt", "--no-webui", "--metrics"}, "-m", ggufFile, "llamacpp:n_decode_total"}
 )
 
