@@ -19,17 +19,18 @@ bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
 	return true;
 }
 
-// Whether a copy is to the host's memory, and small.
-static bool is_result(const struct gp_operation *o)
+// The bytes of a result: of a copy to the host's memory that is small enough. 0: it is none.
+static uint64_t result_bytes(const struct gp_context *c, const struct gp_operation *o)
 {
+	uint64_t most = gp_step_result_bytes(c->gpu);
 	if (o->work != GP_COPY)
-		return false;
+		return 0;
 	if (o->memory.height != 1) // else cuMemcpy and the like, from and to any memory
-		return o->memory.to_host && o->memory.to_host <= GP_RESULT_BYTES;
-	if (!o->memory.width || o->memory.width > GP_RESULT_BYTES)
-		return false;
+		return o->memory.to_host <= most ? o->memory.to_host : 0;
+	if (!o->memory.width || o->memory.width > most)
+		return 0;
 	unsigned type = gp_memory_type(o->memory.to);
-	return type == GP_MEMORY_PAGEABLE || type == CU_MEMORYTYPE_HOST;
+	return type == GP_MEMORY_PAGEABLE || type == CU_MEMORYTYPE_HOST ? o->memory.width : 0;
 }
 
 void gp_steps_settled(struct gp_context *c, const struct gp_operation *o)
@@ -38,8 +39,11 @@ void gp_steps_settled(struct gp_context *c, const struct gp_operation *o)
 		return;
 	if (o->work == GP_RECORD && o->event) {
 		gp_step_recorded(c, o->place, o->event);
-	} else if (is_result(o)) {
-		gp_step_copied(c, o->place, o->sequence);
+		return;
+	}
+	uint64_t bytes = result_bytes(c, o);
+	if (bytes) {
+		gp_step_copied(c, o->place, o->sequence, bytes);
 		if (o->blocking)
 			gp_step_stream_done(c, o->place, o->sequence);
 	}

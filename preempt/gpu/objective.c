@@ -7,7 +7,8 @@
 enum {
 	RESULTS = 64, // result copies that are remembered; an engine has a few under way at once
 	EVENTS = 64,  // events behind result copies; a further one takes the place of the oldest
-	FURTHER = 8,  // a result with less than this part of a step's launches and time belongs to that step
+	FURTHER = 8,  // a result with less than this part of a step's launches belongs to that step
+	PASSES = 3,   // without most sequences of a batch, one after the other; then the batch is smaller
 	// Late slots are counted by a leaky counter: each adds LATE_COSTS, each slot in time takes 1 away, and at MOST_LATE lending stops for a
 	// while. So three in a row stop it, and so do more than one of 50 in the long run.
 	LATE_COSTS = 50,
@@ -21,7 +22,12 @@ static const uint64_t MOST_DRAIN_NS = 200 * 1000 * 1000; // work that takes long
 static const uint64_t LOOK_NS = 1000 * 1000;             // how often a slot looks whether lower levels still have work
 static const uint64_t LATE_NS = 2000 * 1000;             // a slot that ends so much later is late
 static const uint64_t OFF_NS = 60ull * 1000 * 1000 * 1000; // nothing is lent for so long after late slots
-static const uint64_t FURTHER_NS = 1000 * 1000; // a result that comes later is a step's own: steps of decode take longer
+// A result that comes later is a step's own: steps of decode take longer. One that was lent in also waits for switches and its program.
+static const uint64_t FURTHER_NS = 1000 * 1000, FURTHER_LENT_NS = 3000 * 1000;
+// A copy of more bytes is no result of a step. Some programs copy a word for each entry of their vocabulary, for each sequence; keys and values
+// that are copied to the host have as many bytes. So larger copies count only where smaller ones ended no step in half the time after which
+// there is none.
+static const uint64_t RESULT_BYTES = 64 * 1024, LARGE_RESULT_BYTES = 64 * 1024 * 1024;
 static const uint64_t PAUSE_NS =
 	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
 static const uint64_t STEPLESS_NS = 2ull * 1000 * 1000 * 1000; // an open window without a step's end has none
@@ -37,6 +43,7 @@ struct result {
 	uint64_t number;   // from 1 on, as they were submitted
 	uint64_t launches; // kernels and graphs ahead of it, ever
 	uint64_t first;    // the first of these behind the result before
+	uint64_t bytes;    // 0: the program said that a step ended
 	bool graphs;       // some of these were graphs
 };
 
@@ -48,7 +55,8 @@ static struct engine {
 	// that both took a slot would hold two launches back.
 	_Alignas(64) _Atomic uint32_t slot;
 	_Atomic uint32_t uses_graphs; // the latest step had graphs: a slot is for the next graph, not for a small kernel before it
-	_Atomic uint32_t idle; // the window is closed, and not within a step
+	_Atomic uint32_t idle;        // the window is closed, and not within a step
+	_Atomic uint32_t takes_large; // results have up to LARGE_RESULT_BYTES
 	_Atomic uint64_t slot_ns, until_ns,
 		lent_at_ns;          // of the slot: length, end at the latest (0: none), when the window closed
 	_Atomic uint64_t arrived_ns; // the oldest request without a result; 0: none
@@ -71,7 +79,8 @@ static struct engine {
 	uint64_t from_ns; // the step under way began: the end of the one before, or the window's opening
 	uint64_t lent_ns; // since then
 	uint64_t closed_ns, stepped_ns;
-	struct { uint64_t launches, own_ns; } before; // the latest step
+	struct { uint64_t launches, own_ns, bytes; } before; // the latest step
+	uint32_t passes;                                     // since then, which did not end it
 	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
 	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
 	_Atomic uint64_t ended_ns;   // of the latest step
@@ -117,21 +126,26 @@ void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 }
 
 // A result was submitted. The lock is held.
-static uint64_t submit(struct engine *e)
+static uint64_t submit(struct engine *e, uint64_t bytes)
 {
 	struct result *r = &e->result[++e->results % RESULTS];
 	*r = (struct result){e->results, e->launches, __atomic_exchange_n((uint64_t *)&e->first, 0, __ATOMIC_RELAXED),
-			     __atomic_exchange_n((uint32_t *)&e->graphs, 0, __ATOMIC_RELAXED)};
+			     bytes, __atomic_exchange_n((uint32_t *)&e->graphs, 0, __ATOMIC_RELAXED)};
 	return r->number;
 }
 
-void gp_step_copied(struct gp_context *c, struct gp_stream *stream, uint64_t sequence)
+uint64_t gp_step_result_bytes(const struct gp_gpu *g)
+{
+	return engine_of(g)->takes_large ? LARGE_RESULT_BYTES : RESULT_BYTES;
+}
+
+void gp_step_copied(struct gp_context *c, struct gp_stream *stream, uint64_t sequence, uint64_t bytes)
 {
 	struct engine *e = engine_of(c->gpu);
 	if (stream == &c->others) // streams that found no place share one
 		return;
 	pthread_mutex_lock(&e->lock);
-	uint64_t number = submit(e);
+	uint64_t number = submit(e, bytes);
 	pthread_mutex_unlock(&e->lock);
 	stream->result = number;
 	stream->result_at = sequence;
@@ -193,7 +207,15 @@ void gp_step_event_forget(CUevent event)
 // launch, and a step of prefill has a hundred times as many as one of decode behind it.
 static bool is_further(const struct engine *e, uint64_t launches, uint64_t own_ns)
 {
-	return own_ns < FURTHER_NS && own_ns * FURTHER < e->before.own_ns && launches * FURTHER < e->before.launches;
+	return own_ns < (e->lent_ns ? FURTHER_LENT_NS : FURTHER_NS) && own_ns * 2 < e->before.own_ns &&
+	       launches * FURTHER < e->before.launches;
+}
+
+// Some engines run prefill as a pass of its own, whose result has a word for each of the new sequences only. The others wait meanwhile, so their
+// step goes on until they have a result too: the time between the tokens of a client is what the objective is for.
+static bool is_pass_of_few(const struct engine *e, const struct result *r)
+{
+	return r->bytes && r->bytes * 2 < e->before.bytes && e->passes < PASSES;
 }
 
 static bool is_wanted(struct gp_gpu *g)
@@ -302,6 +324,8 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 	uint64_t key = (first ^ (64 - (uint64_t)__builtin_clzll(launches | 1))) * 1099511628211ull;
 
 	e->before.launches = launches;
+	e->before.bytes = r->bytes;
+	e->passes = 0;
 	e->before.own_ns = own_ns(e, now);
 	work(e, now);
 	e->uses_graphs = r->graphs;
@@ -327,6 +351,16 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 	consider(g, e, now);
 }
 
+// A pass has ended, and its step goes on. The lock is held.
+static void pass(struct gp_gpu *g, struct engine *e, uint64_t now)
+{
+	e->passes++;
+	e->stepped_ns = now;
+	struct gp_objective_counters *n = counters(g);
+	if (n)
+		gp_count(&n->steps, 1);
+}
+
 // The program knows of a result. The lock is held.
 static void know(struct gp_gpu *g, struct engine *e, uint64_t number)
 {
@@ -335,7 +369,11 @@ static void know(struct gp_gpu *g, struct engine *e, uint64_t number)
 	e->done = number;
 	const struct result *r = &e->result[number % RESULTS];
 	uint64_t launches = r->launches - e->counted, now = gp_now_ns();
-	if (r->number == number && launches && !is_further(e, launches, own_ns(e, now)))
+	if (r->number != number || !launches || is_further(e, launches, own_ns(e, now)))
+		return;
+	if (is_pass_of_few(e, r))
+		pass(g, e, now);
+	else
 		end_step(g, e, r, launches, now);
 }
 
@@ -382,7 +420,7 @@ void gp_step_said(struct gp_gpu *g)
 	struct engine *e = engine_of(g);
 	pthread_mutex_lock(&e->lock);
 	e->said = true;
-	uint64_t number = submit(e);
+	uint64_t number = submit(e, 0);
 	const struct result *r = &e->result[number % RESULTS];
 	e->done = number;
 	if (r->launches != e->counted)
@@ -446,6 +484,8 @@ void gp_objective_watch(struct gp_gpu *g, uint64_t now)
 {
 	struct engine *e = engine_of(g);
 	pthread_mutex_lock(&e->lock);
+	if (e->stepped_ns && !e->before.launches && now > e->stepped_ns + STEPLESS_NS / 2)
+		e->takes_large = 1;
 	if (e->stepped_ns && now > e->stepped_ns + STEPLESS_NS)
 		say(g, GP_OBJECTIVE_STEPLESS);
 	pthread_mutex_unlock(&e->lock);
@@ -528,7 +568,8 @@ static void begin(struct engine *e)
 	e->done = e->step = e->results;
 	e->counted = e->launches;
 	e->from_ns = e->lent_ns = e->stepped_ns = e->working_ns = e->ended_ns = e->working_from_ns = e->off_until_ns = 0;
-	e->before.launches = e->before.own_ns = 0;
+	e->before.launches = e->before.own_ns = e->before.bytes = 0;
+	e->passes = e->takes_large = 0;
 	e->in_a_row = e->late = 0;
 	e->usual_in_a_row = 0;
 	pthread_mutex_unlock(&e->lock);

@@ -9,8 +9,6 @@
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/law.h"
 
-enum { GP_RESULT_BYTES = 64 * 1024 }; // a larger copy to the host is no result of a step
-
 // An objective: times slower than alone (1 to 20) or a step's mean time (up to a minute), not both; neither: there is none.
 struct gp_wish {
 	double slowdown, step_ns;
@@ -39,13 +37,14 @@ bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
 void gp_step_launch(struct gp_context *, const struct gp_operation *); // a kernel or graph is about to be launched
 // The driver has taken an operation: sequence is its number on the stream.
-void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence); // a result copy
+void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // a result copy
 void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);
 // The program learnt that an event, a stream up to a sequence, or all results up to a number are done.
 void gp_step_event_done(struct gp_context *, CUevent);
 void gp_step_stream_done(struct gp_context *, struct gp_stream *, uint64_t sequence);
 void gp_step_all_done(struct gp_context *, uint64_t results);
-uint64_t gp_step_results(struct gp_context *); // the number of the latest result copy
+uint64_t gp_step_result_bytes(const struct gp_gpu *); // a larger copy to the host is no result of a step
+uint64_t gp_step_results(struct gp_context *);        // the number of the latest result copy
 void gp_step_event_forget(CUevent);
 void gp_step_said(struct gp_gpu *); // the program says that a step has ended: from now on only these count
 

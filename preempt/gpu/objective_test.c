@@ -70,12 +70,13 @@ static void work(uint32_t kernels, uint32_t graphs, uint64_t ns)
 }
 
 // A result is copied, and the program waits for it.
-static void result(void)
+static void result_of(uint64_t bytes)
 {
 	static uint64_t sequence;
-	gp_step_copied(c, &stream, ++sequence);
+	gp_step_copied(c, &stream, ++sequence, bytes);
 	gp_step_stream_done(c, &stream, sequence);
 }
+static void result(void) { result_of(64); }
 
 static void rest(uint64_t ns)
 {
@@ -141,6 +142,64 @@ static void test_speculative_decoding(void)
 		result();
 	}
 	CHECK(counters()->steps == 400);
+}
+
+// A loop that is lent in: the further result comes after a slot, a switch, and what its program then does.
+static void test_further_results_behind_slots(void)
+{
+	start(60 * MS);
+	for (int token = 0; token < 200; token++) {
+		work(300, 0, 12 * MS);
+		result();
+		work(5, 0, 1500 * US);
+		result();
+	}
+	CHECK(counters()->slots > 50);
+	CHECK(counters()->steps >= 200 && counters()->steps <= 250);
+}
+
+// Prefill is a pass of its own, with a result for the new sequence only: the period of the others is that until their next result.
+static void test_passes(void)
+{
+	start(20 * MS);
+	for (int step = 0; step < 400; step++) {
+		if (step % 8 == 7) {
+			work(400, 0, 30 * MS);
+			result_of(8);
+		}
+		work(3, 1, 5 * MS);
+		result_of(64);
+	}
+	CHECK(counters()->steps == 450);
+	CHECK(counters()->means == 400 - 31); // periods; the mean is known from the 32nd on
+	// Most of the batch ends at once: from the fourth result on, that is what it has.
+	uint64_t means = counters()->means;
+	for (int step = 0; step < 40; step++) {
+		work(3, 1, 5 * MS);
+		result_of(8);
+	}
+	CHECK(counters()->means == means + 37);
+}
+
+// A program that copies all of its logits has large results, which count once smaller ones have ended no step for a second.
+static void test_large_results(void)
+{
+	start(20 * MS);
+	for (int step = 0; step < 400; step++) {
+		work(300, 0, 10 * MS);
+		if (gp_step_result_bytes(g) >= 128 * 1024)
+			result_of(128 * 1024);
+		gp_objective_watch(g, now);
+	}
+	CHECK(counters()->steps >= 295 && counters()->steps < 300 && counters()->state == GP_OBJECTIVE_LENDS);
+	start(20 * MS);
+	for (int step = 0; step < 400; step++) {
+		work(300, 0, 10 * MS);
+		if (step == 50)
+			result();
+		gp_objective_watch(g, now);
+	}
+	CHECK(gp_step_result_bytes(g) < 128 * 1024 && counters()->state == GP_OBJECTIVE_STEPLESS);
 }
 
 // Steps of a small model are short. Without graphs those of decode have as many launches as those of prefill, with graphs they are not much shorter.
@@ -257,6 +316,9 @@ int main(void)
 	c = calloc(1, sizeof *c);
 	CHECK(view && c);
 	test_further_results();
+	test_further_results_behind_slots();
+	test_passes();
+	test_large_results();
 	test_prefill_and_decode();
 	test_speculative_decoding();
 	test_short_steps();

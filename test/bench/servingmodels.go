@@ -43,7 +43,7 @@ var (
 		"--max-running-requests", strconv.Itoa(servedAtOnce), "--cuda-graph-max-bs-decode", strconv.Itoa(servedAtOnce), "--attention-backend", "triton", "--sampling-backend", "pytorch",
 		"--grammar-backend", "none", "--mm-feature-transport", "cpu", "--disable-flashinfer-autotune", "--enable-metrics"}, "--model-path", "", "sglang:cuda_graph_passes_total"}
 	llamaCPP = engine{"llama-cpp", "", []string{"llama-server", "-ngl", "99", "-fa", "on", "-np", strconv.Itoa(servedAtOnce), "-c", strconv.Itoa(servingCacheTokens), "-b", "2048",
-		"-ub", "2048", "--no-cache-prompt", "--no-webui", "--metrics"}, "-m", ggufFile, "llamacpp:n_decode_total"}
+		"-ub", "2048", "-fit", "off", "--no-cache-prompt", "--cache-ram", "0", "--no-webui", "--metrics"}, "-m", ggufFile, "llamacpp:n_decode_total"}
 )
 
 // variant is an engine with further options.
