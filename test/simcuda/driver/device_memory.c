@@ -63,6 +63,25 @@ static void discharge(int device, uint64_t bytes, bool capped)
 
 void memory_discharge(int device, uint64_t bytes) { discharge(device, bytes, true); }
 
+void memory_away(void)
+{
+	for (int i = 0; i < sim_devices(); i++)
+		if (taken[i])
+			engine_give_memory(i, taken[i]);
+}
+
+bool memory_back(void)
+{
+	for (int i = 0; i < sim_devices(); i++)
+		if (taken[i] && !engine_take_memory(i, taken[i], sim_memory_bytes())) {
+			while (i-- > 0)
+				if (taken[i])
+					engine_give_memory(i, taken[i]);
+			return false;
+		}
+	return true;
+}
+
 // What was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
 static struct scrub {
 	struct scrub *next;

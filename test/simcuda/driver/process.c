@@ -21,6 +21,7 @@ static void in_child(void)
 	pthread_mutex_init(&sim_lock, NULL);
 	pthread_cond_init(&sim_done, NULL);
 	rm_forked();
+	checkpoint_forked();
 	if (sim_initialized)
 		sim_forked = sim_dead = true;
 }

@@ -132,6 +132,12 @@ static void free_takes(void)
 
 // ---- what the controls do
 
+bool rm_closes_only(void)
+{
+	const char *e = getenv("SIMCUDA_CLOSES_ONLY");
+	return e && *e == '1';
+}
+
 static bool refuse_controls(void)
 {
 	const char *e = getenv("SIMCUDA_REFUSE_CONTROL");
@@ -485,6 +491,19 @@ void rm_context_destroy(struct rm_context *c)
 		send(NV_ESC_RM_FREE, &a, sizeof a);
 	}
 	free(c);
+}
+
+void rm_close(void)
+{
+	NVOS00_PARAMETERS a = {.hRoot = client, .hObjectOld = client};
+	if (!rm_closes_only())
+		send(NV_ESC_RM_FREE, &a, sizeof a);
+	pthread_mutex_lock(&rm_lock);
+	forget(client, client);
+	pthread_mutex_unlock(&rm_lock);
+	int fd = control_file;
+	control_file = -1;
+	close(fd);
 }
 
 // For tests: the timeslice in force of this process's compute TSG number index, from 0; 0: there is none.

@@ -66,6 +66,7 @@ enum {
 	CUDA_ERROR_JIT_COMPILER_NOT_FOUND = 221,
 	CUDA_ERROR_FILE_NOT_FOUND = 301,
 	CUDA_ERROR_INVALID_HANDLE = 400,
+	CUDA_ERROR_ILLEGAL_STATE = 401,
 	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
 	CUDA_ERROR_ILLEGAL_ADDRESS = 700,
@@ -160,7 +161,9 @@ void sim_doorbell(const struct kernel *); // after a launch: sleeps for SIMCUDA_
 
 // ---- RM (rm.c)
 struct rm_context;
-int rm_open(void);                                         // client, devices, subdevices
+int rm_open(void);         // client, devices, subdevices
+void rm_close(void);       // frees all that, and the file
+bool rm_closes_only(void); // SIMCUDA_CLOSES_ONLY: a checkpoint frees by closing the file alone
 struct rm_context *rm_context_create(int device, int tsg); // allocates the TSG, its channels and objects
 void rm_context_destroy(struct rm_context *);
 void rm_forked(void);
@@ -170,6 +173,10 @@ CUresult sim_called(const char *name); // what SIMCUDA_FAIL wants the call to re
 bool faults_understood(void);          // false: SIMCUDA_FAIL or SIMCUDA_KILL names what does not exist; said on stderr
 extern const char *const exported_first[] __asm__("__start_sim_exported") __attribute__((visibility("hidden")));
 extern const char *const exported_end[] __asm__("__stop_sim_exported") __attribute__((visibility("hidden")));
+
+bool call_begins(const char *name); // checkpoint.c: waits while the process is locked; for call_ends
+void call_ends(bool counted);
+void checkpoint_forked(void);
 
 void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
 
@@ -181,8 +188,10 @@ void trace_line(const char *what, const char *name, uint64_t bytes); // trace.c
 	API CUresult name parameters \
 	{ \
 		trace_line("begin", name##_row, 0); \
+		bool counted_ = call_begins(name##_row); \
 		CUresult returned = sim_called(name##_row); \
 		returned = returned ? returned : name##_body arguments; \
+		call_ends(counted_); \
 		trace_line("end", name##_row, 0); \
 		return returned; \
 	} \
@@ -256,6 +265,8 @@ void memory_info(int device, size_t *free_bytes, size_t *total);
 bool memory_to_make(int device); // whether a stream or an event can be made (SIMCUDA_MAKING_MB)
 void memory_discharge(int device, uint64_t bytes);
 void memory_freed(int device, uint64_t bytes); // discharges the memory once it is scrubbed
+void memory_away(void);                        // gives back what the process has, or takes it again
+bool memory_back(void);                        // false: a device has less
 uint64_t memory_next_id(void);                 // of an allocation or mapping
 
 // ---- virtual memory management (vmm.c); sim_lock held

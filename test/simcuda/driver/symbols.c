@@ -13,6 +13,12 @@ typedef void function(void);
 	NAME(cuArrayCreate, 3020, cuArrayCreate_v2) \
 	NAME(cuArrayDestroy, 2000, cuArrayDestroy) \
 	NAME(cuArrayGetDescriptor, 3020, cuArrayGetDescriptor_v2) \
+	NAME(cuCheckpointProcessCheckpoint, 12080, cuCheckpointProcessCheckpoint) \
+	NAME(cuCheckpointProcessGetRestoreThreadId, 13000, cuCheckpointProcessGetRestoreThreadId) \
+	NAME(cuCheckpointProcessGetState, 12080, cuCheckpointProcessGetState) \
+	NAME(cuCheckpointProcessLock, 12080, cuCheckpointProcessLock) \
+	NAME(cuCheckpointProcessRestore, 12080, cuCheckpointProcessRestore) \
+	NAME(cuCheckpointProcessUnlock, 12080, cuCheckpointProcessUnlock) \
 	NAME(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	NAME(cuCtxCreate, 12050, cuCtxCreate_v4) \
 	NAME(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
