@@ -158,6 +158,7 @@ const (
 	FallbackRegistered
 	FallbackSeveralGPUs
 	FallbackNoBLP
+	FallbackLocked
 )
 
 // FallbackRow is all that is said of a fallback outside of the code that finds it.
@@ -186,6 +187,8 @@ var FallbackRows = [...]FallbackRow{
 	{FallbackSeveralGPUs, "several_gpus", Swap, "this program has several GPUs, and copies between them that need no peer access might be refused: \"auto\" does not move its memory",
 		"let it see the GPU that it uses (CUDA_VISIBLE_DEVICES), or, where it enables peer access or uses NCCL, name swap in mechanisms"},
 	{FallbackNoBLP, "no_blp", Spatial, "blp is not in force, and only kernels that can be stopped go on beside a window", "name blp in mechanisms too"},
+	{FallbackLocked, "locked", Timeslice | Hold | Turns | BLP, "the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)",
+		"it takes part again when it is unlocked"},
 }
 
 // FallbackNames are the names in the order of the bits.

@@ -16,6 +16,7 @@ enum { // bits: why something is not in force
 	GP_FALLBACK_REGISTERED = 1u << 8, // this machine has devices (RDMA adapters, GPUDirect Storage, GDRCopy) with which a program may register its memory unseen: "auto" does not move it
 	GP_FALLBACK_SEVERAL_GPUS = 1u << 9, // this program has several GPUs, and copies between them that need no peer access might be refused: "auto" does not move its memory
 	GP_FALLBACK_NO_BLP = 1u << 10, // blp is not in force, and only kernels that can be stopped go on beside a window
+	GP_FALLBACK_LOCKED = 1u << 11, // the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)
 };
 
 enum gp_hint_source {

@@ -73,9 +73,9 @@ enum {
 	OF_RUNTIME = 3, // the one that initialises it, its monitor, and the one that would make others
 	PROCESSORS = 4, // the cores are the program's; MOST_PROCESSORS says so to Go
 	POLLING = 1,    // waits for a timer
-	// Watcher, guard of the runlist, core, mover, hints, learner, two rewriters, the log; and those that are short: finalizers, cleanups, the
+	// Watcher, guard of the runlist, the one that asks the driver for the process's state, core, mover, hints, learner, two rewriters, the log; and those that are short: finalizers, cleanups, the
 	// function of a timer, the question for a level (member.Level), whose thread the first segment has then.
-	GOROUTINES = 9 + 4,
+	GOROUTINES = 10 + 4,
 	AHEAD = OF_RUNTIME + PROCESSORS + POLLING + GOROUTINES,
 	WANTED = 256, // capacity of the queue, in which each has a thread that is about to take it
 };

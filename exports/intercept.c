@@ -5,6 +5,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0; }
 
@@ -180,6 +181,20 @@ static bool complete_any(struct completed *c, const void *given)
 		if (call.hooks && (thing) == GP_CONTEXT) \
 			call.hooks->context_ended((CUcontext)(handle), \
 						  result == CUDA_SUCCESS && ROW_OF_##name != ROW_OF_cuCtxDetach); \
+		return result; \
+	}
+
+#define ROW_CHECKPOINT(name, null, params, args, of, step) \
+	CUresult name params \
+	{ \
+		const struct gp_hooks *hooks = gp_current_hooks(); \
+		if (hooks && (of) != getpid()) \
+			hooks = NULL; \
+		if (hooks) \
+			hooks->checkpoint_begins(step); \
+		CUresult result = REAL(name) args; \
+		if (hooks) \
+			hooks->checkpoint_ended(step, result); \
 		return result; \
 	}
 

@@ -21,6 +21,7 @@
 //   CONTEXT        the context that is usable after success, the device on which it takes memory
 //   PASS           nothing: goes to the driver, or to the function that stands for it (gp_substitute)
 //   OWN            nothing: written by hand
+//   CHECKPOINT     the process that it is about, enum gp_checkpoint
 // CALLED(name, parameters) is called by the layer itself, and not intercepted.
 // STREAM(handle) replaces a NULL handle by the function's default stream. ADDRESS makes an address the object of GP_TAKE_MEMORY.
 //
@@ -55,6 +56,7 @@
 #define DESTROY(name, params, ...) ROW(DESTROY, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define CONTEXT(name, params, ...) ROW(CONTEXT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define STREAM_CREATE(name, params, ...) ROW(STREAM_CREATE, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
+#define CHECKPOINT(name, params, ...) ROW(CHECKPOINT, name, GP_STREAM_LEGACY, params, __VA_ARGS__)
 #define PASS(name, params, args) ROW(PASS, name, GP_STREAM_LEGACY, params, args, )
 #define OWN(name, params, args) ROW(OWN, name, GP_STREAM_LEGACY, params, args, )
 #define OWN_PTSZ(name, params, args) \
@@ -699,6 +701,12 @@ PASS(cuLogicalEndpointBindAddr,
      (uint32_t leId, CUdevice dev, uint64_t offset, void *ptr, uint64_t size, unsigned long long flags),
      (leId, dev, offset, ptr, size, flags))
 
+// The process may be another one: that is its own business.
+CHECKPOINT(cuCheckpointProcessLock, (int pid, void *args), (pid, args), pid, GP_CHECKPOINT_LOCK)
+CHECKPOINT(cuCheckpointProcessCheckpoint, (int pid, void *args), (pid, args), pid, GP_CHECKPOINT_SAVE)
+CHECKPOINT(cuCheckpointProcessRestore, (int pid, void *args), (pid, args), pid, GP_CHECKPOINT_RESTORE)
+CHECKPOINT(cuCheckpointProcessUnlock, (int pid, void *args), (pid, args), pid, GP_CHECKPOINT_UNLOCK)
+
 // Called, not intercepted.
 CALLED(cuFuncGetAttribute, (int *pi, int attrib, CUfunction hfunc))
 CALLED(cuKernelGetAttribute, (int *pi, int attrib, CUfunction kernel, CUdevice dev))
@@ -722,6 +730,7 @@ CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 #undef DESTROY
 #undef CONTEXT
 #undef STREAM_CREATE
+#undef CHECKPOINT
 #undef PASS
 #undef OWN
 #undef OWN_PTSZ

@@ -121,6 +121,18 @@ const char *gp_bridge_gpu_refused(int i, uint32_t *result)
 	return gp_gpu[i].refused;
 }
 
+uint32_t gp_bridge_membership(void) { return gp_membership; }
+
+uint32_t gp_bridge_rejoined(void) { return gp_rejoined; }
+
+uint64_t gp_bridge_gpu_waits_behind(int i) { return gp_waits_behind(&gp_gpu[i]); }
+
+void gp_bridge_doubt(void) { gp_membership_doubt(false); }
+
+bool gp_bridge_can_watch_checkpoints(void) { return gp_checkpoint_can_watch(); }
+
+void gp_bridge_watch_checkpoints(void) { gp_checkpoint_watch(); }
+
 bool gp_bridge_gpu_worked(int i) { return gp_gpu[i].worked; }
 
 bool gp_bridge_gpu_hold_failed(int i) { return gp_gpu[i].hold_failed; }
@@ -203,18 +215,10 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 					.failures = m->failures};
 }
 
-// As the program exits, its runtime ends contexts in ways that are not seen here, and a question would be an error that a tool reports. A
-// handler that is registered once there is a context, initialised or not, runs before those.
-static _Atomic bool exiting;
-static pthread_once_t exits = PTHREAD_ONCE_INIT;
-static void exit_begins(void) { exiting = true; }
-static void hear_of_exit(void) { atexit(exit_begins); }
-
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 {
 	size_t free_bytes, total_bytes;
-	pthread_once(&exits, hear_of_exit);
-	struct gp_context *c = exiting ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
+	struct gp_context *c = gp_exiting() ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
 	if (!c)
 		return false;
 	bool known = !gp_driver.cuMemGetInfo(&free_bytes, &total_bytes);
@@ -292,7 +296,7 @@ bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
 
 void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes)
 {
-	struct gp_context *c = exiting ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
+	struct gp_context *c = gp_exiting() ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
 	if (!c)
 		return;
 	int mode = gp_relax_captures();

@@ -36,6 +36,12 @@ uint64_t gp_bridge_gpu_switch_ns(int gpu, uint64_t told_ns); // takes what other
 uint64_t gp_bridge_gpu_busy_ns(int gpu);
 void gp_bridge_gpu_probe(int gpu, bool on);
 const char *gp_bridge_gpu_refused(int gpu, uint32_t *result);
+uint32_t gp_bridge_membership(void);
+uint32_t gp_bridge_rejoined(void);
+uint64_t gp_bridge_gpu_waits_behind(int gpu);
+void gp_bridge_doubt(void);
+bool gp_bridge_can_watch_checkpoints(void);
+void gp_bridge_watch_checkpoints(void); // for good
 bool gp_bridge_gpu_worked(int gpu);
 bool gp_bridge_gpu_hold_failed(int gpu); // a hold could not be launched
 bool gp_bridge_gpu_mps(int gpu);

@@ -44,5 +44,7 @@ const struct gp_hooks gp_core_hooks = {
 	.memory_used = gp_memory_used,
 	.memory_done = gp_memory_done,
 	.refused_memory = gp_refused_memory,
+	.checkpoint_begins = gp_checkpoint_begins,
+	.checkpoint_ended = gp_checkpoint_ended,
 	.complete = gp_blp_complete,
 };

@@ -52,6 +52,7 @@ void gp_context_usable(CUcontext handle)
 
 	if (!c || c->prepared || preparing)
 		return;
+	gp_exiting();
 	pthread_mutex_lock(&lock);
 	preparing = true;
 	if (c->handle == handle && !c->prepared && prepare(c)) {
@@ -97,7 +98,11 @@ static void end_context(CUcontext handle)
 	gp_notify();
 }
 
-void gp_context_ended(CUcontext handle, bool is) { gp_memory_context_destroyed(handle, is); }
+void gp_context_ended(CUcontext handle, bool is)
+{
+	gp_memory_context_destroyed(handle, is);
+	gp_contexts_ending--;
+}
 
 static void end_stream(CUstream stream)
 {
@@ -118,7 +123,10 @@ static void end_graph(CUgraphExec exec)
 void gp_ending(enum gp_thing thing, void *handle)
 {
 	switch (thing) {
-	case GP_CONTEXT: end_context(handle); break;
+	case GP_CONTEXT:
+		gp_contexts_ending++; // until gp_context_ended
+		end_context(handle);
+		break;
 	case GP_STREAM: end_stream(handle); break;
 	case GP_GRAPH_INSTANCE: end_graph(handle); break;
 	case GP_EVENT:
@@ -175,4 +183,20 @@ void gp_unknown_function(const char *name)
 		 "stopped: none is made preemptible, or stopped, from here on",
 		 name);
 	gp_log_line(text);
+}
+
+// May run on several threads at once: each carries out what the state is by then. It waits for nothing, since the driver may let no call
+// begin.
+void gp_membership_changed(void)
+{
+	for (uint32_t i = 0; i < gp_context_places && gp_membership != GP_JOINED; i++)
+		if (gp_context[i].handle)
+			gp_hold_release(&gp_context[i]);
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+		gp_gpu_rescind(&gp_gpu[i]);
+		gp_ring_gate(&gp_gpu[i]);
+		gp_ring_windows(&gp_gpu[i]);
+		gp_window_wake(&gp_gpu[i], GP_WAKE_WATCHER);
+		gp_ring(&gp_gpu[i]);
+	}
 }

@@ -33,6 +33,13 @@ void gp_event_shared(CUevent);
 void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);
 void gp_unknown_function(const char *name);
+void gp_membership_changed(void); // gp_membership: carries out what it is now
+
+// checkpoint.c
+void gp_checkpoint_begins(enum gp_checkpoint);
+void gp_checkpoint_ended(enum gp_checkpoint, CUresult);
+bool gp_checkpoint_can_watch(void); // the driver tells the process's state
+void gp_checkpoint_watch(void);     // the thread, for good
 
 // unload.c
 bool gp_unload_module(CUmodule, CUresult *);
@@ -49,6 +56,7 @@ bool gp_refused_memory(struct gp_retry *, CUdevice);
 
 // watch.c
 void gp_watch_forever(void);
+uint64_t gp_waits_behind(const struct gp_gpu *);
 
 // api.c
 void gp_streams_forget(CUstream);

@@ -22,7 +22,7 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 		return;
 	uint32_t inside = gp_memory_step_out();
 	gp_count(&slot->gate_waits, 1);
-	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && !g->forced) {
+	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && gp_heeds_windows(g)) {
 		uint32_t first = (uint32_t)__builtin_ctzll(blocking), seen = gp_gate_seen(g, first);
 		if ((counted && gp_gate_owes(g, now)) || gp_blp_logs(o)) // a window may leave SMs some time after it opened
 			break;
@@ -43,8 +43,8 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 
 static bool gates(const struct gp_gpu *g)
 {
-	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) ||
-			      gp_images_rewritten);
+	return gp_heeds_windows(g) && (gp_settings.gate == GP_GATE_ON ||
+				       (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_images_rewritten);
 }
 
 // The one place on the way where the driver is asked which context is current, and which one the stream belongs to.

@@ -21,11 +21,16 @@ static uint64_t look(struct gp_context *c, uint64_t now)
 	return wait;
 }
 
-// Nanoseconds to the next look; 0: no window is open.
+static _Atomic bool looks;
+
+// Nanoseconds to the next look; 0: no window is open, or the driver lets no question through.
 static uint64_t watch(void)
 {
 	uint64_t now = gp_now_ns(), next = 0;
 
+	if (!gp_takes_part())
+		return 0;
+	looks = true;
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle || !c->open)
@@ -34,6 +39,7 @@ static uint64_t watch(void)
 		if (wait && (!next || wait < next))
 			next = wait;
 	}
+	looks = false;
 	gp_hint_pass_on(); // behind the looks, which arm the hold that a hint asks for: who is woken may take the processor
 	return next;
 }
@@ -44,4 +50,19 @@ void gp_watch_forever(void)
 		uint32_t seen = gp_wake;
 		gp_futex_wait(&gp_wake, seen, watch(), false);
 	}
+}
+
+// A number that changes with each operation on a GPU, while the program or the watcher's question waits there. 0: neither waits.
+uint64_t gp_waits_behind(const struct gp_gpu *g)
+{
+	uint64_t sum = 0;
+	bool waits = false;
+	for (uint32_t i = 0; i < gp_context_places; i++) {
+		const struct gp_context *c = &gp_context[i];
+		if (!c->handle || c->gpu != g || !c->open)
+			continue;
+		sum += c->activity + 1;
+		waits |= c->waits || c->context_waits || looks;
+	}
+	return waits ? sum : 0;
 }

@@ -18,6 +18,7 @@ func (a *agent) changed() time.Duration {
 	if a.alone {
 		return 0
 	}
+	a.learnAnew()
 	a.applyTimeslice()
 	a.enforce()
 	return settling(a.mine(), segment.Now())
@@ -69,7 +70,12 @@ func (a *agent) step() time.Duration {
 		a.cameBack()
 	}
 	a.segment.Reap()
+	a.suspect(now)
+	a.learnAnew()
 	p := a.peers()
+	if !a.device.joined() {
+		return a.stayAway(now)
+	}
 	if left := a.rejoins(p, now); left > 0 {
 		setPeers(a.gpu, p, a.before, a.turnPeers)
 		return min(left, renewal)

@@ -164,6 +164,27 @@ func watch() {
 	C.gp_bridge_watch_forever()
 }
 
+// canWatchCheckpoints says whether the driver tells in which state the process is.
+func canWatchCheckpoints() bool { return bool(C.gp_bridge_can_watch_checkpoints()) }
+
+// watchCheckpoints asks the driver for the process's state where another process may have changed it, for as long as the process lives.
+func watchCheckpoints() {
+	runtime.LockOSThread()
+	C.gp_bridge_watch_checkpoints()
+}
+
+// joined says whether the process takes part: the driver has not locked it, and is not about to.
+func joined() bool { return C.gp_bridge_membership() == C.GP_JOINED }
+
+// rejoined counts how often the process has joined again, or may have.
+func rejoined() uint32 { return uint32(C.gp_bridge_rejoined()) }
+
+// waitsBehind is a number that changes with each operation of the process on a GPU, while a call waits for the driver; 0: none does.
+func waitsBehind(i int) uint64 { return uint64(C.gp_bridge_gpu_waits_behind(C.int(i))) }
+
+// doubt has the driver asked for the process's state.
+func doubt() { C.gp_bridge_doubt() }
+
 // guardRunlist puts TSGs back whose agent stands still, for as long as the process lives.
 func guardRunlist() {
 	runtime.LockOSThread()

@@ -48,6 +48,9 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	if level > 0 {
 		c.guard.Do(func() { go guardRunlist() })
 	}
+	if canWatchCheckpoints() {
+		go watchCheckpoints()
+	}
 	go c.run()
 	return nil
 }

@@ -49,6 +49,8 @@ type device interface {
 	worked() bool                  // something was submitted
 	busy() bool                    // work is unfinished
 	probe(on bool)                 // asks for a turn although no work is known, or takes the request back
+	joined() bool                  // the process takes part
+	rejoined() uint32              // how often it has joined again, or may have
 }
 
 // agent looks after one GPU for this process.
@@ -107,6 +109,9 @@ type agent struct {
 	turnPeers                  int                  // of them
 	rejoinTo                   uint64               // until then they may come to this broker too; 0: they need not
 	known                      [segment.Slots]claim // of members of a broker
+	rejoined                   uint32               // as last seen
+	behind                     uint64               // waitsBehind
+	behindNs, suspectNs        uint64               // since when, and after how long another process is suspected to have locked this one
 }
 
 // peers is who else is on the GPU.

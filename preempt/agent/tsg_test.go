@@ -27,6 +27,8 @@ type testDevice struct {
 	works   bool
 	asks    bool // for a turn
 	calls   int
+	locked  bool
+	joins   uint32
 }
 
 func (d *testDevice) tsgs() []TSG { return slices.Clone(d.list) }
@@ -69,6 +71,9 @@ func (d *testDevice) schedule(t TSG, on bool) error {
 func (d *testDevice) worked() bool  { return true }
 func (d *testDevice) busy() bool    { return d.works }
 func (d *testDevice) probe(on bool) { d.asks = on }
+func (d *testDevice) joined() bool  { return !d.locked }
+
+func (d *testDevice) rejoined() uint32 { return d.joins }
 
 func (d *testDevice) count() (off int) {
 	for _, is := range d.off {

@@ -24,7 +24,7 @@ bool blp_wanted_stopped(struct gp_domain *d)
 {
 	struct gp_gpu *g = d->gpu;
 	struct gp_segment *s = g->segment;
-	return s && !g->forced && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
+	return s && gp_heeds_windows(g) && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
 }
 
 // Under gp_domain.control, with the lock or without: another thread may get its stream a place meanwhile. A place that is not seen yet

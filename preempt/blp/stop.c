@@ -687,7 +687,7 @@ void gp_blp_watch(struct gp_gpu *g)
 		uint64_t next = 0;
 		if (want || stopped || g->forced || debt.ns) {
 			next = account(g, &debt, stopped, gp_now_ns());
-			want = want && !g->forced;
+			want = want && gp_heeds_windows(g);
 		} else {
 			debt.at_ns = gp_now_ns();
 		}

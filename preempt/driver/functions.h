@@ -152,6 +152,7 @@ WANTED(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream *, CUgreenCtx, 
 WANTED(cuStreamGetGreenCtx, cuStreamGetGreenCtx, (CUstream, CUgreenCtx *))
 WANTED(cuCtxRecordEvent, cuCtxRecordEvent, (CUcontext, CUevent)) // CUDA 12.5
 WANTED(cuDeviceGetCount, cuDeviceGetCount, (int *))
+WANTED(cuCheckpointProcessGetState, cuCheckpointProcessGetState, (int pid, int *state)) // CUDA 12.8
 WANTED(cuDriverGetVersion, cuDriverGetVersion, (int *))
 WANTED(cuLibraryLoadData, cuLibraryLoadData,
        (CUlibrary *, const void *, const int *, void *const *, unsigned, const int *, void *const *, unsigned))

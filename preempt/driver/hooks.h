@@ -134,6 +134,9 @@ struct gp_retry {
 // Things that the program may destroy.
 enum gp_thing { GP_CONTEXT, GP_STREAM, GP_GRAPH_INSTANCE, GP_EVENT };
 
+// cuCheckpointProcessLock, Checkpoint, Restore and Unlock.
+enum gp_checkpoint { GP_CHECKPOINT_LOCK, GP_CHECKPOINT_SAVE, GP_CHECKPOINT_RESTORE, GP_CHECKPOINT_UNLOCK };
+
 // One load of code: cuModuleLoad*, cuLibraryLoad*.
 struct gp_load {
 	const void *image;
@@ -218,6 +221,9 @@ struct gp_hooks {
 	void (*memory_done)(void);
 	// The driver refused a call with CUDA_ERROR_OUT_OF_MEMORY. Waits for room on the device. True: the call is to be made again.
 	bool (*refused_memory)(struct gp_retry *, CUdevice);
+	// Around a call by which the program locks, checkpoints, restores or unlocks its own process.
+	void (*checkpoint_begins)(enum gp_checkpoint);
+	void (*checkpoint_ended)(enum gp_checkpoint, CUresult);
 	// Completes the arguments of a kernel for a node of a graph. False: they are complete already.
 	bool (*complete)(CUfunction, struct gp_arguments *);
 };

@@ -15,10 +15,10 @@
 //          the process is stopped, or the watcher waits for the same lock of the driver's.
 //   step   while work is unfinished a link ends every hold_step_ns and the next takes over, for causes nobody knows of.
 // Calls that wait for the whole context are known (context_waits): none is in the driver while a hold is armed.
-// Writers: who is about to call, yields, or closes the window, of context_waits, yielded and open; who arms, of state. Readers: each of
+// Writers: who is about to call, yields, closes the window, or locks the process, of context_waits, yielded, open and gp_membership; who arms, of state. Readers: each of
 // what the other writes. Pairing: who is about to call raises context_waits, then waits until no hold is armed or being armed; who arms
-// first says so (ARMING), then looks at context_waits. A thread that yields or closes says that, then releases what is armed; who arms
-// looks at both behind ARMED. One of the two sees the other. Without the second look this breaks: a link runs while a call waits, with the
+// first says so (ARMING), then looks at context_waits. A thread that yields, closes or locks says that, then releases what is armed; who
+// arms looks at all of them behind ARMED. One of the two sees the other. Without the second look this breaks: a link runs while a call waits, with the
 // driver's lock, for all that runs; or it runs behind a closed window. hold_orders_test.c tries every order.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
@@ -142,7 +142,7 @@ static void failed(struct gp_context *c)
 static void armed(struct gp_context *c)
 {
 	yield_to(c, GP_HOLD_ARMED);
-	if (c->context_waits || c->yielded || !c->open)
+	if (c->context_waits || c->yielded || !c->open || gp_membership != GP_JOINED)
 		gp_hold_release(c);
 }
 
@@ -162,7 +162,7 @@ void gp_hold_arm(struct gp_context *c)
 
 	if (ran_out(h))
 		gp_hold_release(c);
-	if (h->state != GP_HOLD_IDLE || c->context_waits || c->yielded || !c->gpu->lower_peers)
+	if (h->state != GP_HOLD_IDLE || c->context_waits || c->yielded || !c->gpu->lower_peers || gp_membership != GP_JOINED)
 		return;
 	if (h->blocked_until_ns && gp_now_ns() < h->blocked_until_ns)
 		return;

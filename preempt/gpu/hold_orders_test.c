@@ -45,6 +45,7 @@ static void idle(void)
 	memset(c, 0, sizeof *c);
 	memset(words, 0, sizeof words);
 	waits = links = 0;
+	gp_membership = GP_JOINED;
 	gp_settings.hold = 1;
 	gp_settings.chain = CHAIN;
 	gp_settings.max_hold_ns = HOUR_NS * 1000000000ull;
@@ -95,6 +96,13 @@ static void close_window(void)
 	gp_hold_release(c);
 }
 
+// As the program that has itself locked (preempt/checkpoint.c).
+static void lock_process(void)
+{
+	gp_membership = GP_LEAVING;
+	gp_hold_release(c);
+}
+
 static void forget(void)
 {
 	c->context_waits++;
@@ -134,6 +142,8 @@ int main(void)
 		{"arms while the window closes", idle, {arm, close_window}, released, 4},
 		{"steps while the window closes", holding, {make_room, close_window}, released, 4},
 		{"arms and steps while the window closes", holding, {arm, make_room, close_window}, released, 2},
+		{"arms while the process is locked", idle, {arm, lock_process}, released, 4},
+		{"steps while the process is locked", holding, {make_room, lock_process}, released, 4},
 		{"arms while the context ends", idle, {arm, forget}, absent, 4},
 		{"steps while the context ends", holding, {make_room, forget}, absent, 4},
 		{"two find it expired", expired, {arm, arm}, settled, 3},

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/ioctl.h>
 
@@ -19,6 +20,7 @@ enum {
 	NV2080_ENGINE_TYPE_GR0 = 1,
 	NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c0101, // ctrl/ctrla06c.h
 	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103,
+	NV_ERR_INVALID_CLIENT = 0x23, // nvstatuscodes.h
 };
 enum { TSGS = 64, SUBDEVICES = 64, CHANNELS = 512 };
 
@@ -158,7 +160,7 @@ static bool controlled(const NVOS54_PARAMETERS *c)
 void gp_rm_ioctl(int fd, unsigned long request, void *argument)
 {
 	uint32_t number = _IOC_NR(request), size = _IOC_SIZE(request);
-	bool changed = false;
+	bool changed = false, gone = false;
 
 	if (number == NV_ESC_IOCTL_XFER_CMD && size == sizeof(nv_ioctl_xfer_t)) {
 		const nv_ioctl_xfer_t *x = argument;
@@ -183,13 +185,15 @@ void gp_rm_ioctl(int fd, unsigned long request, void *argument)
 		if (f->status)
 			return;
 		pthread_mutex_lock(&lock);
-		changed = drop(tsgs, TSGS, f->hRoot, f->hObjectOld);
+		changed = gone = drop(tsgs, TSGS, f->hRoot, f->hObjectOld);
 		drop(channels, CHANNELS, f->hRoot, f->hObjectOld);
 		drop(subdevices, SUBDEVICES, f->hRoot, f->hObjectOld);
 		pthread_mutex_unlock(&lock);
 	}
 	if (changed)
 		gp_notify();
+	if (gone && !gp_contexts_ending)
+		gp_membership_doubt(true);
 }
 
 uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
@@ -238,6 +242,18 @@ void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu)
 	pthread_mutex_unlock(&lock);
 }
 
+// A checkpoint may close the file of the resource manager, which frees all without a word.
+static void forget_client(uint32_t client)
+{
+	pthread_mutex_lock(&lock);
+	bool gone = drop(tsgs, TSGS, client, client);
+	drop(channels, CHANNELS, client, client);
+	drop(subdevices, SUBDEVICES, client, client);
+	pthread_mutex_unlock(&lock);
+	if (gone)
+		gp_membership_doubt(true);
+}
+
 // Returns the RM status, or -1 when the ioctl itself failed.
 int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size)
 {
@@ -246,5 +262,7 @@ int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, vo
 	own_control = true;
 	int failed = ioctl(fd, _IOWR('F', NV_ESC_RM_CONTROL, NVOS54_PARAMETERS), &p);
 	own_control = false;
+	if (failed < 0 ? errno == EBADF || errno == ENOTTY : p.status == NV_ERR_INVALID_CLIENT)
+		forget_client(client);
 	return failed < 0 ? -1 : (int)p.status;
 }

@@ -5,6 +5,7 @@
 #include "preempt/gpu/gpu.h"
 #include "test/units/check.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,10 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 void gp_ring(struct gp_gpu *g) { rings += g->segment == &view.segment; }
 static uint32_t told;
 void gp_notify(void) { told++; }
+_Atomic uint32_t gp_contexts_ending;
+static uint32_t doubts;
+void gp_membership_doubt(bool lost) { doubts += lost; }
+static int fails; // with which error the call fails
 
 // The driver.
 int ioctl(int fd, unsigned long request, ...)
@@ -45,7 +50,12 @@ int ioctl(int fd, unsigned long request, ...)
 	void *parameters;
 	memcpy(&parameters, p + 4, sizeof parameters);
 	controls++;
+	if (fails) {
+		errno = fails;
+		return -1;
+	}
 	if (p[2] == 0xa06c0103) {
+		p[7] = refuse;
 		CHECK(p[1] == TSG);
 		memcpy(&slice_us, parameters, sizeof slice_us);
 		return 0;
@@ -164,6 +174,58 @@ static uint64_t look_after(uint64_t ns)
 	return gp_runlist_look(now_ns);
 }
 
+static void make_all(void)
+{
+	make(DEVICE, SUBDEVICE, 0x2080);
+	make(DEVICE, TSG, 0xA06C);
+	make(TSG, CHANNEL, 0xC86F);
+	make(CHANNEL, COMPUTE, 0xCBC0);
+}
+
+static bool control_loses(int error, uint32_t status)
+{
+	uint64_t us = 1;
+	struct gp_tsg t;
+	uint32_t before = doubts;
+	make_all();
+	fails = error;
+	refuse = status;
+	CHECK(gp_rm_control(5, CLIENT, TSG, 0xa06c0103, &us, sizeof us) == (error ? -1 : (int)status));
+	fails = 0;
+	refuse = 0;
+	bool lost = gp_rm_tsgs(&t, 1) == 0;
+	CHECK(lost == (doubts == before + 1));
+	end(DEVICE, TSG);
+	end(DEVICE, SUBDEVICE);
+	return lost;
+}
+
+// A TSG counts as lost where it is freed while the program ends no context, or where its file or client is no more. Other refusals say nothing
+// of the kind.
+static void test_losses(void)
+{
+	doubts = 0;
+	make_all();
+	gp_contexts_ending = 1;
+	end(DEVICE, TSG);
+	CHECK(!doubts);
+	gp_contexts_ending = 0;
+	make_all();
+	end(CHANNEL, COMPUTE);
+	CHECK(!doubts);
+	end(DEVICE, TSG);
+	CHECK(doubts == 1);
+	end(DEVICE, TSG); // there is none
+	CHECK(doubts == 1);
+	make_all();
+	end(0, CLIENT);
+	CHECK(doubts == 2);
+	CHECK(control_loses(EBADF, 0) && control_loses(ENOTTY, 0) && control_loses(0, 0x23));
+	CHECK(!control_loses(EPERM, 0) && !control_loses(EINVAL, 0) && !control_loses(0, 0x1b) && !control_loses(0, 0x21));
+	controls = 0;
+	slice_us = 0;
+}
+
 int main(void)
 {
 	gp_gpu[GPU].segment = &view.segment;
@@ -173,6 +235,8 @@ int main(void)
 	make(DEVICE, SUBDEVICE, 0x2080);
 	test_making();
 	test_calls();
+	test_losses();
+	make(DEVICE, SUBDEVICE, 0x2080);
 	make(DEVICE, TSG, 0xA06C);
 	make(TSG, CHANNEL, 0xC86F);
 	make(CHANNEL, COMPUTE, 0xCBC0);

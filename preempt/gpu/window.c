@@ -65,6 +65,9 @@ static uint64_t kind(const struct gp_operation *o)
 	return key ? key : 1;
 }
 
+// Lower levels hear of a window. The state of the process is read under g->lock, and its writer publishes anew, under the lock too.
+static bool is_public(const struct gp_gpu *g) { return g->lower_peers && !g->giving_way && gp_takes_part(); }
+
 static bool in_the_way(struct gp_gpu *g) { return gp_windows_open(g->segment, g->same | g->higher); }
 
 // Whether who runs beside a window says that it says nothing of what it left: they run a kernel that hurts, and keep that back from now on; or they
@@ -152,14 +155,15 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 static bool tell(struct gp_gpu *g)
 {
 	struct gp_line *line = gp_own_line(g);
-	bool other = line->window_opened_ns != g->told.window_opened_ns || line->busy != g->told.busy ||
+	uint32_t busy = gp_takes_part() ? g->told.busy : 0;
+	bool other = line->window_opened_ns != g->told.window_opened_ns || line->busy != busy ||
 		     line->leaves != g->told.leaves;
 
 	if (!g->told.window_opened_ns)
 		line->window_opened_ns = 0;
 	line->leaves = g->told.leaves;
 	line->window_opened_ns = g->told.window_opened_ns; // last: who sees the window sees what it leaves
-	line->busy = g->told.busy;
+	line->busy = busy;
 	return other;
 }
 
@@ -172,7 +176,7 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 
 	if (!s)
 		return 0;
-	if (g->lower_peers && !g->giving_way) {
+	if (is_public(g)) {
 		gp_count(&slot->windows, 1);
 		if (gp_any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
@@ -571,11 +575,11 @@ uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 	return hold && hold < work ? hold : work;
 }
 
-// Publishes the window, or takes it back, as g->lower_peers and g->giving_way say. What another process has written over is told again, to
+// Publishes the window, or takes it back, as is_public says. What another process has written over is told again, to
 // those too who wait for its end. g->lock is held. Returns who is to be woken.
 static uint32_t republish(struct gp_gpu *g)
 {
-	bool wanted = g->lower_peers && !g->giving_way;
+	bool wanted = is_public(g);
 	uint32_t wakes = 0;
 	if (!g->segment)
 		return 0;

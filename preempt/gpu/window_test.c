@@ -741,7 +741,21 @@ static void rescind(void)
 	gp_gpu_give_way(g, false);
 	CHECK(!gp_own_line(g)->window_opened_ns);
 	gp_gpu_give_way(g, false);
-	CHECK(gp_own_line(g)->window_opened_ns);
+	CHECK(gp_own_line(g)->window_opened_ns && gp_own_line(g)->busy);
+	gp_membership = GP_LEAVING; // its work is to end yet
+	gp_gpu_rescind(g);
+	CHECK(gp_own_line(g)->window_opened_ns && gp_own_line(g)->busy);
+	gp_membership = GP_LOCKED;
+	gp_gpu_rescind(g);
+	CHECK(!gp_own_line(g)->window_opened_ns && !gp_own_line(g)->busy);
+	gp_window_open(last, &operation); // by a thread that waits in the driver then
+	gp_gpu_probe(g, true);
+	CHECK(!gp_own_line(g)->window_opened_ns && !gp_own_line(g)->busy);
+	gp_gpu_probe(g, false);
+	gp_window_drop(last);
+	gp_membership = GP_JOINED;
+	gp_gpu_rescind(g);
+	CHECK(gp_own_line(g)->window_opened_ns && gp_own_line(g)->busy);
 	gp_window_drop(first);
 	CHECK(!gp_own_line(g)->window_opened_ns && g->open_contexts == 0);
 	first->handle = last->handle = other->handle = NULL;

@@ -7,6 +7,7 @@
 #include <link.h>
 #include <linux/futex.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,7 @@ struct gp_settings gp_settings;
 struct gp_kernel_counters gp_kernels;
 _Atomic uint32_t gp_wake, gp_events;
 _Atomic uint32_t gp_away, gp_recalled;
+_Atomic uint32_t gp_membership, gp_doubts, gp_losses, gp_rejoined, gp_contexts_ending;
 
 int64_t gp_clock_ahead_ns;
 
@@ -69,6 +71,17 @@ bool gp_go_starves(uint64_t *since)
 	bool waits = &x_cgo_memory_waits && x_cgo_memory_waits;
 	*since = !waits ? 0 : *since ? *since : gp_now_ns();
 	return waits && gp_now_ns() - *since >= starved_ns;
+}
+
+static _Atomic bool exiting;
+static pthread_once_t exits = PTHREAD_ONCE_INIT;
+static void exit_begins(void) { exiting = true; }
+static void hear_of_exit(void) { atexit(exit_begins); }
+
+bool gp_exiting(void)
+{
+	pthread_once(&exits, hear_of_exit);
+	return exiting;
 }
 
 void gp_nap(uint64_t ns) { syscall(SYS_nanosleep, &(struct timespec){0, (long)ns}, NULL); }
@@ -132,7 +145,7 @@ void gp_wait_gate(struct gp_gpu *g, uint32_t slot, uint32_t seen, uint64_t timeo
 {
 	if (g->paged && forced && timeout_ns > AGAIN_NS) // only the slot's owner changes the word that is waited at
 		timeout_ns = AGAIN_NS;
-	if (gp_line_of(g->segment, slot)->window_opened_ns && !(forced && g->forced))
+	if (gp_line_of(g->segment, slot)->window_opened_ns && !(forced && !gp_heeds_windows(g)))
 		gp_futex_wait(gate_word(g, slot), seen, timeout_ns, true);
 }
 
@@ -182,6 +195,13 @@ void gp_notify(void)
 {
 	gp_events++;
 	gp_futex_wake(&gp_events, INT_MAX, false);
+}
+
+void gp_membership_doubt(bool lost)
+{
+	gp_losses += lost;
+	gp_doubts++; // last: who sees it sees the loss
+	gp_futex_wake(&gp_doubts, 1, false);
 }
 
 // The thread-local storage of each library that is loaded, or more than it takes.

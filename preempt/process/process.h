@@ -205,6 +205,38 @@ extern struct gp_kernel_counters gp_kernels; // the agents copy them into their 
 extern _Atomic uint32_t gp_wake;             // futex: a window opened (for the watcher)
 extern _Atomic uint32_t gp_events;           // futex: a context, TSG or channel came or went (for the agents)
 
+extern _Atomic uint32_t gp_contexts_ending; // calls of the program that end contexts
+
+// Whether the process takes part (membership.c).
+enum gp_membership {
+	GP_JOINED,
+	GP_LEAVING, // the program is about to lock it: what it has submitted ends, beside others and in nobody's turn
+	GP_LOCKED,  // nothing of it runs, and nothing is submitted
+	GP_CHECKPOINTED, // it has no channels either
+};
+enum gp_membership_event {
+	GP_LOCK_BEGINS,
+	GP_LOCK_REFUSED,
+	GP_SEEN_RUNNING, // the driver says so, or a call of the program succeeded that leads there
+	GP_SEEN_LOCKED,
+	GP_SEEN_CHECKPOINTED,
+};
+extern _Atomic uint32_t gp_membership;
+extern _Atomic uint32_t gp_doubts;   // futex: something looks as if another process had changed it
+extern _Atomic uint32_t gp_losses;   // of these, because a TSG was lost
+extern _Atomic uint32_t gp_rejoined; // how often the process joined again, or may have
+enum gp_membership gp_membership_next(enum gp_membership, enum gp_membership_event);
+uint64_t gp_membership_question(void); // the number of a question that is about to be asked
+void gp_membership_answer(uint64_t number, enum gp_membership_event);
+void gp_membership_lock_begins(void);
+void gp_membership_lock_ends(bool locked);
+void gp_membership_doubt(bool lost); // lost: the driver has freed a TSG, and the program ends no context
+static inline bool gp_takes_part(void) { return gp_membership < GP_LOCKED; } // it may have a window, or ask for a turn
+
+// The process exits: its runtime ends contexts in ways that are not seen here, and a question would be an error that a tool reports. Asked first
+// once there is a context, initialised or not: later it would be too late to hear of it before those.
+bool gp_exiting(void);
+
 // Memory of the process is out: who learns that work is about to come calls gp_recall.
 extern _Atomic uint32_t gp_away;
 extern _Atomic uint32_t gp_recalled; // the agents take it
@@ -228,7 +260,7 @@ void gp_wait_changed(pthread_cond_t *, pthread_mutex_t *,
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);
 void gp_ring_gate(struct gp_gpu *);
-// Waits while a slot's window is open, at most for a time; may return early. forced: also until forced is set. seen is what gp_gate_seen gave
+// Waits while a slot's window is open, at most for a time; may return early. forced: also until windows are not heeded. seen is what gp_gate_seen gave
 // before the caller looked whether to wait: whoever calls gp_ring_gate later ends the wait.
 uint32_t gp_gate_seen(struct gp_gpu *, uint32_t slot);
 void gp_wait_gate(struct gp_gpu *, uint32_t slot, uint32_t seen, uint64_t timeout_ns, bool forced);
@@ -244,6 +276,9 @@ void gp_wait_windows(const struct gp_seen *, uint64_t timeout_ns);
 void gp_notify(void); // gp_events
 // Starts a thread of ours, which takes none of the program's signals.
 bool gp_thread_start(pthread_t *, void *(*run)(void *), void *argument);
+
+// Windows of higher levels keep this process from the GPU.
+static inline bool gp_heeds_windows(const struct gp_gpu *g) { return !g->forced && gp_membership == GP_JOINED; }
 
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {

@@ -1,5 +1,5 @@
 // A program that makes contexts, works in each for a while and destroys it. Says the number of each that has ended, until
-// the end of its input.
+// the end of its input. With an argument it retains a primary context first, and leaves that as it is.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -26,12 +26,16 @@ static double now_ms(void)
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
 }
 
-int main(void)
+int main(int arguments, char **unused)
 {
 	pthread_t thread;
+	handle primary;
 
+	(void)unused;
 	find_driver();
 	OK(cuInit(0));
+	if (arguments > 1)
+		OK(cuDevicePrimaryCtxRetain(&primary, 0));
 	pthread_create(&thread, NULL, listen_to_input, NULL);
 	for (int n = 1; !ended; n++) {
 		handle context, module, kernel;

@@ -101,6 +101,8 @@ static bool refused_memory(struct gp_retry *retry, CUdevice device)
 	SAY("out of memory on %d, %u", device, retry->refused);
 	return ++retry->refused < 3;
 }
+static void checkpoint_begins(enum gp_checkpoint step) { SAY("checkpoint %d", step); }
+static void checkpoint_ended(enum gp_checkpoint step, CUresult result) { SAY("checkpointed %d, %d", step, result); }
 static bool complete(CUfunction f, struct gp_arguments *a) { return false; }
 
 static const struct gp_hooks hooks = {
@@ -142,6 +144,8 @@ static const struct gp_hooks hooks = {
 	.memory_used = memory_used,
 	.memory_done = memory_done,
 	.refused_memory = refused_memory,
+	.checkpoint_begins = checkpoint_begins,
+	.checkpoint_ended = checkpoint_ended,
 	.complete = complete,
 };
 

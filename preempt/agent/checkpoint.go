@@ -1,0 +1,67 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
+)
+
+// stayAway is what an agent does while the driver has locked or checkpointed the process, or the program is about to have it locked. What the
+// process has submitted then is to end: it is on the runlist, in nobody's turn, with a timeslice that gets on beside the shortest one.
+func (a *agent) stayAway(now uint64) time.Duration {
+	turn := a.segment.Turn.Load()
+	if owner, owned := segment.TurnOwner(turn); owned && owner == a.slot {
+		a.pass(turn, -1, time.Duration(now-min(now, a.segment.TurnSinceNs.Load())))
+	}
+	if a.probed != 0 {
+		a.probed = 0
+		a.device.probe(false)
+	}
+	a.turns, a.boostUs, a.due = false, 0, 0
+	a.wantUs = a.core.config.Timeslice.FairUs
+	a.applyTimeslice()
+	if a.off {
+		a.schedule(true)
+	}
+	a.enforce()
+	a.setLacks(configs.FallbackLocked, true)
+	a.publish()
+	if len(a.unsure) > 0 {
+		return askAgain
+	}
+	return heartbeat
+}
+
+// learnAnew forgets what was learnt of the process's channels, and of how much it ran, once it has joined again: the driver has made them anew,
+// maybe under the same names, and may have refused controls of those that were going.
+func (a *agent) learnAnew() {
+	n := a.device.rejoined()
+	if n == a.rejoined {
+		return
+	}
+	a.rejoined = n
+	clear(a.uuids)
+	clear(a.sliceUs)
+	a.refused, a.noTurns, a.reported = false, false, false
+	a.used, a.counted, a.pace = nil, usage{}, pace{}
+	a.setLacks(configs.FallbackControlRefused|configs.FallbackSuspendRefused|configs.FallbackLocked, false)
+	a.log.Info().Msg("the process has been unlocked, or its channels were made anew: it takes part again")
+}
+
+// A call that waits for the driver may wait because another process has locked this one, or for long work. The driver is asked after
+// firstSuspect, and then less and less often until the program does something else.
+const firstSuspect = uint64(time.Second)
+
+func (a *agent) suspect(now uint64) {
+	behind := waitsBehind(a.gpu)
+	if behind != a.behind || behind == 0 {
+		a.behind, a.behindNs, a.suspectNs = behind, now, firstSuspect
+		return
+	}
+	if now-a.behindNs < a.suspectNs {
+		return
+	}
+	a.behindNs, a.suspectNs = now, 2*a.suspectNs
+	doubt()
+}

@@ -1,0 +1,72 @@
+// membership.c - whether this process takes part: not while the driver has it locked or checkpointed (cuCheckpointProcess*).
+//
+// The driver knows. It is heard where the program itself makes such a call. Where another process does, this one is told nothing, and the
+// driver is asked as soon as something looks like it (gp_membership_doubt), and again and again until it runs.
+// Writers of the state: who has heard something, under the lock. Readers: anybody, without it. Pairing: whoever changes the state then carries
+// out what it is by then (gp_membership_changed), and what that undoes is published, armed or waited for under a lock, or behind a store, that
+// both have. A question has a number, and an answer is dropped that was asked for before what is known. Without the number this breaks: the
+// program unlocks itself, and a question of before says that it is locked.
+#include "preempt/process/process.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // what follows; no call of the driver
+static uint64_t asked, heard;                            // numbers of questions
+static uint32_t locking;                                 // threads in calls that lock this process
+
+enum gp_membership gp_membership_next(enum gp_membership is, enum gp_membership_event event)
+{
+	switch (event) {
+	case GP_LOCK_BEGINS: return is == GP_JOINED ? GP_LEAVING : is;
+	case GP_LOCK_REFUSED: return is == GP_LEAVING ? GP_JOINED : is;
+	case GP_SEEN_RUNNING: return is == GP_LEAVING ? is : GP_JOINED; // the lock is on its way
+	case GP_SEEN_LOCKED: return GP_LOCKED;
+	case GP_SEEN_CHECKPOINTED: return GP_CHECKPOINTED;
+	}
+	return is;
+}
+
+static void go(enum gp_membership_event event)
+{
+	enum gp_membership was = gp_membership, is = gp_membership_next(was, event);
+	gp_membership = is;
+	if (is == GP_JOINED && was != is)
+		gp_rejoined++;
+}
+
+uint64_t gp_membership_question(void)
+{
+	pthread_mutex_lock(&lock);
+	uint64_t number = ++asked;
+	pthread_mutex_unlock(&lock);
+	return number;
+}
+
+void gp_membership_answer(uint64_t number, enum gp_membership_event event)
+{
+	pthread_mutex_lock(&lock);
+	if (number > heard) {
+		heard = number;
+		go(event);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_membership_lock_begins(void)
+{
+	pthread_mutex_lock(&lock);
+	locking++;
+	go(GP_LOCK_BEGINS);
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_membership_lock_ends(bool locked)
+{
+	pthread_mutex_lock(&lock);
+	locking--;
+	if (locked) {
+		heard = ++asked;
+		go(GP_SEEN_LOCKED);
+	} else if (!locking) {
+		go(GP_LOCK_REFUSED);
+	}
+	pthread_mutex_unlock(&lock);
+}
