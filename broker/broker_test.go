@@ -796,8 +796,10 @@ func TestPeople(t *testing.T) {
 		{wire.Set{Fields: wire.SetLevel, Level: 0}, wire.Policy{Level: 2, Best: 2, Share: 500_000, QuantumMs: 100}},
 		{wire.Set{Fields: wire.SetLevel, Level: 6}, wire.Policy{Level: 6, Best: 2, Share: 500_000, QuantumMs: 100}},
 		{wire.Set{Fields: wire.SetPaused | wire.SetShare, Paused: 1, Share: 100_000}, wire.Policy{Level: 6, Best: 2, Paused: 1, Share: 100_000, QuantumMs: 100}},
-		{wire.Set{Fields: wire.SetPaused}, wire.Policy{Level: 6, Best: 2, Share: 100_000, QuantumMs: 100}},
-		{wire.Set{Fields: wire.SetObjective, Objective: objective}, wire.Policy{Level: 6, Best: 2, Share: 100_000, QuantumMs: 100, Objective: objective}},
+		{wire.Set{Fields: wire.SetShareMax, ShareMax: 1}, wire.Policy{Level: 6, Best: 2, Paused: 1, Share: 100_000, ShareMax: 1, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetShareMax, ShareMax: 700_000}, wire.Policy{Level: 6, Best: 2, Paused: 1, Share: 100_000, ShareMax: 700_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetPaused}, wire.Policy{Level: 6, Best: 2, Share: 100_000, ShareMax: 700_000, QuantumMs: 100}},
+		{wire.Set{Fields: wire.SetObjective, Objective: objective}, wire.Policy{Level: 6, Best: 2, Share: 100_000, ShareMax: 700_000, QuantumMs: 100, Objective: objective}},
 		{wire.Set{Fields: wire.SetClear}, wire.Policy{Level: 7, Best: 2, Share: 500_000, QuantumMs: 100}},
 	} {
 		if n, err := set(c.set); n != 1 || err != nil {

@@ -85,7 +85,7 @@ func (c *client) judge(s *Server) {
 	if grant.Per != wire.PerProcess && c.gpu != nil {
 		c.gpu.divide(time.Now(), s.policy.QuantumMs)
 	} else {
-		c.part = share{uint32(grant.Share * 1e6), grant.MemoryMB}
+		c.part = share{partOf(grant.Share, 1), partOf(grant.ShareMax, 1), grant.MemoryMB}
 	}
 	c.apply(s.policy.QuantumMs)
 }
@@ -96,17 +96,20 @@ func (c *client) apply(quantumMs uint32) {
 	if !c.grant.Admit { // it was admitted before
 		best = wire.Levels - 1
 	}
-	level, share, objective := max(best, c.wanted), c.part.share, c.grant.Objective
+	level, share, most, objective := max(best, c.wanted), c.part.share, c.part.most, c.grant.Objective
 	if c.set.Fields&wire.SetLevel != 0 {
 		level = max(best, int(c.set.Level))
 	}
 	if c.set.Fields&wire.SetShare != 0 {
 		share = c.set.Share
 	}
+	if c.set.Fields&wire.SetShareMax != 0 {
+		most = c.set.ShareMax
+	}
 	if c.set.Fields&wire.SetObjective != 0 {
 		objective = c.set.Objective
 	}
-	c.inForce = wire.Policy{Level: uint8(level), Best: uint8(best), Paused: c.set.Paused, Per: c.grant.Per, Share: share,
+	c.inForce = wire.Policy{Level: uint8(level), Best: uint8(best), Paused: c.set.Paused, Per: c.grant.Per, Share: share, ShareMax: most,
 		MaxHoldUs: c.grant.MaxHoldMs * 1000, MemoryMB: c.part.memoryMB, QuantumMs: quantumMs, Objective: objective, Asked: c.asked}
 	if c.member {
 		c.gpu.words().Level[c.slot].Store(uint32(level))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // A rule may say that its share and its memory are of several clients together, which divide them on each GPU. Each is told its part,
@@ -20,8 +21,8 @@ const workedLately = 10 * time.Second
 
 // share is what a client has of what it divides with others.
 type share struct {
-	share    uint32 // millionths
-	memoryMB uint32
+	share, most uint32 // millionths
+	memoryMB    uint32
 }
 
 // dividers are those that divide what a rule gives.
@@ -51,9 +52,9 @@ func (g *gpu) divide(now time.Time, quantumMs uint32) {
 		}
 	}
 	for _, all := range groups {
-		shares, memory := shares(all, now), memories(all)
+		among, memory := sharers(all, now), memories(all)
 		for i, c := range all {
-			if next := (share{shares[i], memory[i]}); next != c.part {
+			if next := (share{partOf(c.grant.Share, among[i]), partOf(c.grant.ShareMax, among[i]), memory[i]}); next != c.part {
 				c.part = next
 				c.apply(quantumMs)
 			}
@@ -61,11 +62,12 @@ func (g *gpu) divide(now time.Time, quantumMs uint32) {
 	}
 }
 
-// shares are parts of the share. Who has the highest level needs none.
-func shares(all []*client, now time.Time) []uint32 {
+// sharers are among how many each divides shares. The highest level needs none. A turn that is asked for without known work is no work: all
+// that idle do that now and then, and would have a part of what others have.
+func sharers(all []*client, now time.Time) []uint32 {
 	working, n := make([]bool, len(all)), uint32(0)
 	for i, c := range all {
-		if c.member && c.view.Line(c.slot).Busy.Load() != 0 {
+		if c.member && c.view.Line(c.slot).Busy.Load() == segment.BusyWorks {
 			c.workedAt = now
 		}
 		if working[i] = c.inForce.Level != 0 && now.Sub(c.workedAt) < workedLately; working[i] {
@@ -73,16 +75,22 @@ func shares(all []*client, now time.Time) []uint32 {
 		}
 	}
 	list := make([]uint32, len(all))
-	for i, c := range all {
+	for i := range all {
 		among := n
 		if !working[i] {
 			among++
 		}
-		if whole := uint32(c.grant.Share * 1e6); whole > 0 {
-			list[i] = max(whole/among, 1) // 0 would be the client's own setting
-		}
+		list[i] = among
 	}
 	return list
+}
+
+// partOf is a part in millionths, of what is divided among so many. 0 would be the client's own setting.
+func partOf(whole float64, among uint32) uint32 {
+	if whole == 0 {
+		return 0
+	}
+	return max(uint32(whole*1e6)/among, 1)
 }
 
 // memories are parts of the memory.

@@ -90,9 +90,60 @@ func TestSharesOfThoseThatWork(t *testing.T) {
 	})
 	has(400_000, 400, works)
 	has(200_000, 400, idle, other)
+	other.State.Line(other.slot()).Busy.Store(2) // a turn is asked for, without known work
+	b.do(func(s *Server) {
+		for _, c := range s.clients {
+			c.gpu.divide(time.Now(), s.policy.QuantumMs)
+			if c.part.share < 200_000 {
+				t.Errorf("a part of %d: who only asks for a turn has some of it", c.part.share)
+			}
+		}
+	})
+	has(400_000, 400, works)
 	idle.State.Line(idle.slot()).Busy.Store(1)
 	has(200_000, 400, works, idle)
 	has(133_333, 400, other)
+}
+
+// The most of the time is divided as the least is.
+func TestShareMaxIsDivided(t *testing.T) {
+	b := start(t, "[[rule]]\nname = 'all'\nwhen = 'uid > 0'\nshare = 0.2\nshare_max = 0.6\nper = 'user'\n")
+	one, two := b.joinAs(1, "/a", 1), b.joinAs(1, "/a", 1)
+	for _, p := range []*peer{one, two} {
+		p.wait("its part", func() bool { return p.Welcome.Policy.Share == 100_000 && p.Welcome.Policy.ShareMax == 300_000 })
+	}
+	b.uid.Store(admin)
+	var pid int32
+	b.do(func(s *Server) {
+		for _, c := range s.clients {
+			pid = c.who.pid
+		}
+	})
+	for uid, may := range map[uint32]bool{admin: true, 1: false} {
+		_, err := join.Set(b.askedBy(uid), &wire.Set{Pid: pid, Fields: wire.SetShareMax, ShareMax: 100_000})
+		if may != (err == nil) || !may && !refused(err, wire.RefusedPolicy) {
+			t.Errorf("user %d: %v", uid, err)
+		}
+	}
+}
+
+// A user takes less of the time than its rule allows, and not more.
+func TestSetShareMax(t *testing.T) {
+	b := start(t, "[default]\nshare_max = 0.5")
+	b.uid.Store(5)
+	b.join(1, 7)
+	var pid int32
+	b.do(func(s *Server) {
+		for _, c := range s.clients {
+			pid = c.who.pid
+		}
+	})
+	for most, may := range map[uint32]bool{1: true, 500_000: true, 500_001: false, 1_000_000: false} {
+		_, err := join.Set(b.askedBy(5), &wire.Set{Pid: pid, Fields: wire.SetShareMax, ShareMax: most})
+		if may != (err == nil) || !may && !refused(err, wire.RefusedPolicy) {
+			t.Errorf("%d: %v", most, err)
+		}
+	}
 }
 
 // Who has memory keeps it, and gets no more; the others divide what is left. A client cannot say that it has more than it was given.

@@ -55,7 +55,7 @@ func (g *gpu) contenders(which uint8, now uint64) (list []contender) {
 		state := c.view.State()
 		wants := state.Memory.WantedSinceNs.Load() != 0
 		if which == wire.TurnRun {
-			wants = state.Has(configs.Turns) && c.view.Line(slot).Busy.Load() != 0
+			wants = state.Has(configs.Turns) && c.view.Line(slot).Busy.Load() != 0 && state.Capped.Load() == 0
 		}
 		c.noteWish(which, wants, now)
 		list = append(list, contender{slot: slot, wants: wants, sinceNs: c.wantsSince[which], barredNs: c.barredNs[which],

@@ -42,6 +42,7 @@ type kept struct {
 	Level   uint8  `json:"level,omitempty"`
 	Paused  uint8  `json:"paused,omitempty"`
 	Share   uint32 `json:"share,omitempty"` // millionths
+	Most    uint32 `json:"share_max,omitempty"`
 
 	Objective configs.ObjectiveWord `json:"objective,omitempty"`
 }
@@ -65,7 +66,7 @@ func (s *Server) Keep(path string) error {
 		return nil
 	}
 	for _, k := range file.Set {
-		set := wire.Set{Pid: k.Pid, Fields: k.Fields, Level: k.Level, Paused: k.Paused, Share: k.Share, Objective: k.Objective}
+		set := wire.Set{Pid: k.Pid, Fields: k.Fields, Level: k.Level, Paused: k.Paused, Share: k.Share, ShareMax: k.Most, Objective: k.Objective}
 		gpu, bad := hex.DecodeString(k.GPU)
 		if _, err := wire.Decode(wire.Encode(&set)); err != nil || bad != nil || len(gpu) != 16 || k.Fields&wire.SetClear != 0 {
 			clear(s.left)
@@ -120,7 +121,7 @@ func (s *Server) keepSet(now time.Time, end bool) {
 	s.unkept, s.keepNext = false, now.Add(keepEvery)
 	file := keptFile{Boot: bootID()}
 	add := func(t target, set wire.Set) {
-		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu.UUID[:]), t.gpu.Slice, set.Fields, set.Level, set.Paused, set.Share, set.Objective})
+		file.Set = append(file.Set, kept{t.pid, t.started, hex.EncodeToString(t.gpu.UUID[:]), t.gpu.Slice, set.Fields, set.Level, set.Paused, set.Share, set.ShareMax, set.Objective})
 	}
 	for _, c := range s.clients {
 		if c.set.Fields != 0 {

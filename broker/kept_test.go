@@ -49,7 +49,7 @@ func TestWhatPeopleSetIsKept(t *testing.T) {
 	b.join(1, 3)
 	b.join(2, 3)
 	b.set(wire.Set{Fields: wire.SetLevel | wire.SetPaused, Level: 6, Paused: 1})
-	b.set(wire.Set{Fields: wire.SetShare, Share: 300_000})
+	b.set(wire.Set{Fields: wire.SetShare | wire.SetShareMax, Share: 300_000, ShareMax: 400_000})
 	objective := configs.Objective{StepMs: 20, Percentile: 99}.Word()
 	b.set(wire.Set{Fields: wire.SetObjective, Objective: objective})
 	var killed []byte // what one leaves that is killed
@@ -68,7 +68,7 @@ func TestWhatPeopleSetIsKept(t *testing.T) {
 	for round := range 2 { // the second broker has one of the clients only, and keeps the rest for the third
 		next := keeps(t, path, own)
 		p := next.join(byte(round+1), 3)
-		if got := p.Welcome.Policy; got.Level != 6 || got.Paused != 1 || got.Share != 300_000 || got.Objective != objective {
+		if got := p.Welcome.Policy; got.Level != 6 || got.Paused != 1 || got.Share != 300_000 || got.ShareMax != 400_000 || got.Objective != objective {
 			t.Errorf("round %d: %+v", round, got)
 		}
 		if round == 0 {

@@ -113,10 +113,10 @@ func TestPeopleAndSegments(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	set(wire.Set{Fields: wire.SetPaused | wire.SetShare | wire.SetLevel, Paused: 1, Share: 250_000, Level: 3})
+	set(wire.Set{Fields: wire.SetPaused | wire.SetShare | wire.SetShareMax | wire.SetLevel, Paused: 1, Share: 250_000, ShareMax: 750_000, Level: 3})
 	s.Next() // as an agent looks that was woken
 	eventually(t, "it is told", func() bool {
-		return s.Slot(slot).Request().What() == segment.AskedSuspend && s.Limits().Share == 0.25 && s.Level[slot].Load() == 3
+		return s.Slot(slot).Request().What() == segment.AskedSuspend && s.Limits().Share == 0.25 && s.Limits().ShareMax == 0.75 && s.Level[slot].Load() == 3
 	})
 	set(wire.Set{Fields: wire.SetClear})
 	s.Next()

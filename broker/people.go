@@ -218,7 +218,10 @@ func (s *Server) may(c *connection, target *client) bool {
 
 // leaves says whether a rule leaves it to who has a process to set this: no more of the GPU's time than it gives, and no other objective.
 func leaves(g *policy.Grant, m *wire.Set) bool {
-	if m.Fields&wire.SetShare != 0 && (g.Per != wire.PerProcess || m.Share > uint32(g.Share*1e6)) {
+	if m.Fields&wire.SetShare != 0 && (g.Per != wire.PerProcess || m.Share > partOf(g.Share, 1)) {
+		return false
+	}
+	if m.Fields&wire.SetShareMax != 0 && g.ShareMax != 0 && (g.Per != wire.PerProcess || m.ShareMax > partOf(g.ShareMax, 1)) {
 		return false
 	}
 	return m.Fields&wire.SetObjective == 0 || !g.Objective.Says()
@@ -246,6 +249,9 @@ func (s *Server) set(c *connection, m *wire.Set) wire.Message {
 		}
 		if m.Fields&wire.SetShare != 0 {
 			to.Share = m.Share
+		}
+		if m.Fields&wire.SetShareMax != 0 {
+			to.ShareMax = m.ShareMax
 		}
 		if m.Fields&wire.SetPaused != 0 {
 			to.Paused = m.Paused

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/broker/wire"
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -177,5 +178,31 @@ func TestAccomplicesDoNotStarveAThird(t *testing.T) {
 		if got < 5 {
 			t.Errorf("%s: the third had %d turns", name, got)
 		}
+	}
+}
+
+// A member wants a turn where its page says so, unless it has had its part.
+func TestWhoWantsATurn(t *testing.T) {
+	b := start(t, "[default]\nlevel = 'be'")
+	p := b.join(1, 7)
+	state, line := p.State.State(), p.State.Line(p.slot())
+	for _, c := range []struct {
+		mechanisms   configs.Mechanism
+		busy, capped uint32
+		wants        bool
+	}{{configs.Turns, 1, 0, true}, {configs.Turns, 2, 0, true}, {configs.Turns, 0, 0, false}, {configs.Turns, 1, 1, false}, {0, 1, 0, false}} {
+		state.Mechanisms.Store(uint32(c.mechanisms))
+		line.Busy.Store(c.busy)
+		state.Capped.Store(c.capped)
+		b.do(func(s *Server) {
+			for _, client := range s.clients {
+				if !client.member {
+					continue
+				}
+				if list := client.gpu.contenders(wire.TurnRun, 1); len(list) != 1 || list[0].wants != c.wants {
+					t.Errorf("%+v: %+v", c, list)
+				}
+			}
+		})
 	}
 }

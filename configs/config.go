@@ -32,8 +32,9 @@ type Config struct {
 	}
 	Turns struct{ QuantumMs uint64 }
 	Share struct {
-		MinBE  float64
-		OverMs uint64
+		MinBE      float64
+		Max, MaxBE float64 // 1: no limit
+		OverMs     uint64
 	}
 	Objective Objective
 	Hints     struct {
@@ -289,6 +290,8 @@ var settings = slices.Concat([]setting{
 	boolean("hold.while_synchronizing", func(c *Config) *bool { return &c.Hold.WhileSynchronizing }),
 	integer("turns.quantum_ms", 1, 10_000, "ms", func(c *Config) *uint64 { return &c.Turns.QuantumMs }),
 	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
+	most("share.max", func(c *Config) *float64 { return &c.Share.Max }),
+	most("share.max_be", func(c *Config) *float64 { return &c.Share.MaxBE }),
 	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),
 }, objectiveSettings, hintSettings(), []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
@@ -348,6 +351,21 @@ func fraction(key, allowed string, limit float64, field func(*Config) *float64) 
 			return false
 		}
 		*field(c) = math.Abs(part) // no negative zero
+		return true
+	}}
+}
+
+// most is a limit of the GPU's time.
+func most(key string, field func(*Config) *float64) setting {
+	return setting{key, "a number above 0, at most 1 (part of the GPU's time; 1: no limit)", func(c *Config, value any) bool {
+		part, ok := value.(float64)
+		if n, isInteger := value.(int64); isInteger {
+			part, ok = float64(n), true
+		}
+		if !ok || !(part > 0 && part <= 1) { // not NaN either
+			return false
+		}
+		*field(c) = part
 		return true
 	}}
 }
@@ -454,6 +472,9 @@ func (c *Config) consistent() error {
 	}
 	if err := c.Objective.consistent(); err != nil {
 		return err
+	}
+	if c.Share.MaxBE < c.Share.MinBE {
+		return fmt.Errorf("share.max_be = %v: must not be below share.min_be = %v", c.Share.MaxBE, c.Share.MinBE)
 	}
 	if c.Timeslice.YieldingUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("timeslice.yielding_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.YieldingUs, c.Timeslice.PreemptingUs)

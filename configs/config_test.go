@@ -18,7 +18,7 @@ func TestDefault(t *testing.T) {
 	want.Window.GraceMinUs, want.Window.GraceMaxUs, want.Window.GraceEqualsUs = 20, 500, 500
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100
-	want.Share.MinBE, want.Share.OverMs = 0.03, 1000
+	want.Share.MinBE, want.Share.Max, want.Share.MaxBE, want.Share.OverMs = 0.03, 1, 1, 1000
 	want.Objective = Objective{OverSteps: 32, Percentile: 99, MinSlotMs: 8, MaxSlotMs: 32}
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
@@ -186,6 +186,11 @@ func TestParseErrors(t *testing.T) {
 		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
 		{"share.min_be = 1", `share.min_be = 1: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"share.min_be = nan", `share.min_be = NaN: must be a number from 0 to less than 1 (part of the GPU's time)`},
+		{"share.max = 0", `share.max = 0: must be a number above 0, at most 1 (part of the GPU's time; 1: no limit)`},
+		{"share.max_be = 1.01", `share.max_be = 1.01: must be a number above 0, at most 1`},
+		{"share.max_be = nan", `share.max_be = NaN: must be a number above 0, at most 1`},
+		{"share.max = \"half\"", `share.max = "half": must be a number above 0, at most 1`},
+		{"[share]\nmax_be = 0.2\nmin_be = 0.3", `share.max_be = 0.2: must not be below share.min_be = 0.3`},
 		{"share.min_be = -0.1", `share.min_be = -0.1: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"segment.directory = \"shm\"", `segment.directory = "shm": must be an absolute path`},
 		{"segment.directory = \"/a\\nb\"", `segment.directory = "/a\nb": must be an absolute path`},

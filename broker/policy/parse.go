@@ -63,6 +63,15 @@ var grantSettings = []setting[draft]{
 		to.grant.Share = part
 		return ok && part >= 0 && part < 1 // not NaN either
 	}},
+	{"share_max", "a number from 0.000001 to 1 (part of the GPU's time)", func(to *draft, value any) bool {
+		n, isInteger := value.(int64)
+		part, ok := value.(float64)
+		if isInteger {
+			part, ok = float64(n), true
+		}
+		to.grant.ShareMax = part
+		return ok && part >= 1e-6 && part <= 1 // not NaN either
+	}},
 	{"per", `"process", "user", "cgroup" or "rule"`, func(to *draft, value any) (ok bool) {
 		text, _ := value.(string)
 		to.grant.Per, ok = wire.ParsePer(text)
@@ -204,8 +213,11 @@ func (r *reader) whole(where string, d *draft) {
 	if d.refused != "" && g.Admit {
 		r.wrong("%s.refused = %q: nobody is refused, must stand with admit = false", where, d.refused)
 	}
-	if g.Per != wire.PerProcess && g.Share == 0 && g.MemoryMB == 0 {
-		r.wrong("%s.per = %q: there is nothing to divide, must stand with share or memory_mb", where, g.Per)
+	if g.Per != wire.PerProcess && g.Share == 0 && g.ShareMax == 0 && g.MemoryMB == 0 {
+		r.wrong("%s.per = %q: there is nothing to divide, must stand with share, share_max or memory_mb", where, g.Per)
+	}
+	if g.ShareMax != 0 && g.ShareMax < g.Share {
+		r.wrong("%s.share_max = %v: must not be below share = %v", where, g.ShareMax, g.Share)
 	}
 	if g.Objective.Says() && g.Level == Levels-1 {
 		r.wrong("%s.objective = %q: best effort has none, must stand with a level from 0 to %d", where, g.Objective, Levels-2)

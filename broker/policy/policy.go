@@ -41,6 +41,7 @@ type Grant struct {
 	Level     int  // the best that it may have
 	Per       wire.Per
 	Share     float64 // of the GPU's time, at least; 0: the client's own setting
+	ShareMax  float64 // at most, of one that is best effort; 0: the client's own setting
 	MaxHoldMs uint32  // 0: the client's own setting
 	MemoryMB  uint32  // 0: no limit
 	Objective configs.ObjectiveWord

@@ -116,7 +116,7 @@ type Policy struct {
 	MaxHoldUs uint32 // 0: the client's own setting
 	MemoryMB  uint32 // 0: no limit
 	QuantumMs uint32 // of turns
-	_         [4]uint8
+	ShareMax  uint32 // most part of the GPU's time, in millionths; 0: the client's own setting
 	Objective configs.ObjectiveWord
 	Asked     uint64 // by people, of its memory: the last Ask's request; 0: nothing
 }
@@ -221,18 +221,20 @@ const (
 	SetPaused
 	SetClear // back to what the policy says; alone
 	SetObjective
+	SetShareMax
 
-	setAll = SetLevel | SetShare | SetPaused | SetClear | SetObjective
+	setAll = SetLevel | SetShare | SetPaused | SetClear | SetObjective | SetShareMax
 )
 
 // Set changes all clients of a process. The answer is Done or Refused.
 type Set struct {
-	Pid    int32 // in the asker's PID namespace
-	Fields uint8
-	Level  uint8
-	Paused uint8
-	_      uint8
-	Share  uint32 // millionths
+	Pid      int32 // in the asker's PID namespace
+	Fields   uint8
+	Level    uint8
+	Paused   uint8
+	_        uint8
+	Share    uint32 // millionths
+	ShareMax uint32 // the same
 	// Of SetObjective.
 	Objective configs.ObjectiveWord
 }
@@ -365,7 +367,7 @@ func slot(value uint8) limit               { return limit{"slot", uint64(value),
 const millionths = 1_000_000
 
 func (p Policy) limits() []limit {
-	return []limit{level("level", p.Level), level("best", p.Best), flag("paused", p.Paused), {"per", uint64(p.Per), uint64(pers - 1)}, {"share", uint64(p.Share), millionths - 1}, objective(p.Objective)}
+	return []limit{level("level", p.Level), level("best", p.Best), flag("paused", p.Paused), {"per", uint64(p.Per), uint64(pers - 1)}, {"share", uint64(p.Share), millionths - 1}, {"share_max", uint64(p.ShareMax), millionths}, objective(p.Objective)}
 }
 
 // objective is a limit that one breaks which makes no sense. One that says nothing is allowed.
@@ -388,10 +390,10 @@ func (*List) check() error     { return nil }
 func (*Policies) check() error { return nil }
 func (m *Query) check() error  { return within(level("wanted", m.Wanted)) }
 func (m *Set) check() error {
-	if m.Pid <= 0 || m.Fields == 0 || m.Fields&SetClear != 0 && m.Fields != SetClear || (m.Fields&SetObjective != 0) != m.Objective.Says() {
+	if m.Pid <= 0 || m.Fields == 0 || m.Fields&SetClear != 0 && m.Fields != SetClear || m.Fields&SetShareMax != 0 && m.ShareMax == 0 || (m.Fields&SetObjective != 0) != m.Objective.Says() {
 		return fmt.Errorf("%w: set pid %d, fields %#x", ErrForm, m.Pid, m.Fields)
 	}
-	return within(limit{"fields", uint64(m.Fields), uint64(setAll)}, level("level", m.Level), flag("paused", m.Paused), limit{"share", uint64(m.Share), millionths - 1}, objective(m.Objective))
+	return within(limit{"fields", uint64(m.Fields), uint64(setAll)}, level("level", m.Level), flag("paused", m.Paused), limit{"share", uint64(m.Share), millionths - 1}, limit{"share_max", uint64(m.ShareMax), millionths}, objective(m.Objective))
 }
 func (m *Ask) check() error {
 	if m.What() == 0 {

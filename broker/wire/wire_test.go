@@ -21,7 +21,7 @@ func examples(t testing.TB) []Message {
 	all := []Message{
 		&Hello{Layout: 7, Wanted: 7, Back: 1, Injected: 1, GPU: [16]byte{1, 2}, Generation: 1 << 63, ID: 9, Name: [32]byte{'a'}},
 		&Mapped{}, &Statistics{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7, Layout: 8},
-		&Set{Pid: 4, Fields: SetLevel | SetShare | SetPaused | SetObjective, Level: 7, Paused: 1, Share: 999_999, Objective: objective},
+		&Set{Pid: 4, Fields: SetLevel | SetShare | SetShareMax | SetPaused | SetObjective, Level: 7, Paused: 1, Share: 999_999, ShareMax: 1_000_000, Objective: objective},
 		&Ask{ID: 5, Request: 1<<63 | uint64(AskResume)},
 		&Welcome{ID: 5, Generation: 6, Slot: 63, Back: 1, Weaker: 1, Policy: p},
 		&Common{Generation: 8}, &Peer{ID: 3, Slot: 1}, &Gone{ID: 3, Slot: 1}, &Ready{Generation: 8}, &Changed{p},

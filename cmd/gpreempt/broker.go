@@ -23,7 +23,7 @@ import (
 
 type setting struct {
 	config, priority, objective string
-	share                       float64
+	share, shareMax             float64
 	pause, clear                bool
 }
 
@@ -32,13 +32,13 @@ func setCommand() *cobra.Command {
 	command := &cobra.Command{
 		Use:   "set PID",
 		Short: "Change what a running process may have",
-		Long: `Changes level, share, pause or objective of a running process that joined by a broker (gpreemptd). It takes effect at once, and lasts until the
-process ends, or --clear. Nobody gets more than the policy's rule for the process and its socket allow, and root alone gives a share above the
+		Long: `Changes level, shares, pause or objective of a running process that joined by a broker (gpreemptd). It takes effect at once, and lasts until the
+process ends, or --clear. Nobody gets more than the policy's rule for the process and its socket allow, and root alone gives shares above the
 rule's, or another objective than the rule's. By default a user may change its own processes in its own
 container, and root of the host all.
 
 Without a broker the objective can be changed, of processes of the same user, and --clear gives back the one that the process began with.`,
-		Example: "  gpreempt set 4711 --priority be\n  gpreempt set 4711 --share 0.2\n  gpreempt set 4711 --objective slowdown=1.5\n  gpreempt set 4711 --pause=false\n  gpreempt set 4711 --clear",
+		Example: "  gpreempt set 4711 --priority be\n  gpreempt set 4711 --share 0.2 --share-max 0.5\n  gpreempt set 4711 --objective slowdown=1.5\n  gpreempt set 4711 --pause=false\n  gpreempt set 4711 --clear",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return cli.Usage(errors.New("set: must be followed by the number of a process, for example: gpreempt set 4711 --priority be"))
@@ -50,6 +50,7 @@ Without a broker the objective can be changed, of processes of the same user, an
 	flags := command.Flags()
 	flags.StringVar(&o.priority, "priority", "", "lc, be, or a level from 0 (lc) to 7 (be)")
 	flags.Float64Var(&o.share, "share", 0, "the least part of the GPU's time that it gets while it has work, from 0 to less than 1")
+	flags.Float64Var(&o.shareMax, "share-max", 1, "the most of the GPU's time that it gets while it is best effort, above 0, at most 1")
 	flags.StringVar(&o.objective, "objective", "", "how slow it may be: "+configs.ObjectiveAllowed)
 	flags.BoolVar(&o.pause, "pause", false, "its work stops and its device memory goes to host memory; it must have the mechanism \"swap\"")
 	flags.BoolVar(&o.clear, "clear", false, "all is as the policy says")
@@ -78,6 +79,12 @@ func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
 		}
 		m.Fields, m.Share = m.Fields|wire.SetShare, min(uint32(o.share*1e6), 999_999)
 	}
+	if changed("share-max") {
+		if !(o.shareMax >= 1e-6 && o.shareMax <= 1) || o.shareMax < o.share {
+			return nil, fmt.Errorf("--share-max %v: must be from 0.000001 to 1, and not below --share", o.shareMax)
+		}
+		m.Fields, m.ShareMax = m.Fields|wire.SetShareMax, uint32(o.shareMax*1e6)
+	}
 	if changed("objective") {
 		objective, err := configs.ParseObjective(configs.Objective{}, o.objective)
 		if err != nil {
@@ -97,7 +104,7 @@ func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
 	case o.clear:
 		m.Fields = wire.SetClear
 	case m.Fields == 0:
-		return nil, errors.New("set: nothing to set; give --priority, --share, --objective, --pause or --clear")
+		return nil, errors.New("set: nothing to set; give --priority, --share, --share-max, --objective, --pause or --clear")
 	}
 	return m, nil
 }
@@ -138,7 +145,7 @@ func policyCommand() *cobra.Command {
 		Use:   "policy",
 		Short: "Show what processes may have, at the broker",
 		Long: `Shows the processes that joined by a broker (gpreemptd) and that this user may see, with the rule of the policy that holds for each and what it
-gives them; SHARE and MEMORY are the process's part of what it divides with others of its user, cgroup or rule (PER). A star marks what people
+gives them; SHARE, MAX and MEMORY are the process's part of what it divides with others of its user, cgroup or rule (PER). A star marks what people
 changed. Those that the policy refused are "refused" as BEST, and run on as best effort, or off: without a role. For root of the
 host the policy itself follows.`,
 		Args: cobra.NoArgs,
@@ -168,16 +175,17 @@ func showPolicy(out io.Writer, path string) error {
 		return cmp.Or(slices.Compare(a.GPU[:], b.GPU[:]), cmp.Compare(a.Policy.Level, b.Policy.Level), cmp.Compare(a.ID, b.ID))
 	})
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tMEMORY\tPER\tPAUSED\tOBJECTIVE")
+	fmt.Fprintln(table, "GPU\tPID\tUSER\tNAME\tRULE\tLEVEL\tBEST\tSHARE\tMAX\tMEMORY\tPER\tPAUSED\tOBJECTIVE")
 	for i := range entries {
 		e := &entries[i]
 		level, best := configs.Priority{On: e.Refused != uint8(wire.RefusedOff), Level: int(e.Policy.Level)}.String(), configs.Priority{On: true, Level: int(e.Policy.Best)}.String()
 		if e.Refused != 0 {
 			best = "refused"
 		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(segment.GPU{UUID: e.GPU, Slice: e.Slice == 1}), pidText(int64(e.Pid)), e.UID,
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", gpuText(segment.GPU{UUID: e.GPU, Slice: e.Slice == 1}), pidText(int64(e.Pid)), e.UID,
 			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"), marked(level, e.Set&wire.SetLevel != 0), best,
 			marked(strconv.FormatFloat(float64(e.Policy.Share)/1e6, 'g', 3, 64), e.Set&wire.SetShare != 0),
+			marked(mostText(e.Policy.ShareMax), e.Set&wire.SetShareMax != 0),
 			memoryText(e.Policy.MemoryMB), e.Policy.Per,
 			marked(map[uint8]string{0: "no", 1: "yes"}[e.Policy.Paused], e.Set&wire.SetPaused != 0),
 			marked(cmp.Or(e.Policy.Objective.String(), "-"), e.Set&wire.SetObjective != 0))
@@ -203,6 +211,14 @@ func gpuText(gpu segment.GPU) string {
 		return "-"
 	}
 	return fmt.Sprintf("%.12s", gpu)
+}
+
+// mostText is the most of the GPU's time that a process may have; 0: what it says itself.
+func mostText(millionths uint32) string {
+	if millionths == 0 {
+		return "-"
+	}
+	return strconv.FormatFloat(float64(millionths)/1e6, 'g', 3, 64)
 }
 
 // memoryText is what a process may have; 0: it is not bounded.

@@ -55,6 +55,7 @@ func (d *doctor) examine(config string) {
 	d.checkMemory()
 	d.checkSpatial()
 	d.checkObjectives()
+	d.checkShares()
 	d.checkWorlds()
 	d.checkOthers()
 	if d.library != "" && len(d.devices) > 0 {

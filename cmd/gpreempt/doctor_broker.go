@@ -84,7 +84,7 @@ func (d *doctor) sayBroker(socket string, wanted configs.Priority, granted *wire
 		text  string
 		value uint32
 		unit  float64
-	}{{"a share of at least %g", granted.Share, 1e6}, {"windows of at most %g ms", granted.MaxHoldUs, 1e3}, {"at most %g MB on a GPU", granted.MemoryMB, 1}} {
+	}{{"a share of at least %g", granted.Share, 1e6}, {"a share of at most %g", granted.ShareMax, 1e6}, {"windows of at most %g ms", granted.MaxHoldUs, 1e3}, {"at most %g MB on a GPU", granted.MemoryMB, 1}} {
 		if limit.value != 0 {
 			gets = append(gets, fmt.Sprintf(limit.text, float64(limit.value)/limit.unit))
 		}

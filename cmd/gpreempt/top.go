@@ -41,6 +41,7 @@ Elsewhere, and with --once, it prints these tables:
 
   SLICE   timeslice of the process's TSGs in force, - for the driver's default
   STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
+          max: the same, since it has had its part (share.max, share.max_be);
           busy: has, or wants to run, work; leaving, out, coming, suspended: its memory, see below;
           -: its launches are not counted, since nobody on the GPU needs to know of them
   SHARE   part of the time with its window open (above be); with work, on its turn, and no window open above it (be)

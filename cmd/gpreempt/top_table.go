@@ -245,6 +245,8 @@ func state(p segment.Peer) string {
 		return "window"
 	case p.Memory != nil && !slices.Contains([]string{"running", "stuck"}, p.Memory.State):
 		return p.Memory.State
+	case p.Capped:
+		return "max"
 	case p.Suspended:
 		return "off"
 	case p.Turn:

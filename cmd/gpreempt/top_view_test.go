@@ -101,6 +101,12 @@ func TestStateOfWhatIsNotCounted(t *testing.T) {
 	}
 }
 
+func TestStateOfWhatHasHadItsPart(t *testing.T) {
+	if s := state(segment.Peer{Busy: true, Counted: true, Capped: true, Suspended: true}); s != "max" {
+		t.Error(s)
+	}
+}
+
 func TestView(t *testing.T) {
 	want := strings.Join([]string{
 		"gpreempt top  every 1s",

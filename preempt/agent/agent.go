@@ -105,9 +105,13 @@ func (a *agent) step() time.Duration {
 	a.wantUs = a.timeslice(p, turns, turns && a.doubts(p, now))
 	a.applyTimeslice()
 	a.setLacks(configs.FallbackOthers, a.besideOthers(p))
+	capped, left := a.cap(p, now)
+	wait = min(wait, left)
 	switch {
 	case turns:
-		wait = min(wait, a.turn(p, now))
+		wait = min(wait, a.turn(p, now, capped))
+	case capped:
+		a.schedule(false)
 	case p.higher != 0 && p.lower != 0 && guarded():
 		wait = min(wait, a.giveWay(p, now))
 	case a.off:
@@ -217,6 +221,7 @@ func (a *agent) replace(next *segment.Segment, slot int, owned bool) bool {
 		return false
 	}
 	a.segment, a.slot, a.alone, a.said, a.used, a.countedHigher = next, slot, false, "", nil, 0
+	a.caps.atNs = 0
 	clear(a.known[:]) // another broker gives the same ids again
 	a.log = a.core.logOf(a.gpu, slot)
 	return true

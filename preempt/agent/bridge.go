@@ -111,7 +111,7 @@ func maxHoldNs(config configs.Config, l segment.Limits) uint64 {
 
 // shareOf is the least part of the GPU's time that this process gets while higher levels work.
 func shareOf(config configs.Config, l segment.Limits) float64 {
-	return cmp.Or(l.Share, config.Share.MinBE)
+	return min(cmp.Or(l.Share, config.Share.MinBE), maxOf(config, l))
 }
 
 // setLimits tells what the settings and a broker say, from now on: the least of both, but for the share.

@@ -102,9 +102,10 @@ func (c *Core) startMemory() {
 }
 
 // countsFromStart says whether work is counted before there are peers: where turns are taken, the work that a process has
-// on the GPU when a peer comes decides whose turn it is.
+// on the GPU when a peer comes decides whose turn it is. A maximum holds for a process alone, too.
 func (c *Core) countsFromStart() bool {
-	return c.levelNow() == lowestLevel && c.config.Mechanisms.Use(configs.Turns)
+	share := c.config.Share
+	return c.levelNow() == lowestLevel && (c.config.Mechanisms.Use(configs.Turns) || share.Max < unlimitedPart || share.MaxBE < unlimitedPart)
 }
 
 // sayRefusals tells people what the driver refused while contexts were prepared.

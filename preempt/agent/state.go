@@ -78,10 +78,11 @@ type agent struct {
 	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not
 	wantUs                     uint64            // 0: leave the driver's default
 	windows                    windowTimes
-	off                        bool   // channels are disabled: it is another's turn, or a higher level's window is open
+	off                        bool   // channels are disabled: it is another's turn, a higher level's window is open, or its part is used up
 	offSince                   uint64 // since when it is so, or not
 	onNs                       uint64 // how long it was on the GPU until then
 	away                       away   // for windows, of a level between others
+	caps                       caps
 	probed                     uint64 // when a turn was asked for without known work; 0: not asked
 	probeAfter                 uint64
 	limits                     segment.Limits // a broker's
@@ -200,6 +201,36 @@ type usage struct {
 	busyNs, onNs uint64
 	openNs       [segment.Slots]uint64
 	windows      [segment.Slots]uint64
+}
+
+// budget is a part of the GPU's time that is used up and comes back.
+type budget struct {
+	ns    float64 // that may be used yet; less than 0: more was used
+	spent bool    // until there is a stretch
+}
+
+// caps is what a process knows of the parts that it must not exceed.
+type caps struct {
+	atNs, busyNs uint64 // counted until then; 0: nothing yet
+	on           bool   // it is kept off the GPU
+	own, all     budget
+	// Of share.max_be: what each process has of it whatever others say, since there are so many; and what each has that works, while others do.
+	least, fair budget
+	seen        [segment.Slots]ran // of this process and its peers
+}
+
+// saidOf is for how long this process and its peers had the GPU, by what all say, and how many there are; how many have work, and whether one of
+// these could run now.
+type saidOf struct {
+	mine, others   float64 // ns
+	peers, working int
+	wants          bool
+}
+
+// ran is the time that a process had the GPU, by what was believed at the last look. It may yet say roomNs of the time until then.
+type ran struct {
+	started, ns, atNs uint64
+	roomNs            float64
 }
 
 // pace is for how long a process had work of late, and was on the runlist: sums that forget.

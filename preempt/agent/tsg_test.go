@@ -407,28 +407,72 @@ func owner(a *agent) (slot int, owned, seized bool) {
 func TestTurnIsTaken(t *testing.T) {
 	const now = uint64(1e12)
 	a, d, p, quantum := inTurns(t)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if _, owned, _ := owner(a); owned || d.count() != ownTSGs {
 		t.Errorf("without work: owned %v, off %v", owned, d.off)
 	}
 	d.works = true
-	if wait := a.turn(p, now); uint64(wait) != quantum {
+	if wait := a.turn(p, now, false); uint64(wait) != quantum {
 		t.Errorf("it looks again after %v", wait)
 	}
 	if slot, _, seized := owner(a); slot != a.slot || seized || d.count() != 0 {
 		t.Errorf("slot %d, off %v", slot, d.off)
 	}
-	a.turn(p, segment.Now())
-	a.turn(p, segment.Now())
+	a.turn(p, segment.Now(), false)
+	a.turn(p, segment.Now(), false)
 	if n := a.own().Turns.Load(); n != 1 {
 		t.Errorf("%d turns, want 1", n)
 	}
 	a, d, p, _ = inTurns(t)
 	d.works = true
 	a.segment.MoveTurn(false, 0, peerSlot+1, false, now) // of a slot that nobody has
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if slot, _, _ := owner(a); slot != a.slot {
 		t.Errorf("slot %d", slot)
+	}
+}
+
+// A process that may not run now leaves the turn to one that may, or keeps it, off the runlist, until somebody can use it.
+func TestCappedProcessesHaveNoTurns(t *testing.T) {
+	const now = uint64(1e12)
+	a, d, p, _ := inTurns(t)
+	d.works = true
+	a.turn(p, now, true)
+	if _, owned, _ := owner(a); owned || d.count() != ownTSGs {
+		t.Errorf("a free turn: owned %v, off %v", owned, d.off)
+	}
+	a.take(a.segment.Turn.Load(), false)
+	a.segment.Slot(peerSlot).Capped.Store(1)
+	if wait := a.turn(p, now, true); wait != heartbeat || d.count() != ownTSGs {
+		t.Errorf("it looks again after %v, off %v", wait, d.off)
+	}
+	if slot, owned, _ := owner(a); !owned || slot != a.slot {
+		t.Errorf("handed to slot %d, which may not run either", slot)
+	}
+	a.turn(p, now, false)
+	if slot, _, _ := owner(a); slot != a.slot || d.count() != 0 {
+		t.Errorf("it may run again: slot %d, off %v", slot, d.off)
+	}
+	a.segment.Slot(peerSlot).Capped.Store(0)
+	a.turn(p, now, true)
+	if slot, _, _ := owner(a); slot != peerSlot || d.count() != ownTSGs {
+		t.Errorf("slot %d, off %v", slot, d.off)
+	}
+}
+
+// A process that is kept off asks for no turn, and tells the others when that begins and ends.
+func TestCappedIsTold(t *testing.T) {
+	a, d, p, _ := inTurns(t)
+	a.probed, d.asks = 7, true
+	rings := func() uint32 { return a.segment.Rings.Bell.Load() }
+	for _, on := range []bool{true, true, false, false} {
+		before, was := rings(), a.caps.on
+		if a.setCapped(p, on) != on || a.own().Capped.Load() != uint32(bit(on)) || (rings() != before) != (on != was) {
+			t.Errorf("%v after %v: told %d, %d rings", on, was, a.own().Capped.Load(), rings()-before)
+		}
+	}
+	if a.probed != 0 || d.asks {
+		t.Error("it still asks for a turn")
 	}
 }
 
@@ -445,7 +489,7 @@ func handsOn(t *testing.T) (a *agent, d *testDevice, p peers, now uint64) {
 
 func TestTurnIsHandedOn(t *testing.T) {
 	a, d, p, now := handsOn(t)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if slot, owned, _ := owner(a); !owned || slot != peerSlot || d.count() != ownTSGs {
 		t.Errorf("slot %d, off %v", slot, d.off)
 	}
@@ -455,14 +499,14 @@ func TestTurnIsHandedOn(t *testing.T) {
 	// No other process wants it.
 	a, d, p, now = handsOn(t)
 	a.segment.Line(peerSlot).Busy.Store(0)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if slot, _, _ := owner(a); slot != a.slot || d.count() != 0 {
 		t.Errorf("slot %d, off %v", slot, d.off)
 	}
 	// A process that wants it would not give it back.
 	a, d, p, now = handsOn(t)
 	a.segment.Slot(peerSlot).HeartbeatNs.Store(now - 4*uint64(heartbeat))
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if slot, _, _ := owner(a); slot != a.slot || d.count() != 0 {
 		t.Errorf("slot %d, off %v", slot, d.off)
 	}
@@ -470,11 +514,11 @@ func TestTurnIsHandedOn(t *testing.T) {
 	a, d, p, now = handsOn(t)
 	p.higher = 1 << 50
 	a.segment.Line(50).WindowOpenedNs.Store(1)
-	if wait := a.turn(p, now); wait != windowPoll || d.count() != 0 {
+	if wait := a.turn(p, now, false); wait != windowPoll || d.count() != 0 {
 		t.Errorf("it looks again after %v, off %v", wait, d.off)
 	}
 	// But no longer than for another turn.
-	a.turn(p, now+a.quantumMs()*uint64(time.Millisecond))
+	a.turn(p, now+a.quantumMs()*uint64(time.Millisecond), false)
 	if slot, _, _ := owner(a); slot != peerSlot || d.count() != ownTSGs {
 		t.Errorf("slot %d, off %v", slot, d.off)
 	}
@@ -486,14 +530,14 @@ func TestTurnLasts(t *testing.T) {
 	quantum := a.quantumMs() * uint64(time.Millisecond)
 	now -= now % quantum
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
-	if wait := a.turn(p, now+1); uint64(wait) != quantum-1 || d.count() != 0 {
+	if wait := a.turn(p, now+1, false); uint64(wait) != quantum-1 || d.count() != 0 {
 		t.Errorf("in its round it looks again after %v, off %v", wait, d.off)
 	}
 	for a.pick(p.same|1<<a.slot, now/quantum) != a.slot {
 		now += quantum
 	}
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now-3*quantum)
-	if wait := a.turn(p, now+1); uint64(wait) != quantum-1 || d.count() != 0 || a.due != 0 {
+	if wait := a.turn(p, now+1, false); uint64(wait) != quantum-1 || d.count() != 0 || a.due != 0 {
 		t.Errorf("in another one of its own it looks again after %v, off %v", wait, d.off)
 	}
 }
@@ -522,8 +566,8 @@ func TestTurnGoesToTheOneThatWaits(t *testing.T) {
 		now += quantum
 	}
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now-3*quantum)
-	a.turn(p, now)
-	a.turn(p, now+quantum)
+	a.turn(p, now, false)
+	a.turn(p, now+quantum, false)
 	if slot, _, _ := owner(a); slot != next {
 		t.Errorf("slot %d, want %d", slot, next)
 	}
@@ -533,7 +577,7 @@ func TestTurnGoesToTheOneThatWaits(t *testing.T) {
 func TestTurnIsTakenOnce(t *testing.T) {
 	a, d, p, _ := inTurns(t)
 	free := a.segment.Turn.Load()
-	a.turn(p, segment.Now())
+	a.turn(p, segment.Now(), false)
 	a.segment.MoveTurn(false, free, peerSlot, false, segment.Now())
 	if wait := a.take(free, false); wait != time.Millisecond || d.count() != ownTSGs {
 		t.Errorf("it looks again after %v, off %v", wait, d.off)
@@ -547,7 +591,7 @@ func TestTurnIsTakenOnce(t *testing.T) {
 func TestTurnOfOneThatCannotLeave(t *testing.T) {
 	a, d, p, now := handsOn(t)
 	d.refuses = refusesOne("suspend", 2, refusedForGood)
-	if wait := a.turn(p, now); wait != heartbeat {
+	if wait := a.turn(p, now, false); wait != heartbeat {
 		t.Errorf("it looks again after %v", wait)
 	}
 	if slot, owned, _ := owner(a); owned {
@@ -562,13 +606,13 @@ func TestTurnOfOneThatCannotLeave(t *testing.T) {
 func TestTurnOfOneThatCannotComeBack(t *testing.T) {
 	a, d, p, now := handsOn(t)
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, false, now)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if d.count() != ownTSGs {
 		t.Fatalf("off: %v", d.off)
 	}
 	d.refuses = refusesOne("resume", 2, refusedForGood)
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
-	if wait := a.turn(p, now); wait != heartbeat || a.canTakeTurns() {
+	if wait := a.turn(p, now, false); wait != heartbeat || a.canTakeTurns() {
 		t.Errorf("it looks again after %v", wait)
 	}
 	d.refuses = nil
@@ -582,13 +626,13 @@ func TestTurnAfterOneThatWasSeized(t *testing.T) {
 	a, _, p, now := handsOn(t)
 	p.higher = 1 << 50
 	a.segment.Line(50).WindowOpenedNs.Store(1) // it keeps the turn for a while
-	if a.turn(p, now); a.due != now {
+	if a.turn(p, now, false); a.due != now {
 		t.Fatalf("due at %d, want %d", a.due, now)
 	}
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, true, now)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
-	if a.turn(p, now); a.due != 0 {
+	if a.turn(p, now, false); a.due != 0 {
 		t.Error("its turn is over as it begins")
 	}
 }
@@ -600,14 +644,14 @@ func TestTurnIsSeizedOnlyFromOneThatIsLate(t *testing.T) {
 	a.probeAfter = 1 << 62
 	a.segment.MoveTurn(false, 0, peerSlot, false, now-100*late)
 	for range 3 { // it has no work
-		if wait := a.turn(p, now); wait != heartbeat {
+		if wait := a.turn(p, now, false); wait != heartbeat {
 			t.Errorf("it looks again after %v", wait)
 		}
 		now += late
 	}
 	d.works = true
 	now -= late // the last look at which it wanted none
-	if wait := uint64(a.turn(p, now+1)); wait != late+uint64(time.Millisecond)-1 {
+	if wait := uint64(a.turn(p, now+1, false)); wait != late+uint64(time.Millisecond)-1 {
 		t.Errorf("it looks again after %v, late is %v", time.Duration(wait), time.Duration(late))
 	}
 	if slot, _, _ := owner(a); slot != peerSlot || d.count() != ownTSGs {
@@ -615,22 +659,22 @@ func TestTurnIsSeizedOnlyFromOneThatIsLate(t *testing.T) {
 	}
 	now += late
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, false, now-100*late) // another turn, of the same process
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if slot, _, _ := owner(a); slot != peerSlot {
 		t.Error("a new turn counts as the old one")
 	}
-	a.turn(p, now+late)
+	a.turn(p, now+late, false)
 	if slot, _, _ := owner(a); slot != peerSlot {
 		t.Error("seized before it was late")
 	}
-	a.turn(p, now+late+1)
+	a.turn(p, now+late+1, false)
 	if slot, _, seized := owner(a); slot != a.slot || !seized || d.count() != 0 {
 		t.Errorf("slot %d, seized %v, off %v", slot, seized, d.off)
 	}
 	if d.us[1] != a.core.config.Timeslice.FairUs {
 		t.Errorf("beside one that may be on the runlist: %v", d.us)
 	}
-	a.turn(p, segment.Now())
+	a.turn(p, segment.Now(), false)
 	if n := a.own().TurnsSeized.Load(); n != 1 {
 		t.Errorf("%d seized turns, want 1", n)
 	}
@@ -641,21 +685,21 @@ func TestTurnWithoutKnownWork(t *testing.T) {
 	a, d, p, _ := inTurns(t)
 	now := segment.Now()
 	a.segment.MoveTurn(false, 0, peerSlot, false, now)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if d.asks || d.count() != ownTSGs {
 		t.Fatalf("asks %v, off %v", d.asks, d.off)
 	}
 	now = a.offSince + firstProbe + 1
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), peerSlot, false, now)
-	a.turn(p, now)
+	a.turn(p, now, false)
 	if !d.asks {
 		t.Error("it does not ask")
 	}
 	a.segment.MoveTurn(false, a.segment.Turn.Load(), a.slot, false, now)
-	if wait := a.turn(p, now); uint64(wait) != probeFor || d.count() != 0 {
+	if wait := a.turn(p, now, false); uint64(wait) != probeFor || d.count() != 0 {
 		t.Errorf("in its turn: it looks again after %v, off %v", wait, d.off)
 	}
-	a.turn(p, a.offSince+probeFor+1)
+	a.turn(p, a.offSince+probeFor+1, false)
 	if d.asks || a.probeAfter != 2*firstProbe {
 		t.Errorf("asks %v, and again after %v", d.asks, time.Duration(a.probeAfter))
 	}

@@ -27,20 +27,20 @@ func (a *agent) quantumMs() uint64 {
 }
 
 // turn takes, keeps or hands on the turn among processes of the lowest level, and returns when to look again. A process that
-// is not on its turn is off the runlist, whatever it has submitted.
-func (a *agent) turn(p peers, now uint64) time.Duration {
+// is not on its turn is off the runlist, whatever it has submitted; so is one that is capped, which wants no turn.
+func (a *agent) turn(p peers, now uint64, capped bool) time.Duration {
 	quantum := time.Duration(a.quantumMs()) * time.Millisecond
 	turn := a.segment.Turn.Load()
 	owner, owned := segment.TurnOwner(turn)
 	held := time.Duration(now - min(now, a.segment.TurnSinceNs.Load()))
 	wanted := a.segment.Busy(p.same)
 	for m := wanted; m != 0; m &= m - 1 {
-		if slot := bits.TrailingZeros64(m); !a.takesPart(slot, now) {
+		if slot := bits.TrailingZeros64(m); !a.takesPart(slot, now) || a.segment.Slot(slot).Capped.Load() != 0 {
 			wanted &^= 1 << slot
 		}
 	}
-	probing := a.probes(now)
-	want := probing || a.device.busy()
+	probing := !capped && a.probes(now)
+	want := probing || !capped && a.device.busy()
 	// The owner may keep a turn that nobody wants: it is late only from when somebody wants it.
 	if !want || a.askedTurn != turn {
 		a.askedTurn, a.askedNs = turn, now
@@ -58,6 +58,14 @@ func (a *agent) turn(p peers, now uint64) time.Duration {
 			if turn&segment.TurnSeized != 0 {
 				a.own().TurnsSeized.Add(1)
 			}
+		}
+		if capped { // it keeps a turn that nobody else can use
+			if !a.schedule(false) {
+				a.pass(turn, -1, held)
+			} else if wanted != 0 {
+				a.pass(turn, a.pick(wanted, now/uint64(quantum)), held)
+			}
+			return heartbeat
 		}
 		if a.off && !a.schedule(true) {
 			return heartbeat

@@ -185,7 +185,7 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 	}
 	if (!g->told.busy && g->turn_peers)
 		wakes |= WAKE_AGENTS;
-	g->told.busy = 1;
+	g->told.busy = GP_WORKS;
 	tell(g);
 	if (g->stoppable && g->lower_peers)
 		wakes |= WAKE_STOPPERS;
@@ -218,7 +218,7 @@ static uint32_t unpublish(struct gp_gpu *g, uint64_t now)
 		withdraw(g, now);
 		wakes |= WAKE_GATE | (g->stoppable ? WAKE_STOPPERS : 0);
 	}
-	g->told.busy = g->probing;
+	g->told.busy = g->probing ? GP_ASKS : GP_IDLE;
 	tell(g);
 	if (g->turn_peers || g->between)
 		wakes |= WAKE_AGENTS;
@@ -270,7 +270,7 @@ void gp_gpu_probe(struct gp_gpu *g, bool on)
 {
 	pthread_mutex_lock(&g->lock);
 	g->probing = on;
-	g->told.busy = on || g->open_contexts;
+	g->told.busy = g->open_contexts ? GP_WORKS : on ? GP_ASKS : GP_IDLE;
 	tell(g);
 	pthread_mutex_unlock(&g->lock);
 }
@@ -305,7 +305,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 	if (owned) {
 		if (g->open_contexts)
 			unpublish(g, now);
-		g->told.busy = 0; // the next slot may have another line
+		g->told.busy = GP_IDLE; // the next slot may have another line
 		tell(g);
 		// Before the memory goes at which they wait, also for what another thread has closed and not yet told.
 		gp_window_wake(g, WAKE_GATE | WAKE_STOPPERS | WAKE_AGENTS);
@@ -318,7 +318,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 		g->paged = paged;
 	}
 	g->told.window_opened_ns = 0; // the window is opened there
-	g->told.busy = g->probing;
+	g->told.busy = g->probing ? GP_ASKS : GP_IDLE;
 	tell(g);
 	uint32_t wakes = g->open_contexts ? publish(g, NULL, now) : 0;
 	pthread_mutex_unlock(&g->lock);

@@ -282,7 +282,7 @@ func (m *member) obey(was, is wire.Policy) {
 
 func (m *member) limit() {
 	p := m.policy
-	m.segment.SetLimits(segment.Limits{Share: float64(p.Share) / 1e6, MaxHoldUs: p.MaxHoldUs, MemoryMB: p.MemoryMB, QuantumMs: p.QuantumMs, Objective: p.Objective})
+	m.segment.SetLimits(segment.Limits{Share: float64(p.Share) / 1e6, ShareMax: float64(p.ShareMax) / 1e6, MaxHoldUs: p.MaxHoldUs, MemoryMB: p.MemoryMB, QuantumMs: p.QuantumMs, Objective: p.Objective})
 }
 
 // serveAll serves this member, and those that follow it, until the process leaves. Of none it serves nothing.

@@ -49,6 +49,7 @@ type Pages interface {
 // Limits are what a broker's policy says of this process; it says nothing of what is 0.
 type Limits struct {
 	Share     float64 // the least part of the GPU's time
+	ShareMax  float64 // the most; 0: the process's own setting
 	MaxHoldUs uint32
 	MemoryMB  uint32
 	QuantumMs uint32 // of turns

@@ -146,6 +146,7 @@ func (s *Slot) forget() {
 	s.ObjectiveAnswered.Store(0)
 	s.HintsOff.Store(0)
 	s.SwitchUs.Store(0)
+	s.Capped.Store(0)
 	s.HintSpunNs.Store(0)
 }
 

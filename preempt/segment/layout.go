@@ -117,6 +117,9 @@ var SlotCuts = [...]string{"request", "idle", "capture", "undrained", "changed"}
 // objectiveStates are what became of an objective, in the order of enum gp_objective_state.
 var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless", "late", "rests"}
 
+// BusyWorks is GP_WORKS of enum gp_busy: a process that has work, or wants to run some.
+const BusyWorks = 1
+
 // The states in which an objective does nothing: enum gp_objective_state.
 const (
 	ObjectiveUnattainable = 2
@@ -303,7 +306,7 @@ type State struct {
 
 	SlotCounters[atomic.Uint64]
 	SwitchUs atomic.Uint32 // what a switch away from a lower level takes, as learnt; 0: not yet
-	Pad0     [4]byte
+	Capped   atomic.Uint32 // 1: share.max or share.max_be keeps it off the GPU, and it gets no turn
 
 	ObjectiveSaid     atomic.Uint64 // by people: a configs.ObjectiveWord
 	ObjectiveAsked    atomic.Uint64 // a Request

@@ -213,10 +213,16 @@ struct gp_rings {
 	_Atomic uint32_t bell;    // changes of membership, turn or demand
 };
 
+enum gp_busy {
+	GP_IDLE,
+	GP_WORKS, // it has, or wants to run, work
+	GP_ASKS,  // it wants a turn, and no work of it is known
+};
+
 // What launches of others look at, and where they lie in wait: one cache line.
 struct gp_line {
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
-	_Atomic uint32_t busy;             // 1: it has, or wants to run, work
+	_Atomic uint32_t busy;             // enum gp_busy
 	_Atomic uint32_t leaves; // SMs that the window leaves to lower levels; set before it opens; may rise once in it, then fall to 0
 	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
 	uint8_t pad1[4];
@@ -268,7 +274,7 @@ struct gp_slot {
 	_Atomic uint64_t busy_ns;   // time with unfinished work (kept while peers of the same level live)
 	_Atomic uint64_t capped_ns; // time kept off the GPU by share.max and share.max_be
 	_Atomic uint32_t switch_us; // what a switch away from a lower level takes on this GPU, as this process learnt it; 0: not yet
-	uint8_t pad0[4];
+	_Atomic uint32_t capped; // 1: share.max or share.max_be keeps it off the GPU, and it gets no turn
 	// An objective that people ask for, in the form of gp_objective_counters.wanted, 0 for the process's own; a request for it, in the form of
 	// asked; and the last request that the process obeyed. Writers: command lines, the objective before the request. Reader: the process,
 	// in the other order, so a request never stands for an older objective. Of several at once each may find the objective of a

@@ -161,12 +161,12 @@ func TestPolicyOfObjectives(t *testing.T) {
 	m.newBestEffort()
 	e := m.startEngine("none", 2000)
 	e.slots(2)
-	if got := m.policyLine(e.process); len(got) < 12 || got[4] != "services" || got[11] != "step=1000ms" {
+	if got := m.policyLine(e.process); len(got) < 13 || got[4] != "services" || got[12] != "step=1000ms" {
 		t.Errorf("the policy is shown as %q", got)
 	}
 	m.does(e.process, "", "set", "--objective", "slowdown=3") // root may, by the administrator's socket
 	m.until("it is set", func() bool { return e.wanted() == "slowdown=3" })
-	if got := m.policyLine(e.process); len(got) < 12 || got[11] != "slowdown=3*" {
+	if got := m.policyLine(e.process); len(got) < 13 || got[12] != "slowdown=3*" {
 		t.Errorf("the policy is shown as %q", got)
 	}
 	m.does(e.process, "", "set", "--clear")

@@ -172,7 +172,7 @@ func TestMemoryOfAUser(t *testing.T) {
 		t.Error("the second has more than the first has left")
 	}
 	two.filled("memory", (left-20)<<20, 2)
-	if got := m.policyLine(two); !strings.Contains(strings.Join(got, " "), fmt.Sprintf("0.25 %d MiB user", left)) {
+	if got := m.policyLine(two); !strings.Contains(strings.Join(got, " "), fmt.Sprintf("0.25 - %d MiB user", left)) {
 		t.Errorf("the policy is shown as %q", got)
 	}
 	one.right(1)
@@ -205,7 +205,7 @@ func TestShareOfAUser(t *testing.T) {
 		return m.peer(one).TimesliceUs >= alone && m.peer(two).TimesliceUs >= alone && m.peer(two).Counters.Turns > 5
 	})
 	for _, p := range []*process{one, two} {
-		if got := m.policyLine(p); !strings.Contains(strings.Join(got, " "), " 0.17 - user ") {
+		if got := m.policyLine(p); !strings.Contains(strings.Join(got, " "), " 0.17 - - user ") {
 			t.Errorf("the policy is shown as %q", got)
 		}
 		n := p.count()

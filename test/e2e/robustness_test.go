@@ -289,28 +289,31 @@ func TestJobsTakeTurnsTogether(t *testing.T) {
 	}
 }
 
+// sharesOver are the parts of the GPU that processes had in a time, as top shows them.
+func (m *machine) sharesOver(span time.Duration, all ...*process) (shares []float64) {
+	m.t.Helper()
+	var before []segment.Peer
+	for _, p := range all {
+		before = append(before, m.peer(p))
+	}
+	<-time.After(span) // the measured interval
+	for i, p := range all {
+		var now segment.Peer
+		m.until("it is counted", func() bool {
+			now = m.peer(p)
+			return now.RanAtNs >= before[i].RanAtNs+uint64(span)
+		})
+		shares = append(shares, float64(now.RanNs-before[i].RanNs)/float64(now.RanAtNs-before[i].RanAtNs))
+	}
+	return shares
+}
+
 // top shows which part of the GPU BE got: all of it alone, half of it each where two take turns, none while it idles, and
 // none of LC's time.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
-	share := func(span time.Duration, all ...*process) (shares []float64) {
-		t.Helper()
-		var before []segment.Peer
-		for _, p := range all {
-			before = append(before, m.peer(p))
-		}
-		<-time.After(span) // the measured interval
-		for i, p := range all {
-			var now segment.Peer
-			m.until("it is counted", func() bool {
-				now = m.peer(p)
-				return now.RanAtNs >= before[i].RanAtNs+uint64(span)
-			})
-			shares = append(shares, float64(now.RanNs-before[i].RanNs)/float64(now.RanAtNs-before[i].RanAtNs))
-		}
-		return shares
-	}
+	share := m.sharesOver
 	one, idle := m.start("be"), m.start("be")
 	m.joined(one, idle)
 	one.runBestEffort()
