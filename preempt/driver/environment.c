@@ -15,6 +15,7 @@ static const char *const names[GP_VARIABLES] = {
 	[GP_FORCE_PTX_JIT] = "CUDA_FORCE_PTX_JIT",
 	[GP_FORCE_JIT] = "CUDA_FORCE_JIT",
 	[GP_MPS_PIPE_DIRECTORY] = "CUDA_MPS_PIPE_DIRECTORY",
+	[GP_MPS_CLIENT_PRIORITY] = "CUDA_MPS_CLIENT_PRIORITY",
 };
 
 // Written once, before the core has threads.

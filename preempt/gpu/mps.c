@@ -4,9 +4,10 @@
 // An MPS client's streams without a priority of their own (the default streams) have that of the client, which libcuda
 // reads from CUDA_MPS_CLIENT_PRIORITY as it connects to the server: 0 is normal, 1 below normal (NVIDIA's documentation
 // of MPS). By then the program may have threads that read the environment, so nothing can be put into it. The library
-// puts the variable there when it is loaded, with another first letter, and gives it its own where the configuration
-// wants it. Programs that are started from here inherit it; a second variable tells them whose it is, and with another
-// role they take it out.
+// puts the variable there when it is loaded, with another first letter. When the driver is initialised it gives the
+// variable its own, where the configuration wants it, a server runs, and the program has not made its own choice.
+// Programs that are started from here inherit it; a second variable tells them whose it is, and with another role they
+// take it out.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
@@ -41,13 +42,13 @@ __attribute__((constructor)) static void prepare(void)
 	}
 	unsetenv("_" PRIORITY);
 	unsetenv("_" MARK);
-	if (role && (!strcmp(role, "be") || !strcmp(role, "7")) && !getenv("C" PRIORITY) && gp_mps_server_runs())
+	if (role && (!strcmp(role, "be") || !strcmp(role, "7")))
 		prepared = !putenv(mark) && !putenv(priority);
 }
 
 void gp_mps_lower_client(void)
 {
-	if (!prepared || getenv("C" PRIORITY)) // the program's own choice stays
+	if (!prepared || gp_environment(GP_MPS_CLIENT_PRIORITY) || !gp_mps_server_runs()) // the program's own choice stays
 		return;
 	__atomic_store_n(&mark[0], 'G', __ATOMIC_RELEASE);
 	__atomic_store_n(&priority[0], 'C', __ATOMIC_RELEASE);

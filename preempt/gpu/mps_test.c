@@ -127,9 +127,9 @@ static bool has(const char *name, const char *value)
 // Each case is a program that starts with an environment, this one again: what the library does when it is loaded is done then.
 static int start(int which)
 {
-	bool lowers = which == 0 || which == 1 || which == 5;
+	bool best_effort = which != 2 && which != 6, lowers = which == 0 || which == 1 || which == 5;
 	CHECK(gp_mps_server_runs() == (which != 4));
-	CHECK(has("_UDA_MPS_CLIENT_PRIORITY", lowers ? "1" : NULL));
+	CHECK(has("_UDA_MPS_CLIENT_PRIORITY", best_effort ? "1" : NULL));
 	if (which == 3)
 		CHECK(has("CUDA_MPS_CLIENT_PRIORITY", "0"));
 	else

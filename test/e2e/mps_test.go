@@ -76,6 +76,10 @@ func TestPrioritiesUnderMPS(t *testing.T) {
 		{"no server", "lc", "", []string{pipe}, expect(0, asked)},
 		{"no pipe", "be", "", []string{none, "SIMCUDA_MPS=1"}, expect(0, always(0))},
 		{"the user's own choice", "be", "", []string{pipe, "SIMCUDA_MPS=1", "CUDA_MPS_CLIENT_PRIORITY=0"}, expect(0, always(0))},
+		{"a server that the program names", "be", "", []string{none, "SIMCUDA_MPS=1", "LATE=" + pipe}, expect(1, always(0))},
+		{"a server that the program names no more", "be", "", []string{pipe, "SIMCUDA_MPS=1", "LATE=" + none}, expect(0, always(0))},
+		{"the program's own choice", "be", "", []string{pipe, "SIMCUDA_MPS=1", "LATE=CUDA_MPS_CLIENT_PRIORITY=0"}, expect(0, always(0))},
+		{"a choice that the program takes back", "be", "", []string{pipe, "SIMCUDA_MPS=1", "CUDA_MPS_CLIENT_PRIORITY=0", "LATE=CUDA_MPS_CLIENT_PRIORITY"}, expect(1, always(0))},
 		{"the user's own choice for lc", "lc", "", []string{pipe, "SIMCUDA_MPS=1", "CUDA_MPS_CLIENT_PRIORITY=1"}, expect(1, always(-5))},
 	} {
 		t.Run(test.name, func(t *testing.T) {

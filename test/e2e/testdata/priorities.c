@@ -1,5 +1,6 @@
 // Prints the priorities of streams: asked for, as the program hears of them, and in the driver. With an argument it
-// first prints the priority of the client and then becomes that program; NAME=VALUE before it is put into its environment.
+// first prints the priority of the client and then becomes that program; NAME=VALUE before it is put into its environment. What LATE says is put
+// into its own before the driver is initialised.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +24,9 @@ static void say(const char *what, handle stream)
 int main(int argc, char **argv)
 {
 	handle context, stream, kept;
+	char *late = getenv("LATE");
+	if (late) // NAME=VALUE, or NAME to take it out
+		putenv(late);
 	find_driver();
 	OK(cuInit(0));
 	printf("client %d\n", simcuda_client_priority());
