@@ -196,9 +196,26 @@ func (d *doctor) checkControlFile() {
 	d.say("control", ok, path+" opens", "")
 }
 
+// protocol3Directory is where clients of MPS v3 look for a server by default.
+const protocol3Directory = "/run/nvidia-mps"
+
+// sayProtocol3 names MPS v3, which this library does not know: asked is CUDA_MPS_PROTOCOL_VERSION, and dir CUDA_MPS_PIPE_DIRECTORY.
+func (d *doctor) sayProtocol3(asked, dir, defaultDirectory string) {
+	where := "CUDA_MPS_PROTOCOL_VERSION=" + asked
+	if asked != "3" {
+		if _, err := os.Stat(defaultDirectory); err != nil || dir != "" {
+			return
+		}
+		where = defaultDirectory + " is there"
+	}
+	d.say("server", warned, where+": MPS v3 was never tried. The library looks for a server at CUDA_MPS_PIPE_DIRECTORY or /tmp/nvidia-mps, and takes it that clients share a TSG (context-share)",
+		"name the server's directory in CUDA_MPS_PIPE_DIRECTORY, or use MPS v2; where clients stay time-sliced, name swap in mechanisms")
+}
+
 // checkMPS says whether programs started from here would go through an MPS server.
 func (d *doctor) checkMPS() {
 	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
+	d.sayProtocol3(os.Getenv("CUDA_MPS_PROTOCOL_VERSION"), dir, protocol3Directory)
 	if dir == "" {
 		dir = "/tmp/nvidia-mps"
 	}
