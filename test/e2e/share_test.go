@@ -10,28 +10,41 @@ import (
 // within says whether a part is another one, as exactly as a loaded machine allows. A test asks until it is.
 func within(part, of float64) bool { return part >= 0.8*of && part <= 1.15*of }
 
-// aloneRate is how many kernels a second best effort completes with a GPU of its own.
-func aloneRate(t *testing.T) float64 {
+// alone is best effort that works with a GPU of its own.
+func alone(t *testing.T) *process {
 	t.Helper()
 	m := newMachine(t, "")
 	be := m.start("be")
 	be.runBestEffort()
 	m.joined(be)
-	return throughput(2*time.Second, be)
+	return be
+}
+
+// partDone is how much processes complete together of what one does alone, in the same time: both are as slow as the machine is.
+func partDone(alone *process, processes ...*process) float64 {
+	total := func() (n int) {
+		for _, p := range processes {
+			n += p.count()
+		}
+		return n
+	}
+	of, before := alone.count(), total()
+	<-time.After(4 * time.Second) // the measured interval
+	return float64(total()-before) / float64(max(alone.count()-of, 1))
 }
 
 // Best effort alone completes the part of its kernels that share.max allows, on a GPU that is idle else, with turns and without. The time that it
 // is kept off is counted.
 func TestShareMaxAlone(t *testing.T) {
 	t.Parallel()
-	alone := aloneRate(t)
+	alone := alone(t)
 	for _, settings := range []string{"", "mechanisms = [\"timeslice\"]\n"} {
 		m := newMachine(t, settings+"[share]\nmax = 0.25\n")
 		be := m.start("be")
 		be.runBestEffort()
 		m.joined(be)
 		m.until("it does a quarter of its work", func() bool {
-			done := throughput(4*time.Second, be) / alone
+			done := partDone(alone, be)
 			t.Logf("%s%.3f of its work", settings, done)
 			return within(done, 0.25)
 		})
@@ -49,20 +62,20 @@ func TestShareMaxAlone(t *testing.T) {
 // may have less by its own share.max leaves the rest to the others.
 func TestShareMaxOfAll(t *testing.T) {
 	t.Parallel()
-	alone := aloneRate(t)
+	alone := alone(t)
 	m := newMachine(t, "[share]\nmax_be = 0.5\n")
 	one, two, idle := m.start("be"), m.start("be"), m.start("be")
 	m.joined(one, two, idle)
 	one.runBestEffort()
 	m.until("one among idle ones has all of it", func() bool {
-		done := throughput(4*time.Second, one) / alone
+		done := partDone(alone, one)
 		t.Logf("one: %.3f of its work", done)
 		return within(done, 0.5)
 	})
 	two.runBestEffort()
 	m.until("two have it together", func() bool {
-		shares, done := m.sharesOver(4*time.Second, one, two), 0.0
-		done = throughput(4*time.Second, one, two) / alone
+		shares := m.sharesOver(4*time.Second, one, two)
+		done := partDone(alone, one, two)
 		t.Logf("two: %.3f of the work, %v", done, shares)
 		return within(done, 0.5) && shares[0] >= 0.15 && shares[1] >= 0.15
 	})
