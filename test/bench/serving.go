@@ -55,6 +55,7 @@ type servingCase struct {
 	phases   []phase
 	beside   string // arguments of be.py
 	systems  []servingSystem
+	pair     bool // two of these run beside the server, for which there is no room at once
 }
 
 var (
@@ -86,18 +87,19 @@ var allServing = func() []servingCase {
 	var plain, mps, library []servingCase
 	for _, perSecond := range []float64{6, 12, 2, 1} {
 		of, load := fmt.Sprintf("vllm-%g", perSecond), steadyLoad(perSecond)
-		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, "train", plainSystems})
-		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, "train", mpsSystems})
-		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, "train", objectives[perSecond]})
+		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, "train", plainSystems, false})
+		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, "train", mpsSystems, false})
+		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, "train", objectives[perSecond], false})
 	}
-	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems})
+	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems, false})
 	library = append(library,
-		servingCase{"vllm-6-infer-objectives", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}},
-		servingCase{"vllm-rise", "vllm-12", vllm, wayLibrary, []phase{{2, 20}, {12, 120}, {4, 40}}, "train", []servingSystem{objectiveSystem(2, 0)}})
-	plain = append(plain, servingCase{"vllm-6-offline", "vllm-6-offline", vllm, wayPlain, steadyLoad(6), "offline --same", plainSystems})
-	library = append(library, servingCase{"vllm-6-offline-objectives", "vllm-6-offline", vllm, wayLibrary, steadyLoad(6), "offline --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}})
+		servingCase{"vllm-6-infer-objectives", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}, false},
+		servingCase{"vllm-6-pair", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same --ballast 0.45", []servingSystem{objectiveSystem(2, 0)}, true},
+		servingCase{"vllm-rise", "vllm-12", vllm, wayLibrary, []phase{{2, 20}, {12, 120}, {4, 40}}, "train", []servingSystem{objectiveSystem(2, 0)}, false})
+	plain = append(plain, servingCase{"vllm-6-offline", "vllm-6-offline", vllm, wayPlain, steadyLoad(6), "offline --same", plainSystems, false})
+	library = append(library, servingCase{"vllm-6-offline-objectives", "vllm-6-offline", vllm, wayLibrary, steadyLoad(6), "offline --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}, false})
 	stepsOf := func(e engine, of string) servingCase {
-		return servingCase{e.name + "-steps", of, e, wayLibrary, []phase{{6, 100}}, "train", []servingSystem{objectiveSystem(2, 0)}}
+		return servingCase{e.name + "-steps", of, e, wayLibrary, []phase{{6, 100}}, "train", []servingSystem{objectiveSystem(2, 0)}, false}
 	}
 	for _, e := range []engine{vllm.variant("sync", "--no-async-scheduling"), vllm.variant("eager", "--enforce-eager"), vllm.variant("chunked", "--max-num-batched-tokens", "256"),
 		vllm.variant("ngram", "--speculative-config", `{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}`)} {
@@ -105,8 +107,8 @@ var allServing = func() []servingCase {
 	}
 	for _, e := range []engine{sglang, llamaCPP} {
 		of := e.name + "-6"
-		plain = append(plain, servingCase{of, of, e, wayPlain, steadyLoad(6), "train", plainSystems})
-		library = append(library, servingCase{of + "-objectives", of, e, wayLibrary, steadyLoad(6), "train", []servingSystem{{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, 0)}},
+		plain = append(plain, servingCase{of, of, e, wayPlain, steadyLoad(6), "train", plainSystems, false})
+		library = append(library, servingCase{of + "-objectives", of, e, wayLibrary, steadyLoad(6), "train", []servingSystem{{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, 0)}, false},
 			stepsOf(e, of))
 	}
 	return slices.Concat(plain, mps, library)
@@ -166,17 +168,14 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 	if err != nil {
 		return err
 	}
-	var be *worker
-	defer func() {
-		if be != nil {
-			s.finish(be)
-		}
-	}()
+	if c.pair { // other servers would leave it too little memory
+		s.models.stopOthers(server)
+	}
+	var be []*worker
+	defer func() { s.finishAll(be) }()
 	for i, system := range c.systems {
 		if i == 0 || !slices.Equal(system.environment, c.systems[i-1].environment) {
-			if be != nil {
-				s.finish(be)
-			}
+			s.finishAll(be)
 			if be, err = c.startBE(ctx, s, system); err != nil {
 				return err
 			}
@@ -196,7 +195,7 @@ func (c servingCase) row() string {
 	return c.name
 }
 
-func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) (*worker, error) {
+func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) ([]*worker, error) {
 	one := script{name: "be.py", arguments: strings.Fields(c.beside),
 		environment: append(slices.Clone(system.environment), "GPREEMPT_BENCH_MODEL="+s.models.folder)}
 	if strings.HasPrefix(c.beside, "offline") {
@@ -209,14 +208,27 @@ func (c servingCase) startBE(ctx context.Context, s *session, system servingSyst
 	case wayMPS:
 		one.environment = append(one.environment, clientOfMPS(s.models.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 	}
-	workers, err := s.startScripts(ctx, one)
-	if err != nil {
-		return nil, err
+	all := []script{one}
+	if c.pair {
+		all = append(all, one)
 	}
-	return workers[0], nil
+	return s.startScripts(ctx, all...)
 }
 
-func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be *worker, system servingSystem) error {
+// allBeside serves requests beside all workers. rate is of all together, different how many of their results were.
+func allBeside(ctx context.Context, workers []*worker, serve func() (lcResult, error)) (r lcResult, rate float64, different int, err error) {
+	if len(workers) == 0 {
+		r, err = serve()
+		return r, 0, 0, err
+	}
+	r, own, err := workers[0].beside(ctx, func() (r lcResult, err error) {
+		r, rate, different, err = allBeside(ctx, workers[1:], serve)
+		return r, err
+	})
+	return r, rate + own, different + workers[0].different, err
+}
+
+func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be []*worker, system servingSystem) error {
 	var reference *result.Row
 	var err error
 	if !system.alone {
@@ -241,7 +253,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 			return err
 		}
 	}
-	row := result.Row{Case: c.row(), System: system.name}
+	row, different := result.Row{Case: c.row(), System: system.name}, 0
 	var all []generated
 	serve := func() (r lcResult, err error) {
 		from, err := monotonic()
@@ -255,7 +267,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
 	}
 	if system.alone {
-		rate, err := s.beAlone(ctx, be, float64(aloneSeconds)/float64(4*time.Second))
+		rate, err := s.beAlone(ctx, be[0], float64(aloneSeconds)/float64(4*time.Second))
 		if err != nil {
 			return err
 		}
@@ -263,12 +275,12 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if _, err := serve(); err != nil {
 			return err
 		}
-		if be.different > 0 {
+		if be[0].different > 0 {
 			return fmt.Errorf("be.py %s computes something else each time, without the library too", c.beside)
 		}
 	} else {
-		_, rate, err := be.beside(ctx, serve)
-		if err != nil {
+		var rate float64
+		if _, rate, different, err = allBeside(ctx, be, serve); err != nil {
 			return err
 		}
 		row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)
@@ -295,7 +307,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	if bound > 0 {
 		serving.BoundMs, serving.Held = result.Round(float64(bound)/1e6, 3), result.Round(within(all, bound), 4)
 	}
-	s.add(c.judged(row, system, be.different))
+	s.add(c.judged(row, system, different))
 	return nil
 }
 

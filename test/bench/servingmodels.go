@@ -188,6 +188,14 @@ func (m *models) stop(name string) {
 	m.order = slices.DeleteFunc(m.order, func(other string) bool { return other == name })
 }
 
+func (m *models) stopOthers(server *modelServer) {
+	for _, name := range slices.Clone(m.order) {
+		if m.running[name] != server {
+			m.stop(name)
+		}
+	}
+}
+
 func nameOf(e engine, w way) string { return e.name + " (" + string(w) + ")" }
 
 // room is how many servers fit beside best-effort work.

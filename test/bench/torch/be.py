@@ -99,6 +99,15 @@ KINDS = {"train": training, "gemmfp64": fp64_product, "gemmfp16": fp16_product, 
          "spin": spinning, "offline": offline}
 
 
+def with_ballast(step, part):
+    """A step reads a page of each 2 MiB of the ballast, so that all of it has to be there."""
+    ballast = torch.full((int(torch.cuda.get_device_properties(0).total_memory * part) >> 21, 1 << 19), 3, device="cuda", dtype=torch.int32)
+
+    def both():
+        return step() + (ballast[:, 0].sum() - 3 * ballast.shape[0])
+    return both
+
+
 def run(step, first):
     """Steps until stop. Each result is compared with the first one, unless that is None."""
     times = [time.monotonic_ns()]
@@ -120,6 +129,7 @@ def main():
     parser.add_argument("--fixed-algorithms", action="store_true",
                         help="those that cuDNN thinks best, not those that were the fastest just now")
     parser.add_argument("--same", action="store_true", help="results are compared with the first")
+    parser.add_argument("--ballast", type=float, default=0, help="this part of the GPU's memory is taken, and read in each step")
     parser.add_argument("--batch", type=int, default=128, help="images of a training step")
     options = parser.parse_args()
     if not protocol.begin():
@@ -127,6 +137,8 @@ def main():
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
     torch.backends.cudnn.deterministic = options.same
     step = KINDS[options.kind](options.batch)
+    if options.ballast:
+        step = with_ballast(step, options.ballast)
     for _ in range(5):
         first = step()
     torch.cuda.synchronize()
