@@ -130,7 +130,7 @@ func objective(read func(*segment.Objective) uint64) func(*segment.Peer, uint64)
 
 // ofIdleObjectives has a cell for each reason why an objective does nothing.
 func ofIdleObjectives() (cells []cell) {
-	for _, reason := range []struct{ label, state string }{{"slow_steps", "unattainable"}, {"no_steps", "stepless"}, {"late_slots", "late"}, {"rests", "rests"}} {
+	for _, reason := range []struct{ label, state string }{{"slow_steps", "unattainable"}, {"no_steps", "stepless"}, {"late_slots", "late"}, {"rests", "rests"}, {"ranks", "ranks"}} {
 		cells = append(cells, cell{[]string{reason.label}, partObjective, objective(func(o *segment.Objective) uint64 { return yes(o.State == reason.state) })})
 	}
 	return cells
@@ -310,7 +310,7 @@ var rows = []row{
 
 	{"objective_seconds", gauge, "What objectives allow for the mean time of a step.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.ObjectiveNs })},
 	{"objective_step_mean_seconds", gauge, "Mean time of the latest steps of processes that have an objective.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.MeanNs })},
-	{"objective_unattainable", gauge, "Processes whose objective does nothing, by why: steps alone take longer, no step's end was found, slots ended late, or few steps follow each other without a rest.", "", []string{"reason"}, 0, ofIdleObjectives()},
+	{"objective_unattainable", gauge, "Processes whose objective does nothing, by why: steps alone take longer, no step's end was found, slots ended late, few steps follow each other without a rest, or a relative objective of one of several ranks.", "", []string{"reason"}, 0, ofIdleObjectives()},
 	{"objective_credit_seconds", gauge, "Time by which steps were faster than objectives, which may be lent.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return uint64(max(0, int64(o.CreditNs))) })},
 	{"objective_debt_seconds", gauge, "Time by which steps were slower, before anything is lent again.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return uint64(max(0, -int64(o.CreditNs))) })},
 	{"objective_steps_total", counter, "Steps of processes that have an objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Steps })},

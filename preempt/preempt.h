@@ -18,6 +18,7 @@ void gp_load_begin(struct gp_context *);
 void gp_load_end(struct gp_context *);
 
 // steps.c, of processes with an objective
+void gp_steps_first_launch(struct gp_context *, CUfunction); // there is an objective
 bool gp_steps_launch(struct gp_context *,
 		     const struct gp_operation *); // a kernel or graph. Returns whether it was held back for a while
 void gp_steps_settled(struct gp_context *, const struct gp_operation *); // the driver has taken it

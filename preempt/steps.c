@@ -19,6 +19,18 @@ bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
 	return true;
 }
 
+void gp_steps_first_launch(struct gp_context *c, CUfunction function)
+{
+	const char *name = NULL;
+	CUlibrary library;
+	if (gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetName && !gp_driver.cuKernelGetLibrary(&library, function))
+		gp_driver.cuKernelGetName(&name, function); // a CUkernel
+	else if (gp_driver.cuFuncGetName)
+		gp_driver.cuFuncGetName(&name, function);
+	if (name)
+		gp_step_first_launch(c, name);
+}
+
 // The bytes of a result: of a copy to the host's memory that is small enough. 0: it is none.
 static uint64_t result_bytes(const struct gp_context *c, const struct gp_operation *o)
 {

@@ -109,6 +109,8 @@ static void prepare(struct gp_operation *o)
 	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) ||
 	    (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
 		o->loads = true;
+		if (gp_objective.on && o->work == GP_KERNEL)
+			gp_steps_first_launch(c, o->launch.function);
 		gp_load_begin(c);
 		return;
 	}

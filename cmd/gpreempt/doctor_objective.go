@@ -52,6 +52,8 @@ func (d *doctor) sayObjective(gpu string, p *segment.Peer) {
 		d.say("objective", warned, about+", and no end of a step was found. It goes first", "call gpreempt_step(), in Python gpreempt.step(), at the end of each step, or name an NVTX range that ends there: objective.step_range")
 	case o.State == "late":
 		d.say("objective", warned, about+", and slots ended more than 2 ms late. It goes first for a minute", "give the programs more processors: the library's threads wake too late")
+	case o.State == "ranks":
+		d.say("objective", warned, about+", computes on several GPUs together, and what a step takes alone is not known there. It goes first", "set a step instead of a slowdown: gpreempt set --objective step=25ms")
 	case o.State == "rests":
 		d.say("objective", ok, about+", and rests after few steps: there is nothing to lend beyond what best effort gets in its pauses. It goes first", "")
 	case o.Means == 0:

@@ -171,6 +171,8 @@ func objectiveState(state string) string {
 		return "no step's end found: latency-critical first"
 	case "late":
 		return "slots ended late: latency-critical first for a minute"
+	case "ranks":
+		return "on several GPUs, relative objective: latency-critical first"
 	case "rests":
 		return "rests after few steps: latency-critical first"
 	}

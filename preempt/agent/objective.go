@@ -57,6 +57,8 @@ func (a *agent) sayObjective() {
 		a.log.Warn().Msg("there is an objective, and no end of a step was found in 2 s of work: latency-critical work goes first; call gpreempt_step() at the end of each step, or name an NVTX range that ends there (objective.step_range)")
 	case segment.ObjectiveLate:
 		a.log.Warn().Msg("slots that were lent ended more than 2 ms late: latency-critical work goes first for a minute; are there too few processors for the programs here?")
+	case segment.ObjectiveRanks:
+		a.log.Warn().Msg("the program computes on several GPUs together, and what a step takes alone is not known there: latency-critical work goes first; set objective.step_ms instead of slowdown")
 	case segment.ObjectiveRests:
 		a.log.Info().Msg("fewer than 8 steps follow each other without a rest: a slot would delay the next request for nothing, so latency-critical work goes first")
 	}

@@ -3,6 +3,7 @@
 #include "preempt/gpu/objective.h"
 
 #include <limits.h>
+#include <string.h>
 
 enum {
 	RESULTS = 64, // result copies that are remembered; an engine has a few under way at once
@@ -56,6 +57,7 @@ static struct engine {
 	_Alignas(64) _Atomic uint32_t slot;
 	_Atomic uint32_t uses_graphs; // the latest step had graphs: a slot is for the next graph, not for a small kernel before it
 	_Atomic uint32_t idle;        // the window is closed, and not within a step
+	_Atomic uint32_t is_rank;     // of an engine on several GPUs
 	_Atomic uint32_t takes_large; // results have up to LARGE_RESULT_BYTES
 	_Atomic uint64_t slot_ns, until_ns,
 		lent_at_ns;          // of the slot: length, end at the latest (0: none), when the window closed
@@ -123,6 +125,18 @@ void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 	if (graph && !e->graphs)
 		e->graphs = 1;
 	__atomic_fetch_add((uint64_t *)&e->launches, 1, __ATOMIC_RELAXED);
+}
+
+// Kernels of which all ranks of an engine wait for each other: NCCL's, and those of engines of their own. A slot of another rank is then
+// part of this one's step, and cannot be told from what the step takes alone.
+void gp_step_first_launch(struct gp_context *c, const char *kernel)
+{
+	static const char *const together[] = {"allreduce", "all_reduce", "AllReduce", "cross_device_reduce"};
+	bool is_rank = !strncmp(kernel, "nccl", 4);
+	for (size_t i = 0; i < sizeof together / sizeof *together; i++)
+		is_rank |= strstr(kernel, together[i]) != NULL;
+	if (is_rank)
+		engine_of(c->gpu)->is_rank = 1;
 }
 
 // A result was submitted. The lock is held.
@@ -247,6 +261,8 @@ static enum gp_objective_state state_of(const struct gp_gpu *g, const struct eng
 {
 	if (g->mps)
 		return GP_OBJECTIVE_NONE;
+	if (e->is_rank && gp_objective.law.slowdown > 0)
+		return GP_OBJECTIVE_RANKS;
 	if (!gp_law_attainable(&e->law))
 		return GP_OBJECTIVE_UNATTAINABLE;
 	if (now < e->off_until_ns)
@@ -609,6 +625,8 @@ static void apply(void)
 	law->max_slot_ns = most;
 	law->min_slot_ns = wishes.min_slot_ns < most ? wishes.min_slot_ns : most;
 	gp_objective.first_ns = w->first_ns;
+	if (!was)
+		gp_forget_loaded(NULL); // which kernels it launches is looked at as they are launched for the first time
 	for (int k = 0; !was && k < GP_GPUS; k++)
 		begin(&engines[k]);
 	gp_objective.set++;

@@ -36,6 +36,7 @@ void gp_objective_tell(const struct gp_wish *);
 bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
 void gp_step_launch(struct gp_context *, const struct gp_operation *); // a kernel or graph is about to be launched
+void gp_step_first_launch(struct gp_context *, const char *kernel); // a kernel of this name is launched for the first time
 // The driver has taken an operation: sequence is its number on the stream.
 void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // a result copy
 void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);

@@ -24,6 +24,7 @@ uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu == g ? 300 * US : 0; }
 void gp_window_wake(struct gp_gpu *gpu, uint32_t wakes) { CHECK(gpu == g && wakes); }
 void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared) { (void)word, (void)count, (void)shared; }
 // The launch waits for the window to close, which the watcher does at once, or for the slot to end.
+void gp_forget_loaded(const struct gp_context *context) { CHECK(!context); }
 int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bool shared)
 {
 	(void)word, (void)seen, (void)shared;
@@ -310,6 +311,32 @@ static void test_rests(void)
 	CHECK(early > 20);
 }
 
+// A rank's steps have the slots of other ranks in them: an objective that is relative to steps alone lends nothing, and one in time does.
+static void test_ranks(void)
+{
+	static const char *const kernels[] = {"gemm_f16", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+					      "_ZN4vllm26cross_device_reduce_1stageIfLi2EEEvv"};
+	for (int i = 0; i < 3; i++) {
+		struct gp_wish none = {0}, relative = {.slowdown = 3, .percentile = 0.99};
+		start(20 * MS);
+		gp_objective_begin(&none, 8 * MS, 32 * MS, 32);
+		gp_objective_begin(&relative, 8 * MS, 32 * MS, 32);
+		gp_step_first_launch(c, kernels[i]);
+		for (int step = 0; step < 100; step++) {
+			work(3, 1, 5 * MS);
+			result();
+		}
+		CHECK((counters()->slots == 0) == (i > 0) &&
+		      counters()->state == (i ? GP_OBJECTIVE_RANKS : GP_OBJECTIVE_LENDS));
+	}
+	start(20 * MS);
+	for (int step = 0; step < 100; step++) {
+		work(3, 1, 5 * MS);
+		result();
+	}
+	CHECK(counters()->slots > 5 && counters()->state == GP_OBJECTIVE_LENDS);
+}
+
 int main(void)
 {
 	view = aligned_alloc(GP_PAGE, sizeof *view);
@@ -325,6 +352,7 @@ int main(void)
 	test_results_without_work();
 	test_late_slots();
 	test_rests();
+	test_ranks();
 	free(c);
 	free(view);
 	return 0;

@@ -115,7 +115,7 @@ type WidthCounters[N any] struct {
 var SlotCuts = [...]string{"request", "idle", "capture", "undrained", "changed"}
 
 // objectiveStates are what became of an objective, in the order of enum gp_objective_state.
-var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless", "late", "rests"}
+var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless", "late", "rests", "ranks"}
 
 // BusyWorks is GP_WORKS of enum gp_busy: a process that has work, or wants to run some.
 const BusyWorks = 1
@@ -126,7 +126,8 @@ const (
 	ObjectiveStepless     = 3
 	ObjectiveLate         = 4
 	ObjectiveRests        = 5
-	ObjectiveStates       = 6
+	ObjectiveRanks        = 6
+	ObjectiveStates       = 7
 )
 
 // ObjectiveCounters is struct gp_objective_counters.

@@ -210,7 +210,7 @@ func TestLayout(t *testing.T) {
 		"GP_REFUSED_SM": RefusedSM, "GP_REFUSED_IMAGE": RefusedImage, "GP_REFUSED_RUNTIME": RefusedRuntime, "GP_REFUSED_RUNTIME + 1": uint64(len(RefusalNames)),
 		"GP_MEMORY_RUNNING": MemoryRunning, "GP_MEMORY_LEAVING": MemoryLeaving, "GP_MEMORY_OUT": MemoryOut, "GP_MEMORY_COMING": MemoryComing,
 		"GP_MEMORY_STUCK": MemoryStuck, "GP_MEMORY_SUSPENDED": MemorySuspended, "GP_MEMORY_SUSPENDED + 1": uint64(len(memoryStates)),
-		"GP_SLOT_CUTS": uint64(len(SlotCuts)), "GP_OBJECTIVE_STATES": ObjectiveStates, "GP_OBJECTIVE_LATE": ObjectiveLate, "GP_OBJECTIVE_RESTS": ObjectiveRests, "GP_OBJECTIVE_UNATTAINABLE": ObjectiveUnattainable, "GP_OBJECTIVE_STEPLESS": ObjectiveStepless,
+		"GP_SLOT_CUTS": uint64(len(SlotCuts)), "GP_OBJECTIVE_STATES": ObjectiveStates, "GP_OBJECTIVE_LATE": ObjectiveLate, "GP_OBJECTIVE_RESTS": ObjectiveRests, "GP_OBJECTIVE_RANKS": ObjectiveRanks, "GP_OBJECTIVE_UNATTAINABLE": ObjectiveUnattainable, "GP_OBJECTIVE_STEPLESS": ObjectiveStepless,
 		"GP_ASKED_NOTHING": uint64(AskedNothing), "GP_ASKED_OUT": uint64(AskedOut), "GP_ASKED_IN": uint64(AskedIn), "GP_ASKED_SUSPEND": uint64(AskedSuspend), "GP_ASKED_RESUME": uint64(AskedResume),
 		"GP_ANSWER_DONE": uint64(AnswerDone), "GP_ANSWER_BUSY": uint64(AnswerBusy), "GP_ANSWER_NO_HOST": uint64(AnswerNoHost), "GP_ANSWER_NO_ROOM": uint64(AnswerNoRoom),
 		"GP_ANSWER_FAILED": uint64(AnswerFailed), "GP_ANSWER_NOTHING": uint64(AnswerNothing),

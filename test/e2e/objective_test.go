@@ -218,6 +218,32 @@ func TestObjectiveOfSingleSteps(t *testing.T) {
 	}
 }
 
+// A rank of an engine on several GPUs lends with an objective in time, and nothing with a relative one, also where that is set later.
+func TestObjectiveOfRanks(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"slowdown=3", "none"} {
+		t.Run(first, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "")
+			m.newBestEffort()
+			e := m.startEngine(first, 2000, "kernels", "rank")
+			if first == "none" {
+				m.until("it is at work", func() bool { return m.peer(e.process).Counters.Windows > 3 })
+				m.does(e.process, "", "set", "--objective", "slowdown=3")
+			}
+			m.until("its steps are found", func() bool {
+				o := m.peer(e.process).Objective
+				return o != nil && o.State == "ranks" && o.Steps > 50
+			})
+			if o := m.peer(e.process).Objective; o.Slots != 0 {
+				t.Errorf("%+v", o)
+			}
+			m.does(e.process, "", "set", "--objective", "step=1s")
+			e.until("it lends", func(p segment.Peer) bool { return lends(p, 3) })
+		})
+	}
+}
+
 // A slot ends when best effort has no work, and a stopped best-effort process holds nobody up.
 func TestObjectiveBesideStopped(t *testing.T) {
 	t.Parallel()

@@ -1,10 +1,11 @@
 // engine.c - steps as an engine with continuous batching makes them: a graph of kernels, a few kernels behind it, a small copy to the host
 // on a copy stream, and an event that another thread waits for, while the next step is queued already.
 //
-// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests]   runs until its input ends, then prints: steps N
+// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests] [rank]   runs until its input ends, then prints: steps N
 // sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each. silent: nothing is copied to the
 // host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each wait, of that kind. early: NVTX is there
-// before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before. Its result is that each step ran once.
+// before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before. rank: its second kernel has a name of NCCL's.
+// Its result is that each step ran once.
 #include "driver.h"
 #include "nvtx.h"
 
@@ -73,7 +74,7 @@ int main(int count, char **argument)
 {
 	handle context, module, spin, add, graph, instance;
 	ptr counter;
-	bool sync = false, kernels = false, silent = false, rests = false;
+	bool sync = false, kernels = false, silent = false, rests = false, rank = false;
 	pthread_t reader;
 	uint64_t us = strtoull(argument[1], NULL, 10), words = 1;
 	uint32_t one = 1, steps = 0;
@@ -86,6 +87,7 @@ int main(int count, char **argument)
 		starts = starts || !strcmp(argument[i], "starts");
 		domain = domain || !strcmp(argument[i], "domain");
 		early = early || !strcmp(argument[i], "early");
+		rank = rank || !strcmp(argument[i], "rank");
 		rests = rests || !strcmp(argument[i], "rests");
 	}
 	sync = sync || rests;
@@ -99,7 +101,7 @@ int main(int count, char **argument)
 	OK(cuCtxSetCurrent(context));
 	OK(cuModuleLoadData(&module, "simulated image"));
 	OK(cuModuleGetFunction(&spin, module, "sim_spin_us"));
-	OK(cuModuleGetFunction(&add, module, "sim_add"));
+	OK(cuModuleGetFunction(&add, module, rank ? "ncclDevKernel_sim_add" : "sim_add"));
 	OK(cuStreamCreate(&stream, 1));
 	OK(cuStreamCreate(&copies, 1));
 	OK(cuMemAlloc_v2(&counter, 4096));
