@@ -109,13 +109,21 @@ static void prepare(struct gp_operation *o)
 	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) ||
 	    (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
 		o->loads = true;
-		if (gp_objective.on && o->work == GP_KERNEL)
-			gp_steps_first_launch(c, o->launch.function);
 		gp_load_begin(c);
 		return;
 	}
 	if (o->work != GP_COPY || gp_settings.hint_copy) // kernels follow a copy: the switch overlaps the copy
 		gp_hold_arm(c);
+}
+
+// Writers of what is remembered: this, and an objective that comes into force, which forgets it all (preempt/gpu/objective.c). Each writes, then reads
+// what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
+static void remember(struct gp_context *c, const struct gp_operation *o)
+{
+	gp_remember_loaded(c, o->work == GP_KERNEL ? (void *)o->launch.function : (void *)o->graph);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (gp_objective.on && o->work == GP_KERNEL)
+		gp_steps_first_launch(c, o->launch.function);
 }
 
 // The operation is on its way, or the driver refused it.
@@ -131,7 +139,7 @@ static void settle(struct gp_operation *o)
 	if (o->loads) {
 		gp_load_end(c);
 		if (o->result == CUDA_SUCCESS)
-			gp_remember_loaded(c, o->work == GP_KERNEL ? (void *)o->launch.function : (void *)o->graph);
+			remember(c, o);
 		if (gp_holds(c))
 			gp_hold_arm(c);
 	}

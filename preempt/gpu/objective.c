@@ -56,7 +56,6 @@ static struct engine {
 	// that both took a slot would hold two launches back.
 	_Alignas(64) _Atomic uint32_t slot;
 	_Atomic uint32_t uses_graphs; // the latest step had graphs: a slot is for the next graph, not for a small kernel before it
-	_Atomic uint32_t idle;        // the window is closed, and not within a step
 	_Atomic uint32_t is_rank;     // of an engine on several GPUs
 	_Atomic uint32_t takes_large; // results have up to LARGE_RESULT_BYTES
 	_Atomic uint64_t slot_ns, until_ns,
@@ -75,17 +74,18 @@ static struct engine {
 	// could change is there. A thread sees its own records; of two that use an event at once, neither is first for the program either.
 	_Atomic uint32_t remembered;
 	uint32_t event_at;
-	bool said;        // the program says where its steps end
-	uint64_t counted; // launches up to the end of the latest step
-	uint64_t step;    // result that ended it
-	uint64_t from_ns; // the step under way began: the end of the one before, or the window's opening
-	uint64_t lent_ns; // since then
-	uint64_t closed_ns, stepped_ns;
+	bool said;             // the program says where its steps end
+	uint64_t counted;      // launches up to the end of the latest step
+	uint64_t step;         // result that ended it
+	uint64_t from_ns;      // the step under way began: the end of the one before, or the window's opening
+	uint64_t lent_ns;      // since then
+	uint64_t pass_from_ns; // or the pass under way, where a step has several
+	uint64_t stepped_ns;
 	struct { uint64_t launches, own_ns, bytes; } before; // the latest step
 	uint32_t passes;                                     // since then, which did not end it
 	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
 	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
-	_Atomic uint64_t ended_ns;   // of the latest step
+	_Atomic uint64_t closed_ns;  // the window closed, not for a slot
 	uint64_t working_from_ns;    // the step under way: its first launch, or the end of the one before
 	uint32_t in_a_row;           // steps since the latest rest
 	double usual_in_a_row;       // between rests, over about 8
@@ -226,10 +226,11 @@ static bool is_further(const struct engine *e, uint64_t launches, uint64_t own_n
 }
 
 // Some engines run prefill as a pass of its own, whose result has a word for each of the new sequences only. The others wait meanwhile, so their
-// step goes on until they have a result too: the time between the tokens of a client is what the objective is for.
-static bool is_pass_of_few(const struct engine *e, const struct result *r)
+// step goes on until they have a result too: the time between the tokens of a client is what the objective is for. Such a pass has many
+// more launches than the graph of decode before it; a step whose result is smaller for another reason, such as drafts, has not.
+static bool is_pass_of_few(const struct engine *e, const struct result *r, uint64_t launches)
 {
-	return r->bytes && r->bytes * 2 < e->before.bytes && e->passes < PASSES;
+	return r->bytes && r->bytes * 2 < e->before.bytes && launches >= 2 * e->before.launches && e->passes < PASSES;
 }
 
 static bool is_wanted(struct gp_gpu *g)
@@ -267,7 +268,9 @@ static enum gp_objective_state state_of(const struct gp_gpu *g, const struct eng
 		return GP_OBJECTIVE_UNATTAINABLE;
 	if (now < e->off_until_ns)
 		return GP_OBJECTIVE_LATE;
-	return e->in_a_row < FEW_IN_A_ROW && e->usual_in_a_row < FEW_IN_A_ROW ? GP_OBJECTIVE_RESTS : GP_OBJECTIVE_LENDS;
+	if (e->in_a_row >= FEW_IN_A_ROW || e->usual_in_a_row >= FEW_IN_A_ROW)
+		return GP_OBJECTIVE_LENDS;
+	return e->usual_in_a_row > 0 ? GP_OBJECTIVE_RESTS : GP_OBJECTIVE_NONE; // before the first rest that is not known
 }
 
 // A slot is due if credit pays for it. The lock is held.
@@ -289,7 +292,7 @@ static void consider(struct gp_gpu *g, struct engine *e, uint64_t now)
 	move(e, NONE, DUE);
 }
 
-static void count(struct gp_gpu *g, struct engine *e, bool known, bool over, uint64_t period, uint64_t now)
+static void count(struct gp_gpu *g, struct engine *e, bool known, bool over, uint64_t period)
 {
 	struct gp_objective_counters *n = counters(g);
 	if (!n)
@@ -302,11 +305,19 @@ static void count(struct gp_gpu *g, struct engine *e, bool known, bool over, uin
 	n->mean_ns = e->law.periods ? (uint64_t)(e->law.sum_ns / e->law.periods) : 0;
 	n->theta_ppm = (uint64_t)(e->law.theta * 1e6);
 	n->credit_ns = (uint64_t)(int64_t)e->law.credit_ns;
+}
+
+// A step or a pass has ended: the first result of a request that arrived before it began. The lock is held.
+static void count_request(struct gp_gpu *g, struct engine *e, uint64_t now)
+{
+	struct gp_objective_counters *n = counters(g);
 	uint64_t arrived = e->arrived_ns;
-	if (arrived && arrived <= e->from_ns && __atomic_exchange_n((uint64_t *)&e->arrived_ns, 0, __ATOMIC_ACQ_REL)) {
+	if (n && arrived && arrived <= e->pass_from_ns &&
+	    __atomic_exchange_n((uint64_t *)&e->arrived_ns, 0, __ATOMIC_ACQ_REL)) {
 		gp_count(&n->requests, 1);
 		gp_count(&n->late_requests, gp_objective.first_ns > 0 && (double)(now - arrived) > gp_objective.first_ns);
 	}
+	e->pass_from_ns = now;
 }
 
 // Of the step under way, without what was lent in it. The lock is held.
@@ -324,12 +335,15 @@ static void work(struct engine *e, uint64_t now)
 		worked = worked > e->lent_ns ? worked - e->lent_ns : 0;
 		e->working_ns = e->working_ns ? e->working_ns + worked / 16 - e->working_ns / 16 : worked;
 	}
-	e->working_from_ns = e->ended_ns = now;
+	e->working_from_ns = now;
 	e->in_a_row++;
 }
 
-// The process had no work for longer than a step takes.
-static bool has_rested(const struct engine *e, uint64_t now) { return now > e->ended_ns + e->working_ns; }
+// The process had no work for longer than it works at a step.
+static bool has_rested(const struct engine *e, uint64_t now)
+{
+	return e->working_ns && now > e->closed_ns + e->working_ns;
+}
 
 // A step ended. The lock is held.
 static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r, uint64_t launches, uint64_t now)
@@ -359,7 +373,8 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 		double promised = e->slot == NONE ? 0 : (double)e->slot_ns; // a later step pays for it
 		bool over = gp_law_step(&e->law, &gp_objective.law, now, (double)period, (double)e->lent_ns, promised,
 					key, (double)gp_switch_ns(g));
-		count(g, e, e->law.periods == gp_objective.law.over_steps, over, period, now);
+		count(g, e, e->law.periods == gp_objective.law.over_steps, over, period);
+		count_request(g, e, now);
 		say(g, state_of(g, e, now));
 	}
 	e->lent_ns = 0;
@@ -375,6 +390,7 @@ static void pass(struct gp_gpu *g, struct engine *e, uint64_t now)
 	struct gp_objective_counters *n = counters(g);
 	if (n)
 		gp_count(&n->steps, 1);
+	count_request(g, e, now);
 }
 
 // The program knows of a result. The lock is held.
@@ -387,7 +403,11 @@ static void know(struct gp_gpu *g, struct engine *e, uint64_t number)
 	uint64_t launches = r->launches - e->counted, now = gp_now_ns();
 	if (r->number != number || !launches || is_further(e, launches, own_ns(e, now)))
 		return;
-	if (is_pass_of_few(e, r))
+	if (r->bytes <= RESULT_BYTES && e->takes_large) { // there are small results after all
+		e->takes_large = 0;
+		e->before.bytes = 0;
+	}
+	if (is_pass_of_few(e, r, launches))
 		pass(g, e, now);
 	else
 		end_step(g, e, r, launches, now);
@@ -444,6 +464,20 @@ void gp_step_said(struct gp_gpu *g)
 	pthread_mutex_unlock(&e->lock);
 }
 
+static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+// A request begins after a rest, and pays for no slot; what was before it says nothing of its batch. The lock is held.
+static void end_row(struct engine *e)
+{
+	move(e, DUE, NONE);
+	e->before.bytes = e->passes = 0;
+	if (!e->in_a_row)
+		return;
+	double row = e->in_a_row < 2 * FEW_IN_A_ROW ? e->in_a_row : 2 * FEW_IN_A_ROW; // longer rows are long enough
+	e->usual_in_a_row += (row - e->usual_in_a_row) / 8;
+	e->in_a_row = 0;
+}
+
 void gp_objective_opens(struct gp_gpu *g, uint64_t now)
 {
 	struct engine *e = engine_of(g);
@@ -455,24 +489,21 @@ void gp_objective_opens(struct gp_gpu *g, uint64_t now)
 		gp_law_begin(&e->law);
 	if (now > e->closed_ns + PAUSE_NS || !e->from_ns) {
 		gp_law_idle(&e->law); // credit is not kept while there is no work, debt is
-		e->from_ns = e->stepped_ns = now;
+		e->from_ns = e->pass_from_ns = e->stepped_ns = now;
 		e->lent_ns = 0;
 	}
-	if (e->idle || !e->working_from_ns)
+	if (!e->working_from_ns)
 		e->working_from_ns = now;
-	if (e->idle && e->ended_ns && has_rested(e, now) && e->in_a_row) { // a long row counts as one that is long enough
-		double row = e->in_a_row < 2 * FEW_IN_A_ROW ? e->in_a_row : 2 * FEW_IN_A_ROW;
-		e->usual_in_a_row += (row - e->usual_in_a_row) / 8;
-		e->in_a_row = 0;
-	}
-	e->idle = 0;
+	else // nothing was under way since the window closed
+		e->working_from_ns += now - latest(e->closed_ns, e->working_from_ns);
+	if (has_rested(e, now))
+		end_row(e);
 	pthread_mutex_unlock(&e->lock);
 }
 
 static void wake(struct engine *e) { gp_futex_wake(&e->slot, INT_MAX, false); }
 
-// The watcher closed the window since a launch waits, or since the program has no work. Launches behind the latest result say that it is within
-// a step, and only computes on the CPU.
+// The watcher closed the window since a launch waits, or since the program has no work.
 void gp_objective_closes(struct gp_gpu *g, uint64_t now)
 {
 	struct engine *e = engine_of(g);
@@ -490,7 +521,6 @@ void gp_objective_closes(struct gp_gpu *g, uint64_t now)
 		return;
 	pthread_mutex_lock(&e->lock);
 	e->closed_ns = now;
-	e->idle = e->launches == e->result[e->results % RESULTS].launches;
 	if (g->segment)
 		gp_own_line(g)->credit_us = 0;
 	pthread_mutex_unlock(&e->lock);
@@ -500,8 +530,10 @@ void gp_objective_watch(struct gp_gpu *g, uint64_t now)
 {
 	struct engine *e = engine_of(g);
 	pthread_mutex_lock(&e->lock);
-	if (e->stepped_ns && !e->before.launches && now > e->stepped_ns + STEPLESS_NS / 2)
+	if (e->stepped_ns && !e->takes_large && now > e->stepped_ns + STEPLESS_NS / 2) {
 		e->takes_large = 1;
+		e->before.bytes = 0; // of a copy of another kind
+	}
 	if (e->stepped_ns && now > e->stepped_ns + STEPLESS_NS)
 		say(g, GP_OBJECTIVE_STEPLESS);
 	pthread_mutex_unlock(&e->lock);
@@ -512,7 +544,7 @@ bool gp_lends(struct gp_context *c, const struct gp_operation *o)
 	struct engine *e = engine_of(c->gpu);
 	if (__builtin_expect(e->slot != DUE, 1))
 		return false;
-	if (!c->open && e->idle && has_rested(e, gp_now_ns())) { // the launch begins a request
+	if (!c->open && has_rested(e, gp_now_ns())) { // the launch begins a request
 		move(e, DUE, NONE);
 		return false;
 	}
@@ -583,7 +615,8 @@ static void begin(struct engine *e)
 	gp_law_begin(&e->law);
 	e->done = e->step = e->results;
 	e->counted = e->launches;
-	e->from_ns = e->lent_ns = e->stepped_ns = e->working_ns = e->ended_ns = e->working_from_ns = e->off_until_ns = 0;
+	e->pass_from_ns = e->from_ns = e->lent_ns = e->stepped_ns = e->working_ns = e->working_from_ns =
+		e->off_until_ns = 0;
 	e->before.launches = e->before.own_ns = e->before.bytes = 0;
 	e->passes = e->takes_large = 0;
 	e->in_a_row = e->late = 0;
@@ -625,12 +658,13 @@ static void apply(void)
 	law->max_slot_ns = most;
 	law->min_slot_ns = wishes.min_slot_ns < most ? wishes.min_slot_ns : most;
 	gp_objective.first_ns = w->first_ns;
-	if (!was)
-		gp_forget_loaded(NULL); // which kernels it launches is looked at as they are launched for the first time
 	for (int k = 0; !was && k < GP_GPUS; k++)
 		begin(&engines[k]);
 	gp_objective.set++;
 	gp_objective.on = 1;
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); // pairs with preempt/submit.c, where launches are remembered
+	if (!was)
+		gp_forget_loaded(NULL); // which kernels it launches is looked at as they are launched for the first time
 }
 
 void gp_objective_begin(const struct gp_wish *own, double min_slot_ns, double max_slot_ns, uint32_t over_steps)
@@ -727,9 +761,12 @@ void gp_lend(struct gp_context *c)
 	struct engine *e = engine_of(g);
 	uint64_t began = gp_now_ns();
 
-	if (!c->open) // nothing is under way
+	pthread_mutex_lock(&g->lock);
+	bool open = g->open_contexts;
+	if (!open) // nothing is under way
 		gp_objective_closes(g, began);
-	else
+	pthread_mutex_unlock(&g->lock);
+	if (open)
 		gp_window_wake(g, GP_WAKE_WATCHER);
 	if (drain(g, e, began)) {
 		uint64_t from = e->lent_at_ns, end = from + e->slot_ns;

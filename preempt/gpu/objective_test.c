@@ -173,13 +173,74 @@ static void test_passes(void)
 	}
 	CHECK(counters()->steps == 450);
 	CHECK(counters()->means == 400 - 31); // periods; the mean is known from the 32nd on
-	// Most of the batch ends at once: from the fourth result on, that is what it has.
+	// Most of the batch ends at once, without a pass.
 	uint64_t means = counters()->means;
 	for (int step = 0; step < 40; step++) {
 		work(3, 1, 5 * MS);
 		result_of(8);
 	}
-	CHECK(counters()->means == means + 37);
+	CHECK(counters()->means == means + 40);
+	// Of many passes in a row the fourth one ends a step: nobody waits for ever.
+	work(3, 1, 5 * MS);
+	result_of(64);
+	means = counters()->means;
+	for (int pass = 0; pass < 4; pass++) {
+		work(400, 0, 30 * MS);
+		result_of(8);
+	}
+	CHECK(counters()->means == means + 1);
+}
+
+// Drafts make results longer, and steps have more launches with them than without.
+static void test_results_of_drafts(void)
+{
+	for (int every = 2; every <= 4; every += 2) {
+		start(20 * MS);
+		for (int step = 0; step < 400; step++) {
+			work(4, step % every ? 1 : 33, 12 * MS);
+			result_of(step % every ? 64 : 320);
+		}
+		CHECK(counters()->steps == 400 && counters()->means == 400 - 31 && counters()->over == 0 &&
+		      counters()->slots > 50);
+	}
+}
+
+// The first result of a request counts, though it is that of a pass; so does that of a lone request after a batch.
+static void test_first_results(void)
+{
+	start(20 * MS);
+	gp_objective.first_ns = 50 * MS;
+	for (int request = 0; request < 20; request++) {
+		for (int step = 0; step < 20; step++) {
+			work(3, 1, 5 * MS);
+			result_of(64);
+		}
+		uint64_t requests = counters()->requests;
+		work(3, 1, MS);
+		gp_lend_request(now); // while a step is under way, which has no result for it
+		now += 4 * MS;
+		result_of(64);
+		CHECK(counters()->requests == requests);
+		work(400, 0, 30 * MS);
+		result_of(8);
+		work(3, 1, 15 * MS);
+		result_of(72);
+	}
+	CHECK(counters()->requests == 20 && counters()->late_requests == 0);
+	for (int request = 0; request < 20; request++) {
+		for (int step = 0; step < 20; step++) {
+			work(3, 1, 5 * MS);
+			result_of(64);
+		}
+		rest(100 * MS);
+		gp_lend_request(now);
+		for (int step = 0; step < 4; step++) {
+			work(3 + 400 * !step, 1, 15 * MS);
+			result_of(8);
+		}
+	}
+	CHECK(counters()->means == 20 * 22 + 20 * 24 - 31); // nothing is a pass behind a rest
+	CHECK(counters()->requests == 40 && counters()->late_requests == 0);
 }
 
 // A program that copies all of its logits has large results, which count once smaller ones have ended no step for a second.
@@ -200,7 +261,18 @@ static void test_large_results(void)
 			result();
 		gp_objective_watch(g, now);
 	}
-	CHECK(gp_step_result_bytes(g) < 128 * 1024 && counters()->state == GP_OBJECTIVE_STEPLESS);
+	CHECK(gp_step_result_bytes(g) >= 128 * 1024 && counters()->state == GP_OBJECTIVE_STEPLESS);
+	// Keys and values that are copied to the host end no step once there are small results.
+	for (int step = 0; step < 400; step++) {
+		if (step % 4 == 0) {
+			work(3, 1, 5 * MS);
+			if (gp_step_result_bytes(g) >= 1024 * 1024)
+				result_of(1024 * 1024);
+		}
+		work(3, 1, 5 * MS);
+		result();
+	}
+	CHECK(counters()->steps <= 402 && counters()->over <= 32 && counters()->slots > 5); // the first step took seconds
 }
 
 // Steps of a small model are short. Without graphs those of decode have as many launches as those of prefill, with graphs they are not much shorter.
@@ -337,6 +409,68 @@ static void test_ranks(void)
 	CHECK(counters()->slots > 5 && counters()->state == GP_OBJECTIVE_LENDS);
 }
 
+// Whatever a request begins with after a rest, its launches pay for no slot: a copy opens the window too, and a program may launch work behind
+// the result copy of the step before.
+static void test_requests_after_rests(void)
+{
+	for (int kind = 0; kind < 4; kind++) {
+		start(20 * MS);
+		uint32_t waited = 0;
+		for (int request = 0; request < 40; request++) {
+			for (int step = 0; step < 30; step++) {
+				work(3, kind < 3, 5 * MS);
+				if (kind == 2) { // one more kernel behind the copy
+					static uint64_t sequence = 1ull << 40;
+					gp_step_copied(c, &stream, ++sequence, 64);
+					work(1, 0, 100 * US);
+					gp_step_stream_done(c, &stream, sequence);
+				} else {
+					result();
+				}
+			}
+			rest(10000ull * MS);
+			if (kind == 1) {
+				gp_objective_opens(g, now);
+				c->open = 1;
+			}
+			uint64_t slots = counters()->slots;
+			work(3, kind < 3, 0);
+			waited += counters()->slots > slots;
+		}
+		CHECK(counters()->slots > 100 && waited == 0);
+	}
+	// A service of one step a request, with a kernel behind the copy.
+	start(20 * MS);
+	for (int request = 0; request < 1000; request++) {
+		static uint64_t sequence = 1ull << 41;
+		work(10, 0, 1500 * US);
+		gp_step_copied(c, &stream, ++sequence, 64);
+		work(1, 0, 100 * US);
+		gp_step_stream_done(c, &stream, sequence);
+		rest(10 * MS);
+	}
+	CHECK(counters()->steps > 900 && counters()->slots == 0 && counters()->state == GP_OBJECTIVE_RESTS);
+	// No rests: a program that computes in the middle of a step, and one that asks for a result long after it came.
+	for (int late = 0; late < 2; late++) {
+		start(30 * MS);
+		for (int step = 0; step < 100; step++) {
+			work(3, 1, 4 * MS);
+			rest(late ? 8 * MS : MS);
+			if (!late)
+				work(3, 1, 4 * MS);
+			result();
+		}
+		CHECK(counters()->slots > 5 && counters()->state == GP_OBJECTIVE_LENDS);
+	}
+	// An engine that has not rested yet is not said to rest.
+	start(20 * MS);
+	for (int step = 0; step < 4; step++) {
+		work(3, 1, 5 * MS);
+		result();
+	}
+	CHECK(counters()->state == GP_OBJECTIVE_NONE);
+}
+
 int main(void)
 {
 	view = aligned_alloc(GP_PAGE, sizeof *view);
@@ -346,6 +480,8 @@ int main(void)
 	test_further_results_behind_slots();
 	test_passes();
 	test_large_results();
+	test_results_of_drafts();
+	test_first_results();
 	test_prefill_and_decode();
 	test_speculative_decoding();
 	test_short_steps();
@@ -353,6 +489,7 @@ int main(void)
 	test_late_slots();
 	test_rests();
 	test_ranks();
+	test_requests_after_rests();
 	free(c);
 	free(view);
 	return 0;

@@ -88,7 +88,7 @@ struct gp_stop_counters {
 };
 
 enum gp_objective_state {
-	GP_OBJECTIVE_NONE,         // there is no objective, or no step was seen yet
+	GP_OBJECTIVE_NONE,         // there is no objective, or too few steps were seen yet
 	GP_OBJECTIVE_LENDS,        // lower levels get what it leaves
 	GP_OBJECTIVE_UNATTAINABLE, // steps alone take longer: strict priority
 	GP_OBJECTIVE_STEPLESS,     // no step's end was found: strict priority

@@ -52,6 +52,7 @@ func (m *machine) newBestEffort() *process {
 // An engine lends slots out of its objective, however it submits its steps and learns of their results.
 func TestObjectiveLends(t *testing.T) {
 	t.Parallel()
+	// A busy machine makes slots late, which stops lending for a while.
 	for _, options := range []string{"", "sync", "kernels", "sync kernels", "says", "sync says"} {
 		t.Run(strings.ReplaceAll(options, " ", "-"), func(t *testing.T) {
 			t.Parallel()
@@ -70,7 +71,7 @@ func TestObjectiveLends(t *testing.T) {
 				return lends(p, 5) && p.Objective.Steps > 20
 			})
 			o := last.Objective
-			if o.State != "lends" || o.ObjectiveNs != 1e9 || o.LentNs == 0 || o.LentNs > o.StepNs || ran == 0 {
+			if (o.State != "lends" && o.State != "late") || o.ObjectiveNs != 1e9 || o.LentNs == 0 || o.LentNs > o.StepNs || ran == 0 {
 				t.Errorf("%+v, best effort ran %d ns", o, ran)
 			}
 			if o.Steps > uint64(e.steps) {
