@@ -193,6 +193,32 @@ func TestCheckpointEndedByAnother(t *testing.T) {
 	be.hears("right")
 }
 
+// People have moved a program's memory to the host, and its thread waits. It is locked and checkpointed, and goes on once it has been restored
+// and resumed.
+func TestCheckpointOfASuspendedProgram(t *testing.T) {
+	t.Parallel()
+	everyCheckpoint(t, func(t *testing.T, who string, environment ...string) {
+		m := newSmall(t, "", environment...)
+		be := m.startCheckpoint("be")
+		m.joined(be)
+		m.until("memory is published", func() bool { return m.memory(be).Resident >= 8<<20 })
+		be.runs()
+		m.does(be, ": is suspended: ", "suspend")
+		m.until("its memory is out", func() bool { return m.memory(be).Swapped >= 8<<20 })
+		for _, what := range []string{"lock", "checkpoint", "restore", "unlock"} {
+			be.does(who, what)
+		}
+		m.until("it has joined again", func() bool { return !m.isLocked(be) })
+		if now := m.memory(be); now.State != "suspended" || now.Swapped < 8<<20 {
+			t.Errorf("%+v", now)
+		}
+		m.does(be, ": goes on: ", "resume")
+		m.goesOn("kernels complete again", be)
+		be.say("end")
+		be.hears("right")
+	})
+}
+
 // A lock that the driver gives up leaves the process as it was.
 func TestCheckpointLockTimesOut(t *testing.T) {
 	t.Parallel()

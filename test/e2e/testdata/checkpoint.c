@@ -23,10 +23,10 @@
 
 #include "driver.h"
 
-enum { BLOCKS = 2000, KERNEL_us = 2000, NON_BLOCKING = 1 };
+enum { BLOCKS = 2000, KERNEL_us = 2000, NON_BLOCKING = 1, LARGE = 2 << 20, FILL = 77 };
 static handle context, module, kernel, stream, waiting;
 static void *word;
-static ptr memory;
+static ptr memory, large; // large: words that may be moved
 static atomic_uint count;
 static atomic_bool stop;
 static uint32_t want;
@@ -59,8 +59,14 @@ static int own(const char *what, unsigned ms)
 
 static void check(void)
 {
-	static uint32_t have[BLOCKS];
+	static uint32_t have[BLOCKS], filled[LARGE];
 	OK(cuMemcpyDtoH_v2(have, memory, sizeof have));
+	OK(cuMemcpyDtoH_v2(filled, large, sizeof filled));
+	for (int i = 0; i < LARGE; i++)
+		if (filled[i] != FILL) {
+			printf("word %d is %u\n", i, filled[i]);
+			return;
+		}
 	for (int i = 0; i < BLOCKS; i++)
 		if (have[i] != want) {
 			printf("block %d has %u, must have %u\n", i, have[i], want);
@@ -92,7 +98,9 @@ int main(int arguments, char **argument)
 	OK(cuMemHostAlloc(&word, sizeof(uint32_t), 0));
 	*(uint32_t *)word = 0;
 	OK(cuMemAlloc_v2(&memory, BLOCKS * sizeof(uint32_t)));
+	OK(cuMemAlloc_v2(&large, LARGE * sizeof(uint32_t)));
 	OK(cuMemsetD32Async(memory, 0, BLOCKS, stream));
+	OK(cuMemsetD32Async(large, FILL, LARGE, stream));
 	OK(cuStreamSynchronize(stream));
 	puts("ready");
 	while (fgets(line, sizeof line, stdin)) {
