@@ -45,11 +45,12 @@ static bool found_only_here(void *handle, const char *name)
 	return false;
 }
 
-// NVTX looks the tool up that NVTX_INJECTION64_PATH names. The core may be missing, in tests of this layer.
-#pragma weak gp_nvtx_beside
-static bool is_nvtx(const char *name)
+// NVTX looks the tool up that NVTX_INJECTION64_PATH names, by the handle of that library. RTLD_NEXT and RTLD_DEFAULT depend on the
+// caller: a tool that asks for the one behind it would get itself.
+static bool is_nvtx(void *handle, const char *name)
 {
-	return name[0] == 'I' && strcmp(name, "InitializeInjectionNvtx2") == 0 && gp_nvtx_beside;
+	return name[0] == 'I' && handle != RTLD_NEXT && handle != RTLD_DEFAULT &&
+	       strcmp(name, "InitializeInjectionNvtx2") == 0 && gp_active();
 }
 
 // RTLD_NEXT and RTLD_DEFAULT depend on the caller. libc needs no help: in the global order of lookups this library comes before
@@ -69,7 +70,7 @@ PUBLIC void *dlsym(void *restrict handle, const char *restrict name)
 	const void *caller = __builtin_return_address(0);
 	if (found_only_here(handle, name))
 		return gp_next_symbol(name);
-	if (is_nvtx(name))
+	if (is_nvtx(handle, name))
 		return gp_nvtx_beside(next(handle, name));
 	if (passes(handle, name, caller))
 		TAIL next(handle, name);

@@ -3,7 +3,8 @@
 // else is. Beside another tool it stands in front of that one (gp_nvtx_beside). Types and numbers are those of
 // nvtx3/nvtxDetail/nvtxTypes.h and nvToolsExt.h, version 3.
 //
-// Every function returns what it returns without this library.
+// Functions return what the other tool's do, else what NVTX does without a tool. Where that would be 0 or NULL, starts of steps return an
+// id, and registrations of strings a handle: the program says by these which range or name it means.
 #define _GNU_SOURCE
 #include "hints/nvtx.h"
 #include "hints/source.h"
@@ -140,8 +141,10 @@ static bool begun_wide(const wchar_t *name)
 	return known && name && narrow(name, text) && begun(text);
 }
 
-// Strings that programs registered. Writers: threads that register, each place once, by a compare-and-swap from NULL. Readers: all, which see
-// what it points to since that was written before.
+// Strings that programs registered. Writers: threads that register, each by a compare-and-swap, else two would have one place and one of their
+// handles would mean nothing. Readers: all, which see what it points to since that was written before. A place goes from NULL to a string, and
+// from one without a configured name to one that has it: nobody looks for the first any more. No string is freed, since its address may be the
+// program's handle, and would be another's later. So each place loses one string at most.
 static _Atomic(struct string {
 	const void *handle; // the other tool's, else this string's own address
 	char text[];
@@ -155,28 +158,40 @@ static bool is_named(const char *text)
 	return has_step && !strcmp(step_name, text);
 }
 
-// Returns the string's handle, NULL where it is not kept. Once the names are known only those are kept.
+static struct string *new_string(const char *text, size_t bytes, const void *handle)
+{
+	struct string *s = malloc(sizeof *s + bytes);
+	if (s) {
+		s->handle = handle ? handle : s;
+		memcpy(s->text, text, bytes);
+	}
+	return s;
+}
+
+// Returns the string's handle, NULL where it is not kept. Once the names are known only those are kept, also in places of others.
 static const void *register_string(const char *text, const void *handle)
 {
 	size_t bytes = text ? strlen(text) + 1 : 0;
-	if (!bytes || bytes > NAME_BYTES || (known && !is_named(text)))
+	bool only_named = known;
+	struct string *s = NULL;
+	if (!bytes || bytes > NAME_BYTES || (only_named && !is_named(text)))
 		return NULL;
-	for (int i = 0; i < STRINGS; i++) {
-		struct string *there = registered[i];
-		if (!there) {
-			struct string *s = malloc(sizeof *s + bytes);
-			if (!s)
-				return NULL;
-			s->handle = handle ? handle : s;
-			memcpy(s->text, text, bytes);
-			if (__atomic_compare_exchange_n((struct string **)&registered[i], &there, s, false,
-							__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
-				return s->handle;
-			free(s);
+	for (int replaces = 0; replaces <= only_named; replaces++)
+		for (int i = 0; i < STRINGS; i++) {
+			struct string *there = registered[i];
+			while (!there || (replaces && !is_named(there->text))) {
+				if (!s && !(s = new_string(text, bytes, handle)))
+					return NULL;
+				if (__atomic_compare_exchange_n((struct string **)&registered[i], &there, s, false,
+								__ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+					return s->handle;
+			}
+			if (!strcmp(there->text, text) && (!handle || there->handle == handle)) {
+				free(s); // nobody has seen it
+				return there->handle;
+			}
 		}
-		if (!strcmp(there->text, text) && (!handle || there->handle == handle))
-			return there->handle;
-	}
+	free(s);
 	return NULL;
 }
 
@@ -204,7 +219,7 @@ static bool begun_with(const struct attributes *a)
 	return false;
 }
 
-// Ranges that are pushed nest, by thread and domain. A step within a step is part of it.
+// Ranges that are pushed nest, by thread and domain. A step within a step is part of it. Without another tool nobody makes domains: all are NULL.
 GP_OF_THREAD struct within {
 	void *domain;
 	uint64_t depth; // ranges of the domain that are open, from the step's on; 0: none is a step's
@@ -244,9 +259,9 @@ static void popped(void *domain)
 }
 
 // Ranges of steps that are started, by their id; 0: a free place. Writers: the thread that starts one, and the one that ends it. Both go by a
-// compare-and-swap, else two ranges would have one place, or one would end two steps. Where all places are taken the oldest is given up.
+// compare-and-swap, else two ranges would have one place, or one would end two steps. Where all places are taken, by ranges that nobody ends, the
+// least id is given up. Our ids count up, so that it is the oldest; another tool's need not.
 static _Atomic uint64_t started[STARTED];
-static _Atomic uint32_t started_at;
 static _Atomic uint64_t own_id; // the latest of those given where no other tool gives ids
 
 static bool put(int place, uint64_t from, uint64_t to)
@@ -261,11 +276,19 @@ static uint64_t started_as(uint64_t id, bool step)
 		return id;
 	if (!id)
 		id = ++own_id;
-	for (int i = 0; i < STARTED; i++)
-		if (put(i, 0, id))
+	for (;;) { // again only where another thread has changed a place meanwhile
+		int oldest = 0;
+		uint64_t least = UINT64_MAX;
+		for (int i = 0; i < STARTED; i++) {
+			if (put(i, 0, id))
+				return id;
+			uint64_t there = started[i];
+			if (there < least)
+				least = there, oldest = i;
+		}
+		if (put(oldest, least, id))
 			return id;
-	started[started_at++ % STARTED] = id;
-	return id;
+	}
 }
 
 static void ended(uint64_t id)

@@ -362,11 +362,68 @@ static int beside_another(void)
 	return 0;
 }
 
+// All places have strings that were registered before the names were known. A string with a name still finds one, the same for all threads.
+static struct program crowded;
+static pthread_barrier_t all_here;
+static void *registers(void *got)
+{
+	pthread_barrier_wait(&all_here);
+	*(void **)got = string(&crowded, "step");
+	return NULL;
+}
+
+static int with_many_strings(void)
+{
+	enum { MANY = 300, THREADS = 4 };
+	static void *handle[MANY], *got[THREADS];
+	pthread_t thread[THREADS];
+	char text[32];
+	CHECK(!setenv("GPREEMPT_PRIORITY", "lc", 1) && initialise(&crowded, InitializeInjectionNvtx2) == 1);
+	for (int i = 0; i < MANY; i++) {
+		snprintf(text, sizeof text, "module %d", i);
+		handle[i] = string(&crowded, text);
+	}
+	gp_nvtx_name(0, "module 0");
+	gp_nvtx_name(1, "request");
+	gp_nvtx_name_step("step");
+	gp_nvtx_named();
+	CHECK(!pthread_barrier_init(&all_here, NULL, THREADS));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_create(&thread[i], NULL, registers, &got[i]));
+	for (int i = 0; i < THREADS; i++)
+		CHECK(!pthread_join(thread[i], NULL) && got[i] && got[i] == got[0]);
+	void *request = string(&crowded, "request");
+	CHECK(request && request != got[0] && string(&crowded, "request") == request &&
+	      string_wide(&crowded, L"step") == got[0]);
+	CHECK(string(&crowded, "module 0") == handle[0]); // a name
+	CHECK(!string(&crowded, "module 1"));
+	struct attributes step = with(REGISTERED, got[0]);
+	push_with(&crowded, &step), pop(&crowded);
+	CHECK(ended(1));
+	for (int i = 0; i < MANY; i++) { // those that gave way too: their handles are nobody else's
+		struct attributes other = with(REGISTERED, handle[i]);
+		CHECK(!handle[i] || (handle[i] != got[0] && handle[i] != request));
+		push_with(&crowded, &other), pop(&crowded);
+	}
+	CHECK(ended(0));
+	return 0;
+}
+
+static void runs_well(char *self, char *what)
+{
+	int status;
+	pid_t child = fork();
+	if (!child)
+		execl("/proc/self/exe", self, what, (char *)NULL);
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+}
+
 int main(int count, char **argument)
 {
 	static struct program alone, early, old, beside;
 	static char empty[64];
-	int status;
+	if (count > 1 && !strcmp(argument[1], "strings"))
+		return with_many_strings();
 	if (count > 1) {
 		gp_nvtx_name_step("step");
 		gp_nvtx_named();
@@ -390,10 +447,8 @@ int main(int count, char **argument)
 	CHECK(push(&early, "step") == NO_TRACKING && pop(&early) == NO_TRACKING && start(&early, "step") == 0 && ended(0));
 
 	gp_nvtx_name_step("step");
-	pid_t child = fork();
-	if (!child)
-		execl("/proc/self/exe", *argument, "beside", (char *)NULL);
-	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	runs_well(*argument, "beside");
+	runs_well(*argument, "strings");
 
 	push_with(&early, &registered);
 	pop(&early);

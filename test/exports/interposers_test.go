@@ -39,6 +39,23 @@ func TestOtherInterposers(t *testing.T) {
 	}
 }
 
+// An NVTX tool behind this library asks for the one behind itself, and is not told that this is itself. Only who has a role, and looks a tool up
+// by its handle, finds another function.
+func TestNVTXToolsChain(t *testing.T) {
+	b := build(t)
+	b.cc("nvtx", "testdata/nvtx.c")
+	b.cc("libtool.so", "-shared", "-fPIC", "-DTOOL", "testdata/nvtx.c")
+	tool := "NVTX_INJECTION64_PATH=" + filepath.Join(b.dir, "libtool.so")
+	for _, way := range []string{"handle", "default", "next"} {
+		for _, role := range []string{"off", "", "5"} {
+			got := b.run("nvtx", way, []string{tool, "GPREEMPT_PRIORITY=" + role}, "libgp.so", "libtool.so")
+			if front := strings.Count(got, "in front of an NVTX tool"); !strings.HasSuffix(got, "tool, behind it none\n") || (front == 1) != (way == "handle" && role == "5") || front > 1 {
+				t.Errorf("%s, role %q:\n%s", way, role, got)
+			}
+		}
+	}
+}
+
 // Sanitizers look functions up before anything that they stand in front of may be called.
 func TestFirstLookUpCallsNothing(t *testing.T) {
 	b := bench{TB: t, dir: t.TempDir()}
