@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,12 +71,20 @@ const (
 
 // ParseObjective reads the value of GPREEMPT_OBJECTIVE over an objective, of which it keeps what a value cannot say.
 func ParseObjective(o Objective, value string) (Objective, error) {
+	if wrong := o.read(strings.Split(value, ",")); wrong != "" {
+		return o, fmt.Errorf("objective %s: %s: must be %s", show(value), wrong, ObjectiveAllowed)
+	}
+	return o, nil
+}
+
+// read reads the parts of a value, and says what is wrong with them; "" for nothing.
+func (o *Objective) read(parts []string) (wrong string) {
 	o.Slowdown, o.StepMs, o.FirstMs, o.Percentile = 0, 0, 0, defaultPercentile
-	if value == "none" {
-		return o, nil
+	if slices.Equal(parts, []string{"none"}) {
+		return ""
 	}
 	seen := map[string]bool{}
-	for part := range strings.SplitSeq(value, ",") {
+	for _, part := range parts {
 		key, text, _ := strings.Cut(part, "=")
 		ok := !seen[key]
 		seen[key] = true
@@ -92,16 +101,19 @@ func ParseObjective(o Objective, value string) (Objective, error) {
 			ok = false
 		}
 		if !ok {
-			return o, fmt.Errorf("objective %s: %s: must be %s", show(value), show(part), ObjectiveAllowed)
+			return show(part)
 		}
 	}
 	if (o.Slowdown > 0) == (o.StepMs > 0) {
-		return o, fmt.Errorf("objective %s: needs one of slowdown and step: must be %s", show(value), ObjectiveAllowed)
+		return "needs one of slowdown and step"
 	}
-	return o, nil
+	return ""
 }
 
-const rangeAllowed = "range=NAME, once: the name of an NVTX range, 1 to 63 bytes without a comma"
+const (
+	rangeAllowed        = "range=NAME, once: the name of an NVTX range, 1 to 63 bytes without a comma"
+	ownObjectiveAllowed = ObjectiveAllowed + "; beside that or alone " + rangeAllowed
+)
 
 // ParseOwnObjective reads what ParseObjective does, and beside or instead of that range=NAME: where steps end is known to who starts the program.
 // Without it the range stays.
@@ -122,7 +134,10 @@ func ParseOwnObjective(o Objective, value string) (Objective, error) {
 	if rest == nil {
 		return o, nil
 	}
-	return ParseObjective(o, strings.Join(rest, ","))
+	if wrong := o.read(rest); wrong != "" {
+		return o, fmt.Errorf("objective %s: %s: must be %s", show(value), wrong, ownObjectiveAllowed)
+	}
+	return o, nil
 }
 
 // ApplyObjectiveEnv lets the value of GPREEMPT_OBJECTIVE replace what a file says. The config is unchanged on error and for an empty value.

@@ -66,6 +66,10 @@ func gpreemptStart() {
 	rewriter.Start(config, level, driver.Armed, build(), log)
 	sources := agent.HintSources(config, level)
 	learner.NameRanges(ranges(config, level, sources))
+	if config.Objective.StepRange != "" && bestEffort(level) {
+		log.Info().Str("range", config.Objective.StepRange).
+			Msg("this process begins as best effort: its steps do not end with the NVTX range of its objective, also where it is raised later")
+	}
 	if sources != 0 {
 		learner.Start(learner.Options{
 			Sources: sources,
@@ -79,12 +83,15 @@ func gpreemptStart() {
 	log.Info().Str("priority", priority.String()).Str("library", version).Msg("preemption is on")
 }
 
-// ranges are the names of NVTX ranges that announce work, and that of a step's ("": none). Best effort has neither.
+func bestEffort(level int) bool { return level == configs.Levels-1 }
+
+// ranges are the names of NVTX ranges that announce work, and that of a step's ("": none). Best effort has neither, since names do not
+// change once they are known.
 func ranges(config configs.Config, level int, sources configs.HintSources) (announcing []string, step string) {
 	if sources.Has(configs.HintNVTX) {
 		announcing = slices.DeleteFunc(config.Hints.NVTX[:], func(name string) bool { return name == "" })
 	}
-	if level < configs.Levels-1 {
+	if !bestEffort(level) {
 		step = config.Objective.StepRange
 	}
 	return announcing, step

@@ -174,6 +174,20 @@ func TestPolicyOfObjectives(t *testing.T) {
 	e.until("it lends", func(p segment.Peer) bool { return lends(p, 3) })
 }
 
+// The range of an objective does not count in a program that begins as best effort, which says so.
+func TestStepRangeOfBestEffort(t *testing.T) {
+	t.Parallel()
+	const said = "this process begins as best effort: its steps do not end with the NVTX range"
+	m := newMachine(t, "[objective]\nstep_range = \"decode\"\n", "GPREEMPT_LOG=info")
+	for role, times := range map[string]int{"be": 1, "7": 1, "lc": 0, "6": 0} {
+		p := m.start(role)
+		p.says("preemption is on", 1)
+		if _, stderr := p.finish(); strings.Count(stderr, said) != times {
+			t.Errorf("%s: not said %d times: %s", role, times, stderr)
+		}
+	}
+}
+
 // A program that a broker raises from best effort has the objective that was set meanwhile, and none below.
 func TestObjectiveFollowsTheLevel(t *testing.T) {
 	t.Parallel()
