@@ -124,7 +124,7 @@ func withModels(ctx context.Context, s *session) (end func(), err error) {
 	if err := writeModel(m.folder); err != nil {
 		return nil, err
 	}
-	undo, err := s.configure("")
+	undo, err := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
 	if err != nil {
 		return nil, err
 	}

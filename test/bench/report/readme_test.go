@@ -46,22 +46,24 @@ func TestDocumentsShowTheResults(t *testing.T) {
 }
 
 func TestHeadlineShowsTheResults(t *testing.T) {
-	figure, err := Headline(results)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(results, HeadlineFile)
-	if *update {
-		if err := os.WriteFile(path, figure, 0o644); err != nil {
+	for name, draw := range map[string]func(string) ([]byte, error){HeadlineFile: Headline, FrontierFile: Frontier} {
+		figure, err := draw(results)
+		if err != nil {
 			t.Fatal(err)
 		}
-		return
-	}
-	if drawn, err := os.ReadFile(path); err != nil || !bytes.Equal(drawn, figure) {
-		t.Errorf("%s does not show the committed results; run: make readme", path)
-	}
-	if text, err := os.ReadFile(filepath.Join(root, "README.md")); err != nil || !bytes.Contains(text, []byte("results/"+HeadlineFile)) {
-		t.Errorf("the README does not show %s", path)
+		path := filepath.Join(results, name)
+		if *update {
+			if err := os.WriteFile(path, figure, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		if drawn, err := os.ReadFile(path); err != nil || !bytes.Equal(drawn, figure) {
+			t.Errorf("%s does not show the committed results; run: make readme", path)
+		}
+		if text, err := os.ReadFile(filepath.Join(root, "README.md")); err != nil || !bytes.Contains(text, []byte("results/"+name)) {
+			t.Errorf("the README does not show %s", path)
+		}
 	}
 }
 
