@@ -58,7 +58,7 @@ func probe(t *testing.T, name string, environment []string, options ...string) (
 	path := filepath.Join(t.TempDir(), "probe.json")
 	command := exec.Command(build(t, name), append([]string{"--quick", "--slow", "3", "--json", path}, options...)...)
 	command.Env = append(os.Environ(), append([]string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver),
-		"SIMCUDA_DIR=" + t.TempDir(), "SIMCUDA_MEMORY_MB=8192"}, environment...)...)
+		"SIMCUDA_DIR=" + t.TempDir(), "SIMCUDA_MEMORY_MB=32768"}, environment...)...)
 	printed, err := command.CombinedOutput()
 	text, readErr := os.ReadFile(path)
 	if readErr != nil {
