@@ -28,6 +28,8 @@ var systemColors = map[string]color.Color{
 	"sequential":         color.RGBA{205, 190, 30, 255}, // darker than theirs, for lines on white
 	"mps":                color.RGBA{230, 159, 0, 255},
 	"mps-priority":       color.RGBA{204, 121, 167, 255},
+	"mps-50":             color.RGBA{110, 60, 150, 255},
+	"mps-25":             color.RGBA{150, 150, 150, 255},
 	"gpreempt-paper":     color.RGBA{86, 180, 233, 255},
 	"gpreempt":           color.RGBA{0, 114, 178, 255},
 	"gpreempt-hints":     color.RGBA{0, 158, 115, 255},
