@@ -94,7 +94,7 @@ enum gp_objective_state {
 	GP_OBJECTIVE_STEPLESS,     // no step's end was found: strict priority
 	GP_OBJECTIVE_LATE,         // slots ended late: strict priority for a minute
 	GP_OBJECTIVE_RESTS,        // few steps follow each other without a rest: strict priority
-	GP_OBJECTIVE_RANKS,        // it waits for other GPUs, and the objective is relative to steps alone: strict priority
+	GP_OBJECTIVE_RANKS, // it waits for other GPUs, and the objective is relative to steps alone: strict priority
 	GP_OBJECTIVE_STATES,
 };
 
