@@ -3,6 +3,7 @@
 // While gp_armed is zero, work and waits cost one load and a branch more than without the library. The rest is out of line.
 #include "exports/layer.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -188,13 +189,18 @@ static bool complete_any(struct completed *c, const void *given)
 	CUresult name params \
 	{ \
 		const struct gp_hooks *hooks = gp_current_hooks(); \
+		int cancel = 0; /* a thread that ended in the call would leave the process leaving for ever */ \
 		if (hooks && (of) != getpid()) \
 			hooks = NULL; \
-		if (hooks) \
+		if (hooks) { \
+			pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); \
 			hooks->checkpoint_begins(step); \
+		} \
 		CUresult result = REAL(name) args; \
-		if (hooks) \
+		if (hooks) { \
 			hooks->checkpoint_ended(step, result); \
+			pthread_setcancelstate(cancel, NULL); \
+		} \
 		return result; \
 	}
 

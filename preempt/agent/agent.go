@@ -87,6 +87,9 @@ func (a *agent) step() time.Duration {
 	if turns {
 		turnPeers = bits.OnesCount64(p.same)
 	}
+	if turnPeers == 0 && a.mayBeCapped() { // it is off the GPU at times, as by turns: work that it is said to have done must be done
+		turnPeers = 1
+	}
 	a.before, a.turnPeers = p, turnPeers
 	setPeers(a.gpu, p, p, turnPeers)
 	gated := p.higher != 0 && a.gates()

@@ -83,11 +83,17 @@ func maxOf(config configs.Config, l segment.Limits) float64 {
 // canCap says whether this process can leave the GPU.
 func (a *agent) canCap() bool { return !a.mps && !a.noTurns && guarded() }
 
+// mayBeCapped says whether a maximum is in force for this process.
+func (a *agent) mayBeCapped() bool {
+	limited := maxOf(a.core.config, a.segment.Limits()) < unlimitedPart || a.core.config.Share.MaxBE < unlimitedPart
+	return limited && a.core.levelNow() == lowestLevel && a.canCap()
+}
+
 // cap says whether this process is to be off the GPU, since it or all best effort had its part, and when to look again.
 func (a *agent) cap(p peers, now uint64) (off bool, wait time.Duration) {
 	c, own, all := &a.caps, maxOf(a.core.config, a.segment.Limits()), a.core.config.Share.MaxBE
 	over := float64(a.core.config.Share.OverMs) * 1e6
-	if a.core.levelNow() != lowestLevel || own >= unlimitedPart && all >= unlimitedPart || !a.canCap() {
+	if !a.mayBeCapped() {
 		a.setCapped(p, false)
 		c.atNs = 0
 		return false, heartbeat
@@ -112,7 +118,18 @@ func (a *agent) cap(p peers, now uint64) (off bool, wait time.Duration) {
 	}
 	c.atNs, c.busyNs = now, busyNs
 	spent, changes := c.use(own, all, over, float64(passed), said)
-	return a.setCapped(p, spent && !a.drains()), a.capWait(changes, over)
+	on := spent && !a.drains()
+	if on != c.on && !a.drains() && a.segment.WindowsOpen(p.higher) != 0 {
+		// Putting TSGs onto the runlist, or taking them off, would cost the higher level's request a switch.
+		if c.dueNs == 0 {
+			c.dueNs = now
+		}
+		if now-c.dueNs < a.quantumMs()*uint64(time.Millisecond) {
+			return c.on, windowPoll
+		}
+	}
+	c.dueNs = 0
+	return a.setCapped(p, on), a.capWait(changes, over)
 }
 
 // use counts some time. It returns whether the process is to be off the GPU, and when that may change.

@@ -50,8 +50,8 @@ func (a *agent) learnAnew() {
 }
 
 // A call that waits for the driver may wait because another process has locked this one, or for long work. The driver is asked after
-// firstSuspect, and then less and less often until the program does something else.
-const firstSuspect = uint64(time.Second)
+// firstSuspect, and then less and less often until the program does something else; in any case at most once in askEvery.
+const firstSuspect, askEvery = uint64(time.Second), uint64(5 * time.Second)
 
 func (a *agent) suspect(now uint64) {
 	behind := waitsBehind(a.gpu)
@@ -59,9 +59,9 @@ func (a *agent) suspect(now uint64) {
 		a.behind, a.behindNs, a.suspectNs = behind, now, firstSuspect
 		return
 	}
-	if now-a.behindNs < a.suspectNs {
+	if now-a.behindNs < a.suspectNs || a.doubtedNs != 0 && now-a.doubtedNs < askEvery {
 		return
 	}
-	a.behindNs, a.suspectNs = now, 2*a.suspectNs
+	a.doubtedNs, a.behindNs, a.suspectNs = now, now, 2*a.suspectNs
 	doubt()
 }

@@ -112,6 +112,7 @@ type agent struct {
 	known                      [segment.Slots]claim // of members of a broker
 	rejoined                   uint32               // as last seen
 	behind                     uint64               // waitsBehind
+	doubtedNs                  uint64               // when that was last thought
 	behindNs, suspectNs        uint64               // since when, and after how long another process is suspected to have locked this one
 }
 
@@ -213,6 +214,7 @@ type budget struct {
 type caps struct {
 	atNs, busyNs uint64 // counted until then; 0: nothing yet
 	on           bool   // it is kept off the GPU
+	dueNs        uint64 // since when it is to change that, and a window is open; 0: it is not
 	own, all     budget
 	// Of share.max_be: what each process has of it whatever others say, since there are so many; and what each has that works, while others do.
 	least, fair budget

@@ -89,6 +89,18 @@ static bool drop(struct object *table, int size, uint32_t client, uint32_t handl
 	return dropped;
 }
 
+// Whether an object is a TSG that computes, or one of those goes with it.
+static bool has_compute(uint32_t client, uint32_t handle)
+{
+	for (int t = 0; t < TSGS; t++) {
+		const struct object *o = &tsgs[t];
+		if (o->handle && o->compute && o->client == client &&
+		    (o->handle == handle || o->parent == handle || handle == client))
+			return true;
+	}
+	return false;
+}
+
 static void changed_tsg(uint32_t client, uint32_t handle)
 {
 	for (int t = 0; t < TSGS; t++) {
@@ -185,7 +197,8 @@ void gp_rm_ioctl(int fd, unsigned long request, void *argument)
 		if (f->status)
 			return;
 		pthread_mutex_lock(&lock);
-		changed = gone = drop(tsgs, TSGS, f->hRoot, f->hObjectOld);
+		gone = has_compute(f->hRoot, f->hObjectOld); // others come and go with parts of contexts
+		changed = drop(tsgs, TSGS, f->hRoot, f->hObjectOld);
 		drop(channels, CHANNELS, f->hRoot, f->hObjectOld);
 		drop(subdevices, SUBDEVICES, f->hRoot, f->hObjectOld);
 		pthread_mutex_unlock(&lock);
