@@ -257,7 +257,7 @@ static double others_lend(struct gp_gpu *g, uint64_t now, double slot, uint64_t 
 	return slot;
 }
 
-// What a step that has ended says of the objective. The lock is held.
+// The state of the objective once a step has ended. The lock is held.
 static enum gp_objective_state state_of(const struct gp_gpu *g, const struct engine *e, uint64_t now)
 {
 	if (g->mps)

@@ -409,7 +409,7 @@ static void test_ranks(void)
 	CHECK(counters()->slots > 5 && counters()->state == GP_OBJECTIVE_LENDS);
 }
 
-// Whatever a request begins with after a rest, its launches pay for no slot: a copy opens the window too, and a program may launch work behind
+// The launches of a request after a rest pay for no slot, with what it may begin: a copy opens the window too, and a program may launch work behind
 // the result copy of the step before.
 static void test_requests_after_rests(void)
 {
