@@ -99,7 +99,6 @@ struct gp_tsg {
 void gp_rm_ioctl(int fd, unsigned long request, void *argument);
 uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity);      // compute TSGs; returns how many exist
 void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu); // for suspended_on
-void gp_rm_forget(uint64_t before_ns);                           // what was made before is no more
 int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
 
 // runlist.c

@@ -70,11 +70,17 @@ static struct object tsgs[TSGS], subdevices[SUBDEVICES], channels[CHANNELS];
 
 static void add(struct object *table, int size, struct object o)
 {
-	for (int i = 0; i < size; i++)
-		if (!table[i].handle || (table[i].client == o.client && table[i].handle == o.handle)) {
-			table[i] = o;
-			return;
+	int at = -1;
+	for (int i = 0; i < size; i++) {
+		if (table[i].handle && table[i].client == o.client && table[i].handle == o.handle) {
+			at = i; // its file was closed, which frees it without a word
+			break;
 		}
+		if (!table[i].handle && at < 0)
+			at = i;
+	}
+	if (at >= 0)
+		table[at] = o;
 }
 
 static bool drop(struct object *table, int size, uint32_t client, uint32_t handle)

@@ -222,6 +222,24 @@ static void test_losses(void)
 	CHECK(doubts == 2);
 	CHECK(control_loses(EBADF, 0) && control_loses(ENOTTY, 0) && control_loses(0, 0x23));
 	CHECK(!control_loses(EPERM, 0) && !control_loses(EINVAL, 0) && !control_loses(0, 0x1b) && !control_loses(0, 0x21));
+	// One without compute is no loss.
+	doubts = 0;
+	make(DEVICE, TSG, 0xA06C);
+	end(DEVICE, TSG);
+	CHECK(!doubts);
+	// A TSG that is made again with its handle, since its file was closed, is listed once, though a place before it is free.
+	struct gp_tsg list[4];
+	enum { EARLIER = TSG + 100, EARLIER_CHANNEL };
+	make(DEVICE, SUBDEVICE, 0x2080);
+	make(DEVICE, EARLIER, 0xA06C);
+	make(EARLIER, EARLIER_CHANNEL, 0xC86F);
+	make_all();
+	CHECK(gp_rm_tsgs(list, 4) == 1);
+	end(DEVICE, EARLIER);
+	make_all();
+	CHECK(gp_rm_tsgs(list, 4) == 1);
+	end(DEVICE, TSG);
+	CHECK(gp_rm_tsgs(list, 4) == 0);
 	controls = 0;
 	slice_us = 0;
 }
