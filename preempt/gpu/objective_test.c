@@ -317,6 +317,24 @@ static uint32_t until_a_slot(uint64_t late)
 	return UINT32_MAX;
 }
 
+// Nothing is lent to best effort that its maximum keeps off the GPU.
+static void test_capped(void)
+{
+	start(20 * MS);
+	g->segment->slot[LOWER].capped = 1;
+	for (int step = 0; step < 100; step++) {
+		work(3, 1, 5 * MS);
+		result();
+	}
+	CHECK(counters()->slots == 0 && counters()->steps == 100);
+	g->segment->slot[LOWER].capped = 0;
+	for (int step = 0; step < 100; step++) {
+		work(3, 1, 5 * MS);
+		result();
+	}
+	CHECK(counters()->slots > 5);
+}
+
 static void test_late_slots(void)
 {
 	start(20 * MS);
@@ -486,6 +504,7 @@ int main(void)
 	test_speculative_decoding();
 	test_short_steps();
 	test_results_without_work();
+	test_capped();
 	test_late_slots();
 	test_rests();
 	test_ranks();

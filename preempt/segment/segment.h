@@ -381,6 +381,17 @@ static inline bool gp_any_busy(struct gp_segment *s, uint64_t slots)
 	return false;
 }
 
+// Whether one of the slots says that it has work, and no maximum keeps it off the GPU. A slot that lies about that gets less itself.
+static inline bool gp_any_ready(struct gp_segment *s, uint64_t slots)
+{
+	for (; slots; slots &= slots - 1) {
+		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
+		if (gp_line_of(s, slot)->busy && !s->slot[slot].capped)
+			return true;
+	}
+	return false;
+}
+
 // Whether one of the slots does not count its launches, and may have work.
 static inline bool gp_any_uncounted(struct gp_segment *s, uint64_t slots)
 {
