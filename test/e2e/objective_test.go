@@ -71,7 +71,7 @@ func TestObjectiveLends(t *testing.T) {
 				return lends(p, 5) && p.Objective.Steps > 20
 			})
 			o := last.Objective
-			if (o.State != "lends" && o.State != "late") || o.ObjectiveNs != 1e9 || o.LentNs == 0 || o.LentNs > o.StepNs || ran == 0 {
+			if (o.State != "lends" && o.State != "late") || o.ObjectiveNs != 1e9 || o.LentNs == 0 || ran == 0 {
 				t.Errorf("%+v, best effort ran %d ns", o, ran)
 			}
 			if o.Steps > uint64(e.steps) {
