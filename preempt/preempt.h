@@ -39,8 +39,8 @@ void gp_membership_changed(void); // gp_membership: carries out what it is now
 // checkpoint.c
 void gp_checkpoint_begins(enum gp_checkpoint);
 void gp_checkpoint_ended(enum gp_checkpoint, CUresult);
-bool gp_checkpoint_can_watch(void); // the driver tells the process's state
-void gp_checkpoint_watch(void);     // the thread, for good
+bool gp_checkpoint_can_watch(void); // the driver can be asked
+void gp_checkpoint_watch(void);     // a thread runs it, and it does not return
 
 // unload.c
 bool gp_unload_module(CUmodule, CUresult *);

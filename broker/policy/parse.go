@@ -55,20 +55,12 @@ var grantSettings = []setting[draft]{
 		return to.grant.Off || to.refused == "be"
 	}},
 	{"share", "a number from 0 to less than 1 (part of the GPU's time)", func(to *draft, value any) bool {
-		n, isInteger := value.(int64)
-		part, ok := value.(float64)
-		if isInteger {
-			part, ok = float64(n), true
-		}
+		part, ok := number(value)
 		to.grant.Share = part
 		return ok && part >= 0 && part < 1 // not NaN either
 	}},
 	{"share_max", "a number from 0.000001 to 1 (part of the GPU's time)", func(to *draft, value any) bool {
-		n, isInteger := value.(int64)
-		part, ok := value.(float64)
-		if isInteger {
-			part, ok = float64(n), true
-		}
+		part, ok := number(value)
 		to.grant.ShareMax = part
 		return ok && part >= 1e-6 && part <= 1 // not NaN either
 	}},
@@ -261,4 +253,13 @@ func sorted(table map[string]any) []string {
 	}
 	slices.Sort(keys)
 	return keys
+}
+
+// number is a value of TOML as a number. False: it is none.
+func number(value any) (float64, bool) {
+	if n, isInteger := value.(int64); isInteger {
+		return float64(n), true
+	}
+	n, ok := value.(float64)
+	return n, ok
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// stayAway is what an agent does while the driver has locked or checkpointed the process, or the program is about to have it locked. What the
-// process has submitted then is to end: it is on the runlist, in nobody's turn, with a timeslice that gets on beside the shortest one.
+// stayAway is what an agent does while the driver has locked or checkpointed the process, or the program is about to have it locked. Its
+// work is to end then. So the process is on the runlist, in nobody's turn, with a timeslice that gets on beside the shortest one.
 func (a *agent) stayAway(now uint64) time.Duration {
 	turn := a.segment.Turn.Load()
 	if owner, owned := segment.TurnOwner(turn); owned && owner == a.slot {

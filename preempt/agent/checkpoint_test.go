@@ -9,7 +9,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// A process that is locked, or about to be, hands its turn on, is on the runlist with the fair timeslice, and says that it takes no turns.
+// A process that is locked, or about to be, hands its turn on and says that it takes none. It is on the runlist with the fair timeslice.
 func TestLockedProcessStaysAway(t *testing.T) {
 	a, d := withDevice(t)
 	a.log = zerolog.Nop()
@@ -51,7 +51,7 @@ func TestLockedProcessTakesNoTurn(t *testing.T) {
 	}
 }
 
-// What was learnt of channels that are no more, and refused, says nothing of those that were made anew.
+// Channels that are made anew are learnt anew: a refusal of earlier ones does not count.
 func TestChannelsAreLearntAnew(t *testing.T) {
 	a, d := withDevice(t)
 	a.log = zerolog.Nop()

@@ -236,7 +236,7 @@ static bool is_pass_of_few(const struct engine *e, const struct result *r, uint6
 static bool is_wanted(struct gp_gpu *g)
 {
 	struct gp_segment *s = g->segment;
-	return s && g->lower_peers && (gp_any_ready(s, g->lower) || gp_any_uncounted(s, g->lower));
+	return s && g->lower_peers && (gp_any_busy(s, g->lower) || gp_any_uncounted(s, g->lower));
 }
 
 // How much others of this level or above, whose windows are open, let this process lend: lower levels run only while all of them lend. Their words

@@ -317,7 +317,7 @@ static uint32_t until_a_slot(uint64_t late)
 	return UINT32_MAX;
 }
 
-// Nothing is lent to best effort that its maximum keeps off the GPU.
+// Best effort that its maximum keeps off the GPU gets no slot.
 static void test_capped(void)
 {
 	start(20 * MS);

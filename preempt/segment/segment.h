@@ -372,17 +372,8 @@ static inline uint64_t gp_windows_open(struct gp_segment *s, uint64_t slots)
 	return open;
 }
 
-// Whether one of the slots says that it has work.
-static inline bool gp_any_busy(struct gp_segment *s, uint64_t slots)
-{
-	for (; slots; slots &= slots - 1)
-		if (gp_line_of(s, (uint32_t)__builtin_ctzll(slots))->busy)
-			return true;
-	return false;
-}
-
 // Whether one of the slots says that it has work, and no maximum keeps it off the GPU. A slot that lies about that gets less itself.
-static inline bool gp_any_ready(struct gp_segment *s, uint64_t slots)
+static inline bool gp_any_busy(struct gp_segment *s, uint64_t slots)
 {
 	for (; slots; slots &= slots - 1) {
 		uint32_t slot = (uint32_t)__builtin_ctzll(slots);
