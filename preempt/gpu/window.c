@@ -575,8 +575,8 @@ uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 	return hold && hold < work ? hold : work;
 }
 
-// Publishes the window, or takes it back, as is_public says. A window that another process has written over is told
-// again, to threads too that wait for its end. g->lock is held. Returns who is to be woken.
+// Publishes the window, or takes it back, as is_public says. If another process has written over it, this tells it again, and wakes threads
+// that wait for its end. g->lock is held. Returns who is to be woken.
 static uint32_t republish(struct gp_gpu *g)
 {
 	bool wanted = is_public(g);

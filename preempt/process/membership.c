@@ -1,11 +1,12 @@
 // membership.c - whether this process takes part: not while the driver has it locked or checkpointed (cuCheckpointProcess*).
 //
-// The driver knows. It is heard where the program itself makes such a call. Where another process does, this one is told nothing, and the
-// driver is asked as soon as something looks like it (gp_membership_doubt), and again and again until it runs.
-// Writers of the state: who has heard something, under the lock. Readers: anybody, without it. Pairing: whoever changes the state then carries
-// out what it is by then (gp_membership_changed), and what that undoes is published, armed or waited for under a lock, or behind a store, that
-// both have. A question has a number, and an answer is dropped that was asked for before what is known. Without the number this breaks: the
-// program unlocks itself, and a question of before says that it is locked.
+// The driver knows the state. The program's own calls tell it here. Another process's calls do not: gp_membership_doubt asks the driver then, as soon
+// as something looks like such a call, and again until the process runs.
+// Writers of the state: threads that heard something, under the lock. Readers: all threads, without it.
+// Pairing: the writer calls gp_membership_changed, which carries out the state as it is by then. That publishes, arms or waits under a lock that the
+// reader takes too, or behind a store that the reader looks at.
+// Questions have numbers: an answer is dropped if its question is older than what is known. Without numbers this breaks: the program unlocks
+// itself, and an earlier question says that it is locked.
 #include "preempt/process/process.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // what follows; no call of the driver
