@@ -38,8 +38,8 @@ func (m *machine) isLocked(p *process) bool {
 	return slices.Contains(m.peer(p).Fallbacks, "locked")
 }
 
-// everyCheckpoint runs a test with a program that is locked by itself and by another process, and for both ways in which a checkpoint may free
-// the channels.
+// everyCheckpoint runs a test with a program that locks itself, and with one that another process locks. A checkpoint frees the
+// channels in one of two ways.
 func everyCheckpoint(t *testing.T, test func(t *testing.T, who string, environment ...string)) {
 	for _, who := range []string{"own", "other"} {
 		for _, closes := range []string{"0", "1"} {
@@ -128,7 +128,7 @@ func TestCheckpointOfAWindow(t *testing.T) {
 	})
 }
 
-// One of two that take turns is locked while it is the other's turn, without waiting for its own, and while it is its own, which it hands on.
+// One of two that take turns is locked in the other's turn, without waiting for its own. Locked in its own turn, it hands that on.
 // Checkpointed it takes no turns; restored it does, with the shortest timeslice in force.
 func TestCheckpointOfTurns(t *testing.T) {
 	t.Parallel()
@@ -219,7 +219,7 @@ func TestCheckpointOfASuspendedProgram(t *testing.T) {
 	})
 }
 
-// A lock that the driver gives up leaves the process as it was.
+// A lock that times out changes nothing.
 func TestCheckpointLockTimesOut(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")

@@ -219,7 +219,7 @@ func TestObjectiveOfSingleSteps(t *testing.T) {
 	}
 }
 
-// A rank of an engine on several GPUs lends with an objective in time, and nothing with a relative one, also where that is set later.
+// A rank of an engine on several GPUs lends with an objective in time, and nothing with a relative one. People may set that later.
 func TestObjectiveOfRanks(t *testing.T) {
 	t.Parallel()
 	for _, first := range []string{"slowdown=3", "none"} {

@@ -25,7 +25,7 @@ static _Atomic bool locked;                              // calls wait
 static __thread bool inside;                             // the thread is in a call
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // what follows; waits of calls
 static pthread_cond_t unlocked = PTHREAD_COND_INITIALIZER;
-static int state, was; // was: what it is told to be while it changes
+static int state, was; // was: the answer while it changes
 
 // A call counts itself before it looks, and a lock locks before it counts: one of the two sees the other.
 bool call_begins(const char *name)
