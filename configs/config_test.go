@@ -19,7 +19,7 @@ func TestDefault(t *testing.T) {
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100
 	want.Share.MinBE, want.Share.Max, want.Share.MaxBE, want.Share.OverMs = 0.03, 1, 1, 1000
-	want.Objective = Objective{OverSteps: 32, Percentile: 99, MinSlotMs: 8, MaxSlotMs: 32}
+	want.Objective = Objective{OverSteps: 64, Percentile: 99, MinSlotMs: 8, MaxSlotMs: 32}
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
 	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
 	want.Hints.LogMB = 64

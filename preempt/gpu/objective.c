@@ -86,6 +86,7 @@ static struct engine {
 	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
 	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
 	_Atomic uint64_t closed_ns;  // the window closed, not for a slot
+	uint64_t opened_ns;          // the window opened, not behind a slot
 	uint64_t working_from_ns;    // the step under way: its first launch, or the end of the one before
 	uint32_t in_a_row;           // steps since the latest rest
 	double usual_in_a_row;       // between rests, over about 8
@@ -94,6 +95,8 @@ static struct engine {
 	uint32_t set; // gp_objective.set as of the latest step
 	struct gp_law law;
 } engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+
+static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static struct engine *engine_of(const struct gp_gpu *g) { return &engines[g - gp_gpu]; }
 
@@ -216,11 +219,20 @@ void gp_step_event_forget(CUevent event)
 	}
 }
 
+// Time without what was lent in the step under way. The lock is held.
+static uint64_t own_since(const struct engine *e, uint64_t from_ns, uint64_t now)
+{
+	uint64_t period = now > from_ns ? now - from_ns : 0;
+	return period > e->lent_ns ? period - e->lent_ns : 0;
+}
+
 // A step can have several results: speculative decoding copies drafts and tokens, a loop over tokens also asks whether all sequences
 // have ended. A further one comes soon, and with few launches beside those of the step before. Neither alone tells: a graph is one
-// launch, and a step of prefill has a hundred times as many as one of decode behind it.
-static bool is_further(const struct engine *e, uint64_t launches, uint64_t own_ns)
+// launch, and a step of prefill has a hundred times as many as one of decode behind it. A program that looks at its next request has few
+// kernels, and time on the CPU before them: without graphs only the time since the window opened counts.
+static bool is_further(const struct engine *e, const struct result *r, uint64_t launches, uint64_t now)
 {
+	uint64_t own_ns = own_since(e, r->graphs ? e->from_ns : latest(e->from_ns, e->opened_ns), now);
 	return own_ns < (e->lent_ns ? FURTHER_LENT_NS : FURTHER_NS) && own_ns * 2 < e->before.own_ns &&
 	       launches * FURTHER < e->before.launches;
 }
@@ -320,13 +332,6 @@ static void count_request(struct gp_gpu *g, struct engine *e, uint64_t now)
 	e->pass_from_ns = now;
 }
 
-// Of the step under way, without what was lent in it. The lock is held.
-static uint64_t own_ns(const struct engine *e, uint64_t now)
-{
-	uint64_t period = now > e->from_ns ? now - e->from_ns : 0;
-	return period > e->lent_ns ? period - e->lent_ns : 0;
-}
-
 // A step ended: how long the process works at one, pauses between them apart. The lock is held.
 static void work(struct engine *e, uint64_t now)
 {
@@ -356,7 +361,7 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 	e->before.launches = launches;
 	e->before.bytes = r->bytes;
 	e->passes = 0;
-	e->before.own_ns = own_ns(e, now);
+	e->before.own_ns = own_since(e, e->from_ns, now);
 	work(e, now);
 	e->uses_graphs = r->graphs;
 	e->counted = r->launches;
@@ -401,7 +406,7 @@ static void know(struct gp_gpu *g, struct engine *e, uint64_t number)
 	e->done = number;
 	const struct result *r = &e->result[number % RESULTS];
 	uint64_t launches = r->launches - e->counted, now = gp_now_ns();
-	if (r->number != number || !launches || is_further(e, launches, own_ns(e, now)))
+	if (r->number != number || !launches || is_further(e, r, launches, now))
 		return;
 	if (r->bytes <= RESULT_BYTES && e->takes_large) { // there are small results after all
 		e->takes_large = 0;
@@ -464,8 +469,6 @@ void gp_step_said(struct gp_gpu *g)
 	pthread_mutex_unlock(&e->lock);
 }
 
-static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
-
 // A request begins after a rest, and pays for no slot; what was before it says nothing of its batch. The lock is held.
 static void end_row(struct engine *e)
 {
@@ -496,6 +499,7 @@ void gp_objective_opens(struct gp_gpu *g, uint64_t now)
 		e->working_from_ns = now;
 	else // nothing was under way since the window closed
 		e->working_from_ns += now - latest(e->closed_ns, e->working_from_ns);
+	e->opened_ns = now;
 	if (has_rested(e, now))
 		end_row(e);
 	pthread_mutex_unlock(&e->lock);

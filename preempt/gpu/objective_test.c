@@ -120,6 +120,35 @@ static void test_further_results(void)
 	CHECK(counters()->steps == 200);
 }
 
+// A program looks at its next prompt before the model does: time on the CPU, and some kernels.
+static void test_looks_at_requests(void)
+{
+	start(1 * US);
+	work(300, 0, 20 * MS);
+	result();
+	for (int request = 0; request < 20; request++) {
+		rest(3 * MS);
+		work(5, 0, 200 * US);
+		result();
+		for (int token = 0; token < 32; token++) {
+			work(300, 0, 20 * MS);
+			result();
+		}
+	}
+	CHECK(counters()->steps == 1 + 20 * 32);
+	start(1 * US); // a graph is a step, however few launches that is
+	for (int step = 0; step < 400; step++) {
+		if (step % 4 == 0) {
+			work(400, 0, 20 * MS);
+		} else {
+			rest(1 * MS);
+			work(0, 1, 900 * US);
+		}
+		result();
+	}
+	CHECK(counters()->steps >= 399);
+}
+
 // Steps of decode are one graph, and come soon behind long steps of prefill, each of which has hundreds of kernels.
 static void test_prefill_and_decode(void)
 {
@@ -500,6 +529,7 @@ int main(void)
 	test_large_results();
 	test_results_of_drafts();
 	test_first_results();
+	test_looks_at_requests();
 	test_prefill_and_decode();
 	test_speculative_decoding();
 	test_short_steps();

@@ -124,7 +124,7 @@ func withModels(ctx context.Context, s *session) (end func(), err error) {
 	if err := writeModel(m.folder); err != nil {
 		return nil, err
 	}
-	undo, err := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
+	undo, err := s.configure("")
 	if err != nil {
 		return nil, err
 	}
@@ -402,7 +402,14 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 	if err != nil {
 		return steps, err
 	}
+	now, err := monotonic()
+	if err != nil {
+		return steps, err
+	}
+	steps.LastedMs = float64(now) / 1e6
 	for _, p := range peers {
+		steps.Windows, steps.Switches = steps.Windows+p.Counters.Windows, steps.Switches+p.Counters.Switches
+		steps.OpenMs += float64(p.Counters.WindowNs) / 1e6
 		if o := p.Objective; o != nil {
 			steps.Found, steps.Means, steps.Over = steps.Found+o.Steps, steps.Means+o.Means, steps.Over+o.Over
 			steps.LentMs, steps.Slots = steps.LentMs+float64(o.LentNs)/1e6, steps.Slots+o.Slots
@@ -414,7 +421,9 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 
 func since(before, now result.Steps) *result.Steps {
 	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, Means: now.Means - before.Means, Over: now.Over - before.Over,
-		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots}
+		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots,
+		Windows: now.Windows - before.Windows, Switches: now.Switches - before.Switches, OpenMs: result.Round(now.OpenMs-before.OpenMs, 1),
+		LastedMs: result.Round(now.LastedMs-before.LastedMs, 1)}
 }
 
 // command runs the command gpreempt.

@@ -33,12 +33,22 @@ type Steps struct {
 	Over   uint64  `json:"over"` // of the means, those above the objective
 	LentMs float64 `json:"lent_ms"`
 	Slots  uint64  `json:"slots"`
+
+	// Of the server's windows: how many opened, of these how many beside work of best effort, and how long they were open. The GPU's other time
+	// is what time slicing can leave to best effort.
+	Windows  uint64  `json:"windows"`
+	Switches uint64  `json:"switches"`
+	OpenMs   float64 `json:"open_ms"`
+	LastedMs float64 `json:"lasted_ms"` // all of this
 }
+
+// Left is the part of the time in which no window was open.
+func (s *Steps) Left() float64 { return 1 - s.OpenMs/s.LastedMs }
 
 // printServing writes the table of suite serving for people, the rows of a case together.
 func (r *Report) printServing(out io.Writer) error {
 	fmt.Fprintln(out, r.title())
-	t := NewTable(out, "case", "system", "n", "p50 ms (TPOT)", "p99", "max", "p99/alone", "TTFT p50 ms", "p99", "max", "p99/alone", "ITL p99 ms", "good/s", "held", "BE of alone", "steps", "target")
+	t := NewTable(out, "case", "system", "n", "p50 ms (TPOT)", "p99", "max", "p99/alone", "TTFT p50 ms", "p99", "max", "p99/alone", "ITL p99 ms", "good/s", "held", "left", "BE of alone", "steps", "target")
 	rows := slices.Clone(r.Cases)
 	var order []string
 	for _, row := range rows {
@@ -48,7 +58,7 @@ func (r *Report) printServing(out io.Writer) error {
 	}
 	slices.SortStableFunc(rows, func(a, b Row) int { return slices.Index(order, a.Case) - slices.Index(order, b.Case) })
 	for _, row := range rows {
-		cells := slices.Repeat([]string{"-"}, 14)
+		cells := slices.Repeat([]string{"-"}, 15)
 		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
 		if row.LC != nil {
 			cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(row.LC.N), ms(row.LC.P50Us), ms(row.LC.P99Us), ms(row.LC.MaxUs)
@@ -68,14 +78,17 @@ func (r *Report) printServing(out io.Writer) error {
 				cells[11] = fmt.Sprintf("%.1f %% of %.1f ms", 100*s.Held, s.BoundMs)
 			}
 			if s.Steps != nil && s.Steps.Found > 0 {
-				cells[13] = fmt.Sprintf("%d/%d", s.Steps.Found, s.Steps.Made)
+				cells[14] = fmt.Sprintf("%d/%d", s.Steps.Found, s.Steps.Made)
+			}
+			if s.Steps != nil && s.Steps.LastedMs > 0 {
+				cells[12] = fmt.Sprintf("%.3f", s.Steps.Left())
 			}
 		}
 		if row.Value != nil {
-			cells[13] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
+			cells[14] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
 		}
 		if row.BE != nil {
-			cells[12] = fmt.Sprintf("%.3f", row.BE.Now/row.BE.Alone)
+			cells[13] = fmt.Sprintf("%.3f", row.BE.Now/row.BE.Alone)
 		}
 		t.Row(append(append([]string{row.Case, row.System}, cells...), row.verdict())...)
 	}
