@@ -146,9 +146,12 @@ func sendLoad(ctx context.Context, url string, phases []phase, seed uint64) (all
 	return all, err
 }
 
+func inMs(d time.Duration) float64 { return result.Round(float64(d)/1e6, 3) }
+
 // sumUpGenerated sums requests up, and says how many failed and why the first one did.
 func sumUpGenerated(all []generated) (s *result.Serving, perToken *result.Latency, failed int, err error) {
 	var first, each, between []uint64
+	var requests []result.Answered
 	good := 0
 	var ended time.Time
 	for i := range all {
@@ -161,9 +164,12 @@ func sumUpGenerated(all []generated) (s *result.Serving, perToken *result.Latenc
 			continue
 		}
 		first, each = append(first, uint64(g.first())), append(each, uint64(g.perToken()))
+		longest := time.Duration(0)
 		for k := 1; k < len(g.came); k++ {
-			between = append(between, uint64(g.came[k]-g.came[k-1]))
+			gap := g.came[k] - g.came[k-1]
+			between, longest = append(between, uint64(gap)), max(longest, gap)
 		}
+		requests = append(requests, result.Answered{At: inMs(g.arrived.Sub(all[0].arrived)), First: inMs(g.first()), Token: inMs(g.perToken()), Longest: inMs(longest)})
 		if g.first() <= goodFirst && g.perToken() <= goodToken {
 			good++
 		}
@@ -171,7 +177,7 @@ func sumUpGenerated(all []generated) (s *result.Serving, perToken *result.Latenc
 			ended = end
 		}
 	}
-	s = &result.Serving{Failed: failed, First: result.LatencyOf(first), Between: result.LatencyOf(between)}
+	s = &result.Serving{Failed: failed, First: result.LatencyOf(first), Between: result.LatencyOf(between), Requests: requests}
 	if len(first) > 0 {
 		s.Goodput = result.Round(float64(good)/ended.Sub(all[0].arrived).Seconds(), 3)
 	}

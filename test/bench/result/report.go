@@ -300,12 +300,18 @@ func ReadReport(path string) (*Report, error) {
 	return r, nil
 }
 
-// Write writes the result file. Of long lists of stalls it has a part, and its raw form all.
+// Write writes the result file. Of long lists of stalls it has a part, of requests to model servers none, and its raw form has all.
 func (r *Report) Write(path string) error {
 	short := *r
 	short.Cases = slices.Clone(r.Cases)
 	for i := range short.Cases {
 		row := &short.Cases[i]
+		if row.Serving != nil && row.Serving.Requests != nil {
+			serving := *row.Serving
+			serving.Requests = nil
+			row.Serving = &serving
+			short.Raw = filepath.Base(rawPath(path))
+		}
 		if row.Stalls == nil {
 			continue
 		}

@@ -23,6 +23,16 @@ type Serving struct {
 	Held    float64 `json:"held,omitempty"`
 
 	Steps *Steps `json:"steps,omitempty"`
+
+	Requests []Answered `json:"requests,omitempty"` // in the raw form only, by their arrival
+}
+
+// Answered is a request and when its tokens came. Times are in milliseconds, the arrival's since the first one's.
+type Answered struct {
+	At      float64 `json:"at"`
+	First   float64 `json:"ttft"`
+	Token   float64 `json:"tpot"`
+	Longest float64 `json:"longest"` // between tokens
 }
 
 // Steps is what the library counted in the server while the requests were served, and how many steps the server itself counted.
