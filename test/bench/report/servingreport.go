@@ -84,16 +84,18 @@ func servingLine(row result.Row) string {
 
 // servingLabel is what people call a system of the suite.
 func servingLabel(name string) string {
-	if times, found := strings.CutPrefix(name, "gpreempt-"); found {
-		return "gpreempt, objective " + strings.TrimSuffix(times, "x") + " x"
-	}
 	switch name {
+	case "gpreempt-quiet":
+		return "gpreempt, BE rests"
 	case "mps-50":
 		return "MPS, BE 50 % of the SMs"
 	case "mps-25":
 		return "MPS, BE 25 % of the SMs"
 	case "gpreempt":
 		return "gpreempt, no objective"
+	}
+	if times, found := strings.CutPrefix(name, "gpreempt-"); found {
+		return "gpreempt, objective " + strings.TrimSuffix(times, "x") + " x"
 	}
 	return systemLabel(name)
 }
