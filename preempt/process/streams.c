@@ -150,8 +150,8 @@ static bool query(struct gp_stream *s, CUstream asked)
 	return true;
 }
 
-// Asks the driver about streams that the application has not waited for. query_lock is held: no stream is destroyed meanwhile,
-// nor the context.
+// Asks the driver about streams that the application has not waited for, up to the first with unfinished work: each question takes the lock
+// of the context that launches take. query_lock is held: no stream is destroyed meanwhile, nor the context.
 bool gp_query(struct gp_context *c)
 {
 	bool complete = true;
@@ -160,12 +160,12 @@ bool gp_query(struct gp_context *c)
 	if (gp_capturing()) {
 		complete = gp_all_complete(c);
 	} else if (!gp_driver.cuCtxPushCurrent(c->handle)) {
-		for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++) {
+		for (int i = 0; complete && i < GP_STREAMS && c->stream[i].handle; i++) {
 			struct gp_stream *s = &c->stream[i];
 			// Another thread cannot name a per-thread default stream.
-			complete = query(s, s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle) && complete;
+			complete = query(s, s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle);
 		}
-		complete = query(&c->others, GP_STREAM_LEGACY) && complete;
+		complete = complete && query(&c->others, GP_STREAM_LEGACY);
 		gp_driver.cuCtxPopCurrent(&popped);
 		complete = complete && !missing(c);
 	}

@@ -90,6 +90,17 @@ int main(void)
 	answer = CUDA_SUCCESS;
 	CHECK(gp_query(&c) && gp_all_complete(&c));
 
+	// Behind the first stream with unfinished work the driver is asked about no other.
+	submit();
+	gp_settled(s);
+	c.others.submitted++;
+	gp_settled(&c.others);
+	answer = CUDA_ERROR_NOT_READY;
+	asked = 0;
+	CHECK(!gp_query(&c) && asked == 1);
+	answer = CUDA_SUCCESS;
+	CHECK(gp_query(&c) && gp_all_complete(&c) && asked == 3);
+
 	// The next event at the address of one that was destroyed says nothing of the stream.
 	gp_context_places = 2;
 	struct gp_stream *other = gp_find_stream(&gp_context[1], GP_STREAM_LEGACY, true);

@@ -80,6 +80,15 @@ def inference(_):
     return step
 
 
+def host(_):
+    """No work for the GPU: what a neighbour's thread on the CPU costs."""
+    def step():
+        end = time.monotonic() + 0.02
+        while time.monotonic() < end:
+            pass
+    return step
+
+
 def offline(_):
     """vLLM without a server: batches of prompts, greedily. The model lies where the environment says."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -96,7 +105,7 @@ def offline(_):
 
 
 KINDS = {"train": training, "gemmfp64": fp64_product, "gemmfp16": fp16_product, "infer": inference, "elementwise": elementwise,
-         "spin": spinning, "offline": offline}
+         "spin": spinning, "offline": offline, "host": host}
 
 
 def with_ballast(step, part):
