@@ -410,6 +410,7 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 	for _, p := range peers {
 		steps.Windows, steps.Switches = steps.Windows+p.Counters.Windows, steps.Switches+p.Counters.Switches
 		steps.OpenMs += float64(p.Counters.WindowNs) / 1e6
+		steps.Holds, steps.Collided = steps.Holds+p.Counters.Holds, steps.Collided+p.Counters.HoldsCollided
 		if o := p.Objective; o != nil {
 			steps.Found, steps.Means, steps.Over = steps.Found+o.Steps, steps.Means+o.Means, steps.Over+o.Over
 			steps.LentMs, steps.Slots = steps.LentMs+float64(o.LentNs)/1e6, steps.Slots+o.Slots
@@ -423,7 +424,7 @@ func since(before, now result.Steps) *result.Steps {
 	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, Means: now.Means - before.Means, Over: now.Over - before.Over,
 		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots,
 		Windows: now.Windows - before.Windows, Switches: now.Switches - before.Switches, OpenMs: result.Round(now.OpenMs-before.OpenMs, 1),
-		LastedMs: result.Round(now.LastedMs-before.LastedMs, 1)}
+		LastedMs: result.Round(now.LastedMs-before.LastedMs, 1), Holds: now.Holds - before.Holds, Collided: now.Collided - before.Collided}
 }
 
 // command runs the command gpreempt.

@@ -50,6 +50,8 @@ type Steps struct {
 	Switches uint64  `json:"switches"`
 	OpenMs   float64 `json:"open_ms"`
 	LastedMs float64 `json:"lasted_ms"` // all of this
+	Holds    uint64  `json:"holds"`
+	Collided uint64  `json:"holds_collided"` // times they made room for kernels that need every SM
 }
 
 // Left is the part of the time in which no window was open.
