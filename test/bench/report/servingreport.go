@@ -32,7 +32,7 @@ func servingTable(r *result.Report, only string) string {
 		if text.Len() > 0 {
 			text.WriteString("\n")
 		}
-		fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | BE, of alone | target |\n|---|---|---|---|---|---|---|\n", first.Case)
+		fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | BE, of alone (of the time that LC left) | target |\n|---|---|---|---|---|---|---|\n", first.Case)
 		for _, row := range r.Cases {
 			if row.Case == first.Case && row.Serving != nil {
 				text.WriteString(servingLine(row))
@@ -77,6 +77,9 @@ func servingLine(row result.Row) string {
 	}
 	if row.BE != nil && row.System != result.LCAlone {
 		share = fmt.Sprintf("%.2f", row.BE.Share)
+		if steps := row.Serving.Steps; steps != nil && steps.LastedMs > 0 {
+			share += fmt.Sprintf(" (%.2f)", row.BE.Share/steps.Left())
+		}
 	}
 	return fmt.Sprintf("| %s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio),
 		milliseconds(row.Serving.First.P99Us), timesOf(row.Serving.FirstRatio), held, share, verdict(row))
