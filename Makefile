@@ -18,7 +18,7 @@ SIM_SOURCES := $(wildcard test/simcuda/driver/*.c)
 .PHONY: all dist check-dist packages check-packages check-chart help test vet unit compute race e2e fuzz glibc lint format sanitize generator demo install uninstall clean generate mutants \
 	check-generated readme man gpu-patch bench-check results results-check tvm
 all: ## the library, the commands and the simulated driver, into build/
-all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/order-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
+all: build/libgpreempt.so build/gpreempt build/gpreemptd build/gpreempt-nri build/gpreempt-bench build/gpreempt-metrics build/memory-probe build/spatial-probe build/order-probe build/queue-probe build/sim/libcuda.so.1 build/sim/libnvidia-ml.so.1
 
 # The C parts are compiled once each, by make: Go packages that call them name the archives. Files that end in _test.c are
 # tests of their own (test/units).
@@ -176,7 +176,8 @@ $(foreach a,$(DIST_ARCHS),$(eval $(call dist_of,$(a))))
 build/memory-probe: $(wildcard test/gpu/memory_probe/*.[ch]) kernels/bench.fatbin test/simcuda/kernels/sim.cubin
 build/spatial-probe: $(wildcard test/gpu/spatial_probe/*.[ch] test/gpu/spatial_probe/kernels/*.h) test/gpu/spatial_probe/kernels/spatial.cubin
 build/order-probe: $(wildcard test/gpu/order_probe/*.[ch] test/gpu/order_probe/kernels/*.h) test/gpu/order_probe/kernels/order.cubin
-build/memory-probe build/spatial-probe build/order-probe: $(wildcard test/gpu/probe/*.[ch]) preempt/driver/cuda.h
+build/queue-probe: $(wildcard test/gpu/queue_probe/*.[ch]) kernels/bench.fatbin
+build/memory-probe build/spatial-probe build/order-probe build/queue-probe: $(wildcard test/gpu/probe/*.[ch]) preempt/driver/cuda.h
 	@mkdir -p build
 	$(CC) $(CFLAGS) $(C_FLAGS) -o $@ $(filter %.c,$^) -ldl -lpthread
 

@@ -1,0 +1,200 @@
+// queue.c - see queue.h. A stream's operations are complete up to its mark, a word in host memory that the GPU writes behind them.
+//
+// Writers: the appending thread, of tail; the thread that has `submitting`, of head; the watcher, of asleep. Readers: each of what the others write.
+// Pairing: who appends raises tail, then tries `submitting`; who gives `submitting` back looks at tail again. The watcher says that it sleeps, then looks at
+// tail; who leaves work behind looks at asleep behind tail. Without the second looks an operation stays behind for ever.
+#define _GNU_SOURCE
+#include "queue.h"
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+struct entry {
+	struct operation operation;
+	char padding[QUEUE_ENTRY_BYTES - sizeof(struct operation)]; // as parameters and attributes would take
+};
+
+static struct stream {
+	_Alignas(64) _Atomic unsigned tail; // appended
+	_Alignas(64) _Atomic unsigned head; // handed over
+	struct entry *entry;
+	CUstream handle;
+} stream[QUEUE_STREAMS];
+
+static unsigned streams, in_flight, mark_every;
+static enum way way;
+static double nap_us;
+static uint32_t *marks; // by stream, 64 bytes apart: one cache line each
+static _Atomic unsigned submitting, asleep, changed;
+static pthread_t watcher;
+
+static uint32_t *mark_of(unsigned i) { return marks + (size_t)i * 16; }
+
+static unsigned under_way(void)
+{
+	unsigned sum = 0;
+	for (unsigned i = 0; i < streams; i++)
+		sum += stream[i].head - __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE);
+	return sum;
+}
+
+static bool is_left(void)
+{
+	for (unsigned i = 0; i < streams; i++)
+		if (stream[i].head != stream[i].tail)
+			return true;
+	return false;
+}
+
+static void launch(const struct operation *o)
+{
+	void *parameters[] = {(void *)&o->out, (void *)&o->iterations};
+	CUstream handle = stream[o->stream].handle;
+	if (o->function)
+		CHECK(cuLaunchKernel(o->function, o->blocks, 1, 1, 256, 1, 1, 0, handle, parameters, NULL));
+	else
+		CHECK(cuGraphLaunch(o->graph, handle));
+}
+
+static void mark(unsigned i)
+{
+	CHECK(cuStreamWriteValue32(stream[i].handle, (CUdeviceptr)(uintptr_t)mark_of(i), stream[i].head, 0));
+}
+
+// Hands over what there is room for, a stream after the other. `submitting` is had.
+static void hand_over(void)
+{
+	unsigned room = in_flight, used = under_way();
+	room = used < room ? room - used : 0;
+	for (bool some = true; some && room;) {
+		some = false;
+		for (unsigned i = 0; i < streams && room; i++) {
+			struct stream *s = &stream[i];
+			unsigned head = s->head;
+			if (head == s->tail)
+				continue;
+			launch(&s->entry[head % QUEUE_ROOM].operation);
+			s->head = ++head;
+			room--;
+			some = true;
+			if (head % mark_every == 0 || head == s->tail || !room)
+				mark(i);
+		}
+	}
+	for (unsigned i = 0; i < streams; i++) // room ended between two marks of another stream
+		if (stream[i].head % mark_every && stream[i].head != stream[i].tail)
+			mark(i);
+}
+
+// Returns whether operations are left for which the driver has no room.
+static bool submit(void)
+{
+	while (is_left()) {
+		if (under_way() >= in_flight)
+			return true;
+		if (atomic_exchange(&submitting, 1))
+			return true; // that thread looks again
+		hand_over();
+		submitting = 0;
+	}
+	return false;
+}
+
+static void *watch(void *unused)
+{
+	CHECK(cuCtxSetCurrent(context));
+	for (;;) {
+		unsigned seen = changed;
+		bool left = submit();
+		if (way == SPINS)
+			continue;
+		if (left) {
+			struct timespec nap = {.tv_nsec = (long)(nap_us * 1000)};
+			nanosleep(&nap, NULL);
+			continue;
+		}
+		asleep = 1;
+		if (!is_left() && way != SPINS)
+			syscall(SYS_futex, &changed, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+		asleep = 0;
+	}
+	return NULL;
+}
+
+static void wake(void)
+{
+	changed++;
+	syscall(SYS_futex, &changed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+
+void queue_open(unsigned count)
+{
+	streams = count;
+	way = DIRECT;
+	in_flight = mark_every = 1;
+	CHECK(cuMemHostAlloc((void **)&marks, (size_t)QUEUE_STREAMS * 64,
+			     CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP));
+	memset(marks, 0, (size_t)QUEUE_STREAMS * 64);
+	for (unsigned i = 0; i < streams; i++) {
+		stream[i].handle = stream_of(0);
+		stream[i].entry = calloc(QUEUE_ROOM, sizeof *stream[i].entry);
+		if (!stream[i].entry)
+			give_up("no memory");
+	}
+	if (pthread_create(&watcher, NULL, watch, NULL))
+		give_up("no thread");
+}
+
+void queue_set(enum way how, unsigned most, unsigned every, double nap)
+{
+	while (atomic_exchange(&submitting, 1)) // the watcher reads these with it
+		;
+	in_flight = most;
+	mark_every = every;
+	nap_us = nap;
+	way = how;
+	submitting = 0;
+	wake();
+}
+
+void queue_append(const struct operation *o)
+{
+	struct stream *s = &stream[o->stream];
+	if (way == DIRECT) {
+		launch(o);
+		return;
+	}
+	while (s->tail - s->head == QUEUE_ROOM)
+		submit();
+	s->entry[s->tail % QUEUE_ROOM].operation = *o;
+	s->tail++;
+	if (submit() && asleep)
+		wake();
+}
+
+void queue_drain(void)
+{
+	while (is_left() || (way != DIRECT && under_way()))
+		if (!time_for(0))
+			give_up("operations are lost: %u under way", under_way());
+		else
+			sched_yield();
+	CHECK(cuCtxSynchronize());
+}
+
+double queue_watcher_seconds(void)
+{
+	clockid_t clock;
+	struct timespec used;
+	if (pthread_getcpuclockid(watcher, &clock) || clock_gettime(clock, &used))
+		give_up("no clock of a thread");
+	return (double)used.tv_sec + (double)used.tv_nsec / 1e9;
+}
