@@ -13,7 +13,7 @@
 
 void gp_thread_ends(void) { gp_memory_thread_ends(); }
 
-enum { THREADS = 8, CLOSINGS = 3000 };
+enum { THREADS = 4, CLOSINGS = 1000 };
 static const uint64_t SHORT_NS = 5 * 1000 * 1000, LONG_NS = 60ull * 1000 * 1000 * 1000, SECOND_NS = 1000 * 1000 * 1000;
 
 static uint64_t memory[2]; // equal, but while the gate is closed

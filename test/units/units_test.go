@@ -10,7 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -66,6 +69,26 @@ func sources(t *testing.T, test string) (list []string, interleaved bool) {
 	return list, interleaved
 }
 
+// sanitizers that find what a test of one thread may do, and then also those for a test of several, which runs unwatched too: at its own speed.
+var (
+	alone    = []string{"-fsanitize=address,undefined"}
+	together = []string{"", "-fsanitize=address,undefined", "-fsanitize=thread"}
+)
+
+// thread is where a thread is started, by whoever has room for its name.
+var thread = regexp.MustCompile(`(pthread_create|gp_thread_start)\(&`)
+
+// hasThreads says whether any of a test's files starts a thread.
+func hasThreads(t *testing.T, files []string) bool {
+	return slices.ContainsFunc(files, func(file string) bool {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return thread.Match(text)
+	})
+}
+
 func compile(arguments ...string) error {
 	flags := []string{"-std=gnu11", "-O1", "-g", "-Wall", "-I" + root}
 	if out, err := exec.Command("cc", append(flags, arguments...)...).CombinedOutput(); err != nil {
@@ -74,11 +97,37 @@ func compile(arguments ...string) error {
 	return nil
 }
 
-// run builds a test with the flags of a sanitizer, if any, and runs it.
-func run(t *testing.T, program string, arguments ...string) {
+// objects are those of all tests: a source is compiled once with the same flags.
+type objects struct {
+	folder string
+	mutex  sync.Mutex
+	made   map[string]func() (string, error)
+}
+
+func (o *objects) of(t *testing.T, source string, flags ...string) string {
 	t.Helper()
+	arguments := append(slices.Clone(flags), "-c", source, "-o")
+	o.mutex.Lock()
+	key := fmt.Sprint(arguments)
+	if o.made[key] == nil {
+		object := filepath.Join(o.folder, fmt.Sprintf("%d.o", len(o.made)))
+		o.made[key] = sync.OnceValues(func() (string, error) { return object, compile(append(arguments, object)...) })
+	}
+	made := o.made[key]
+	o.mutex.Unlock()
+	object, err := made()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return object
+}
+
+// run links a test and runs it. One that a sanitizer is missing for fails: what it would find stays unseen.
+func run(t *testing.T, arguments ...string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "test")
 	if err := compile(append(arguments, "-o", program, "-lpthread", "-lm")...); err != nil {
-		t.Fatal(err) // also where a sanitizer is missing: what it would find stays unseen
+		t.Fatal(err)
 	}
 	limit, cancel := context.WithTimeout(t.Context(), most)
 	defer cancel()
@@ -94,39 +143,44 @@ func run(t *testing.T, program string, arguments ...string) {
 }
 
 func TestUnits(t *testing.T) {
+	made := &objects{folder: t.TempDir(), made: map[string]func() (string, error){}}
 	for _, test := range tests(t) {
 		sources, interleaved := sources(t, test)
+		files := append(sources, test)
 		name := strings.TrimPrefix(test, root+"/")
 		if interleaved {
-			t.Run(name, func(t *testing.T) { interleave(t, test, sources) })
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				interleave(t, made, files)
+			})
 			continue
 		}
-		for _, sanitizer := range []string{"", "-fsanitize=address,undefined", "-fsanitize=thread"} {
+		sanitizers := alone
+		if hasThreads(t, files) {
+			sanitizers = together
+		}
+		for _, sanitizer := range sanitizers {
 			t.Run(name+sanitizer, func(t *testing.T) {
-				arguments := append(sources, test)
-				if sanitizer != "" {
-					arguments = append(arguments, sanitizer)
+				t.Parallel()
+				flags := strings.Fields(sanitizer)
+				arguments := slices.Clone(flags)
+				for _, file := range files {
+					arguments = append(arguments, made.of(t, file, flags...))
 				}
-				run(t, filepath.Join(t.TempDir(), "test"), arguments...)
+				run(t, arguments...)
 			})
 		}
 	}
 }
 
-// interleave builds a test whose sources tell of their accesses (interleave.c), and runs it.
-func interleave(t *testing.T, test string, sources []string) {
-	folder := t.TempDir()
+// interleave builds a test whose files tell of their accesses (interleave.c), and runs it.
+func interleave(t *testing.T, made *objects, files []string) {
 	scheduler := filepath.Join(root, "test/units/interleave/interleave.c")
-	objects := []string{scheduler, "-no-pie"}
-	for i, source := range append(sources, test) {
-		if source == scheduler {
-			continue
+	arguments := []string{"-no-pie", made.of(t, scheduler, "-fno-pie")}
+	for _, file := range files {
+		if file != scheduler {
+			arguments = append(arguments, made.of(t, file, "-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-fno-pie"))
 		}
-		object := filepath.Join(folder, fmt.Sprintf("%d.o", i))
-		if err := compile("-fsanitize=thread", "--param=tsan-distinguish-volatile=1", "-fno-pie", "-c", source, "-o", object); err != nil {
-			t.Fatal(err)
-		}
-		objects = append(objects, object)
 	}
-	run(t, filepath.Join(folder, "test"), objects...)
+	run(t, arguments...)
 }
