@@ -253,9 +253,8 @@ help: ## this list
 # make that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need them
 # are skipped. In CI (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is for a
 # machine that is slow and busy. Tests of portable builds are those of check-dist.
-RACE := ./test/bench ./preempt/... ./configs ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./cmd/internal/... ./test/bench/... \
-	./broker/page ./broker/wire
-COMPUTE := ./test/units ./patch
+RACE := ./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./broker/page
+COMPUTE := ./test/units ./patch ./preempt/agent
 UNIT = $(filter-out %/test/e2e %/test/dist $(shell $(GO) list $(RACE) $(COMPUTE)),$(shell $(GO) list ./...))
 GO_TEST_FLAGS :=
 GO_TEST = env -u MAKEFLAGS -u MAKEOVERRIDES $(GO) test -count=1 -timeout 1h -p 3 -parallel 4 $(GO_TEST_FLAGS)
@@ -273,7 +272,7 @@ vet: all
 unit: ## tests of packages and of the simulated driver
 unit: all
 	@$(WITH_TOOLS) $(GO_TEST) $(UNIT)
-compute: ## tests that only compute: units of C with sanitizers, and rewriting
+compute: ## tests that only compute: units of C with sanitizers, rewriting, and simulated machines of the agent
 compute: all
 	@$(WITH_TOOLS) $(GO_TEST) $(COMPUTE)
 e2e: ## tests of processes under the library, on the simulated driver

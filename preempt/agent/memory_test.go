@@ -1,3 +1,6 @@
+// One goroutine computes.
+//go:build !race
+
 package agent
 
 import (
@@ -16,7 +19,6 @@ const (
 	simRate  = uint64(50) // bytes a nanosecond, both ways
 	simTotal = uint64(80) << 30
 	simOther = uint64(1) << 30
-	gigabyte = uint64(1) << 30
 )
 
 type simMachine struct {
@@ -31,6 +33,7 @@ type simGPU struct {
 	turnNs uint64
 	turns  memoryTurns
 	all    []*simProcess
+	seen   []memoryOf
 	passes int
 }
 
@@ -100,6 +103,7 @@ func (g *simGPU) free() uint64 {
 
 func (g *simGPU) view(p *simProcess) *memoryView {
 	v := &memoryView{own: p.slot, total: simTotal, free: g.free(), other: simOther, now: g.m.now, turn: g.turn, turnNs: g.turnNs, turns: g.turns, out: p.away}
+	v.all = g.seen[:0] // no view outlives the next
 	for _, other := range g.all {
 		if other.dead {
 			continue
@@ -108,6 +112,7 @@ func (g *simGPU) view(p *simProcess) *memoryView {
 		seen.silent = other.stopped && g.m.now-other.stopNs > stoodStill
 		v.all = append(v.all, seen)
 	}
+	g.seen = v.all
 	return v
 }
 

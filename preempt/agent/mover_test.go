@@ -13,6 +13,8 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
+const gigabyte = uint64(1) << 30
+
 // hardware is a memory that moves when the test says so.
 type hardware struct {
 	mutex   sync.Mutex
