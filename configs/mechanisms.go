@@ -33,6 +33,10 @@ const (
 	Anywhere       = Apart | UnderMPS
 )
 
+// MPSDirectories are where control daemons of MPS have their sockets unless CUDA_MPS_PIPE_DIRECTORY names a directory: first that of v3
+// where root runs the daemon, then that of v2, and of v3 where others do (NVIDIA's documentation of MPS, release 615).
+var MPSDirectories = [...]string{"/run/nvidia-mps", "/tmp/nvidia-mps"}
+
 // MechanismRow is all that is said of a mechanism outside of the code that carries it out: the values and messages of
 // the key mechanisms, default.toml (go generate ./configs), the bits in the segment and their names, gpreempt doctor and
 // gpreempt top come from it.
@@ -159,6 +163,7 @@ const (
 	FallbackSeveralGPUs
 	FallbackNoBLP
 	FallbackLocked
+	FallbackServer
 )
 
 // FallbackRow is all that is said of a fallback outside of the code that finds it.
@@ -189,6 +194,8 @@ var FallbackRows = [...]FallbackRow{
 	{FallbackNoBLP, "no_blp", Spatial, "blp is not in force, and only kernels that can be stopped go on beside a window", "name blp in mechanisms too"},
 	{FallbackLocked, "locked", Timeslice | Hold | Turns | BLP, "the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)",
 		"it takes part again when it is unlocked"},
+	{FallbackServer, "mps_server", Swap, "a control daemon of MPS is there, although this process has a TSG of its own: \"auto\" decides before the driver connects, and does not move its memory",
+		"name swap in mechanisms, or remove the daemon's socket"},
 }
 
 // FallbackNames are the names in the order of the bits.

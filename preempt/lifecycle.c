@@ -23,6 +23,8 @@ static void refused(struct gp_refused_call *r, const char *call, CUresult result
 static bool prepare(struct gp_context *c)
 {
 	const char *hold = NULL, *blp = NULL;
+	if (c->gpu->mps) // as was said before there was a context
+		c->gpu->mps = gp_under_mps(c->gpu->device);
 	// At the lowest level there is nobody to take the GPU from, and under an MPS server it is never another's.
 	bool lowest = gp_settings.level == GP_LEVELS - 1;
 	CUresult of_hold = gp_settings.hold && !lowest && !c->gpu->mps ? gp_hold_prepare(c, &hold) : CUDA_SUCCESS;

@@ -60,5 +60,7 @@ func (d *doctor) examine(config string) {
 	d.checkOthers()
 	if d.library != "" && len(d.devices) > 0 {
 		d.tryLibrary(config)
+	} else {
+		d.sayServer(nil)
 	}
 }

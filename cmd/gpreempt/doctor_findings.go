@@ -34,7 +34,8 @@ type doctor struct {
 	config   configs.Config
 	library  string
 	devices  []device
-	broker   bool // there is one that lets this user's programs join
+	broker   bool   // there is one that lets this user's programs join
+	server   string // directory of an MPS control daemon; "" without one
 }
 
 func (d *doctor) say(check string, s status, reason, advice string) {

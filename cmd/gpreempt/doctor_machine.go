@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -194,45 +193,4 @@ func (d *doctor) checkControlFile() {
 	}
 	unix.Close(fd)
 	d.say("control", ok, path+" opens", "")
-}
-
-// protocol3Directory is where clients of MPS v3 look for a server by default.
-const protocol3Directory = "/run/nvidia-mps"
-
-// sayProtocol3 names MPS v3, which this library does not know: asked is CUDA_MPS_PROTOCOL_VERSION, and dir CUDA_MPS_PIPE_DIRECTORY.
-func (d *doctor) sayProtocol3(asked, dir, defaultDirectory string) {
-	where := "CUDA_MPS_PROTOCOL_VERSION=" + asked
-	if asked != "3" {
-		if _, err := os.Stat(defaultDirectory); err != nil || dir != "" {
-			return
-		}
-		where = defaultDirectory + " is there"
-	}
-	d.say("server", warned, where+": MPS v3 was never tried. The library looks for a server at CUDA_MPS_PIPE_DIRECTORY or /tmp/nvidia-mps, and takes it that clients share a TSG (context-share)",
-		"name the server's directory in CUDA_MPS_PIPE_DIRECTORY, or use MPS v2; where clients stay time-sliced, name swap in mechanisms")
-}
-
-// checkMPS says whether programs started from here would go through an MPS server.
-func (d *doctor) checkMPS() {
-	dir := os.Getenv("CUDA_MPS_PIPE_DIRECTORY")
-	d.sayProtocol3(os.Getenv("CUDA_MPS_PROTOCOL_VERSION"), dir, protocol3Directory)
-	if dir == "" {
-		dir = "/tmp/nvidia-mps"
-	}
-	if _, err := os.Stat(filepath.Join(dir, "control")); err != nil {
-		d.say("server", ok, "no MPS control daemon at "+dir, "")
-		return
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "nvidia-cuda-mps-control.pid"))
-	if pid, bad := strconv.Atoi(string(bytes.TrimSpace(text))); err == nil && bad == nil && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
-		d.say("server", ok, "the MPS control daemon of "+dir+" is gone", "")
-		return
-	}
-	reason := "an MPS control daemon is at " + dir + ": its clients share one TSG, which has one timeslice"
-	if m := d.config.Mechanisms; m.UseAt(configs.BLP, true) && m.UseAt(configs.MPS, true) {
-		d.say("server", ok, reason+"; blp and mps take the place of timeslices", "")
-		return
-	}
-	d.say("server", warned, reason+", and mechanisms has not both blp and mps",
-		"add them, or stop it (echo quit | nvidia-cuda-mps-control), or set CUDA_MPS_PIPE_DIRECTORY to an empty directory for programs under the library")
 }

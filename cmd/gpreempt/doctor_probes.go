@@ -47,6 +47,7 @@ func (d *doctor) tryLibrary(config string) {
 		}
 	}
 	all := append(lc, be...)
+	d.sayServer(all)
 	if len(all) > 0 {
 		d.sayMechanisms(all)
 		d.sayHints()

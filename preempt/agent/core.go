@@ -80,7 +80,8 @@ func (c *Core) setLevel(gpu, level int) {
 // startMemory lets memory of this process come and go.
 func (c *Core) startMemory() {
 	if c.config.Mechanisms.Auto {
-		if c.pipe = besideMPSServer(); c.pipe {
+		if besideMPSServer() {
+			c.stays = configs.FallbackServer
 			return
 		}
 		if unseenRegistrations() {
@@ -158,6 +159,7 @@ func (c *Core) run() {
 				}
 				c.agents[i] = a
 			}
+			a.setPlace(underMPS(i))
 			sooner(a.changed())
 		}
 		c.sayRefusals()
@@ -284,7 +286,6 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	_, whole := gpuID(gpu)
 	a := &agent{core: c, device: driverDevice(gpu), gpu: gpu, whole: whole, segment: s, slot: slot, sought: sought,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
-	a.mps = underMPS(gpu)
 	a.log = c.logOf(gpu, slot)
 	if c.memory != nil {
 		a.startMemory()
@@ -294,17 +295,31 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	if a.stoppable = stoppable(); a.stoppable {
 		go watchWindows(gpu)
 	}
-	if c.pipe && !a.mps {
-		a.log.Warn().Msg("a control pipe of an MPS server is there, but this process is not under one: its memory stays on the GPU; remove the pipe, or name swap in mechanisms")
-	}
-	if a.mps {
-		a.setLacks(configs.FallbackMPS, true)
-		if !a.stoppable && c.levelNow() != 0 {
-			a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
-		}
-	}
+	a.setPlace(underMPS(gpu))
 	go a.run()
 	return a, nil
+}
+
+// setPlace says whether contexts on the GPU share the TSG of an MPS server. That changes once at most: RM may show that a client of a server
+// has a TSG of its own.
+func (a *agent) setPlace(shared bool) {
+	a.mutex.Lock()
+	defer a.mutex.Unlock()
+	is := placeApart
+	if shared {
+		is = placeShared
+	}
+	if a.place == is {
+		return
+	}
+	a.place = is
+	a.setLacks(configs.FallbackMPS, shared)
+	switch {
+	case shared && !a.stoppable && a.core.levelNow() != 0:
+		a.log.Warn().Msg("under an MPS server all processes share one TSG: best-effort launches wait while latency-critical work runs, but nothing that runs is preempted")
+	case !shared && a.core.stays == configs.FallbackServer:
+		a.log.Warn().Msg("a control pipe of an MPS server is there, but this process has a TSG of its own: its memory stays on the GPU; remove the pipe, or name swap in mechanisms")
+	}
 }
 
 func (c *Core) logOf(gpu, slot int) zerolog.Logger {

@@ -14,15 +14,15 @@ func TestSpatial(t *testing.T) {
 		name        string
 		level       int
 		named       configs.Mechanism
-		apart       bool
+		place       place
 		want, lacks bool
 	}{
-		{"lc", 0, all, false, true, false},
-		{"between", 3, all, false, true, false},
-		{"be that is not rewritten", lowestLevel, all, false, false, true},
-		{"not named", 0, configs.BLP, false, false, false},
-		{"alone", 0, configs.Spatial, false, false, true},
-		{"no MPS", 0, all, true, false, false},
+		{"lc", 0, all, placeShared, true, false},
+		{"between", 3, all, placeShared, true, false},
+		{"be that is not rewritten", lowestLevel, all, placeShared, false, true},
+		{"not named", 0, configs.BLP, placeShared, false, false},
+		{"alone", 0, configs.Spatial, placeShared, false, true},
+		{"no MPS", 0, all, placeApart, false, false},
 	} {
 		s, err := segment.Open(t.TempDir()+"/d", segment.GPU{UUID: [16]byte{1}}, -1)
 		if err != nil {
@@ -33,7 +33,7 @@ func TestSpatial(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := &agent{core: coreOf(configs.Config{Mechanisms: configs.Mechanisms{Named: c.named}}, c.level), segment: s, slot: slot, mps: !c.apart}
+		a := &agent{core: coreOf(configs.Config{Mechanisms: configs.Mechanisms{Named: c.named}}, c.level), segment: s, slot: slot, place: c.place}
 		if got := a.isSpatial(); got != c.want || a.own().Lacks(configs.FallbackNoBLP) != c.lacks {
 			t.Errorf("%s: in force: %v, lacks blp: %v", c.name, got, a.own().Lacks(configs.FallbackNoBLP))
 		}

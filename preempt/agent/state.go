@@ -63,7 +63,7 @@ type agent struct {
 	sought  *member.Sought // a broker's, where this one is a file's; nil: none is sought
 	slot    int
 	log     zerolog.Logger
-	mps     bool // one TSG for all processes: no timeslices, no holds, no turns
+	place   place
 
 	stoppable  bool   // kernels are rewritten
 	givenUp    uint64 // domains of which that was said
@@ -116,6 +116,15 @@ type agent struct {
 	behindNs, suspectNs        uint64               // since when, and after how long another process is suspected to have locked this one
 }
 
+// place is where contexts of the process are.
+type place int
+
+const (
+	placeUnknown place = iota
+	placeApart         // in TSGs of its own
+	placeShared        // in the one TSG of an MPS server: no timeslices, no holds, no turns
+)
+
 // peers is who else is on the GPU.
 type peers struct {
 	lower, same, higher uint64 // slots
@@ -132,7 +141,7 @@ var inForce = map[configs.Mechanism]func(*agent) bool{}
 
 // uses says whether the configuration uses a mechanism on this GPU.
 func (a *agent) uses(one configs.Mechanism) bool {
-	return a.core.config.Mechanisms.UseAt(one, a.mps)
+	return a.core.config.Mechanisms.UseAt(one, a.place == placeShared)
 }
 
 func (a *agent) lacks(fallback configs.Fallback) {
@@ -166,7 +175,6 @@ type Core struct {
 	armed   [maxGPUs]atomic.Bool
 	memory  *swapping        // nil: memory stays where it is
 	stays   configs.Fallback // why it stays, though it is to come and go
-	pipe    bool             // an MPS server seemed to be there, so it stays
 	mutex   sync.Mutex       // arm
 	agents  map[int]*agent
 	threads [maxGPUs]bool         // there are some for the goroutines of a GPU

@@ -59,10 +59,13 @@ func init() { inForce[configs.Swap] = (*agent).canSwap }
 // canSwap says whether memory of this process can leave this GPU.
 func (a *agent) canSwap() bool {
 	lacks := a.core.stays
+	if a.place == placeShared {
+		lacks &^= configs.FallbackServer // "auto" does not use it there
+	}
 	if a.core.memory != nil && unmanaged(a.gpu) {
 		lacks |= configs.FallbackNoVMM
 	}
-	for _, one := range []configs.Fallback{configs.FallbackNoVMM, configs.FallbackRegistered, configs.FallbackSeveralGPUs} {
+	for _, one := range []configs.Fallback{configs.FallbackNoVMM, configs.FallbackRegistered, configs.FallbackSeveralGPUs, configs.FallbackServer} {
 		a.setLacks(one, lacks&one != 0)
 	}
 	return a.core.memory != nil && lacks == 0 && a.uses(configs.Swap)

@@ -94,11 +94,8 @@ static CUresult library_module(CUmodule *m, CUlibrary l)
 	return 0;
 }
 static CUresult one_device(int *count) { return *count = 1, 0; }
-static CUresult under_mps(int *value, int attribute, CUdevice device)
-{
-	(void)device;
-	return *value = attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED, 0;
-}
+static bool under_mps;
+bool gp_under_mps(CUdevice device) { return under_mps && device == 0; }
 
 static CUresult capture_mode(int *mode)
 {
@@ -278,9 +275,21 @@ int main(void)
 	gp_blp_set(GP_BLP_UNDER_MPS);
 	CHECK(!gp_blp_unwant());
 	gp_driver.cuDeviceGetCount = one_device;
-	gp_driver.cuDeviceGetAttribute = under_mps;
+	under_mps = true;
+	CHECK(!gp_blp_wanted());
+	// Without a context that the driver has initialised RM may yet show that the process has a TSG of its own. With one it is settled.
+	gp_blp_set(GP_BLP_UNDER_MPS);
+	CHECK(gp_blp_wanted());
+	gp_context_places = 1;
+	CHECK(gp_blp_wanted());
+	gp_context[0].prepared = 1;
+	under_mps = false;
+	CHECK(!gp_blp_wanted());
+	under_mps = true;
 	CHECK(!gp_blp_wanted());
 	gp_blp_set(GP_BLP_UNDER_MPS);
+	CHECK(gp_blp_wanted());
+	under_mps = false;
 	CHECK(gp_blp_wanted() && gp_blp_unwant() && !gp_blp_wanted());
 	gp_driver = before;
 	gp_blp_set(GP_BLP_ON);

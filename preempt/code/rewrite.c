@@ -32,18 +32,28 @@ bool gp_blp_unwant(void)
 	return __atomic_exchange_n((uint32_t *)&when, GP_BLP_OFF, __ATOMIC_ACQ_REL) != GP_BLP_OFF && wanted;
 }
 
+static bool has_prepared_context(void)
+{
+	for (uint32_t i = 0; i < gp_context_places; i++)
+		if (gp_context[i].prepared)
+			return true;
+	return false;
+}
+
 bool gp_blp_wanted(void)
 {
 	uint32_t w = when;
 	if (w == GP_BLP_OFF)
 		return false;
-	int devices = 0, under = 0;
+	int devices = 0;
+	bool under = false;
 	if (w == GP_BLP_UNDER_MPS) {
 		if (!gp_driver.cuDeviceGetCount || gp_driver.cuDeviceGetCount(&devices))
 			return false;
 		for (CUdevice d = 0; d < devices && !under; d++)
-			if (gp_driver.cuDeviceGetAttribute(&under, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, d))
-				under = 0;
+			under = gp_under_mps(d);
+		if (under && !has_prepared_context())
+			return true; // RM may yet show that this process has a TSG of its own
 		if (devices && !__atomic_compare_exchange_n((uint32_t *)&when, &w, under ? GP_BLP_ON : GP_BLP_OFF,
 							    false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
 			return w == GP_BLP_ON; // another thread has told, or it is not wanted any more

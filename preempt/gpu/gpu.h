@@ -77,29 +77,12 @@ bool gp_graphs_record(void);              // some graph records events, or may
 
 // mps.c
 void gp_mps_lower_client(void); // before the driver is initialised
-bool gp_mps_server_runs(void);  // one that contexts of this process would be made in
+bool gp_mps_server_runs(void);  // a daemon has left its socket where this process would look for one
 bool gp_stream_creating(int *priority);
 void gp_stream_created(CUstream, int asked_priority);
 void gp_stream_priority(CUstream, int *priority);
 void gp_mps_forget_stream(CUstream);
 void gp_mps_forget_context(CUcontext);
-
-// rm.c
-struct gp_tsg {
-	int fd;
-	uint32_t client, handle, device, subdevice, engine, compute;
-	uint32_t resets; // times that libcuda itself scheduled it or set its timeslice
-	uint64_t born_ns;
-	uint64_t made_ns;    // when it last did so, or before it first did so made a channel
-	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
-	int suspended_on;    // the GPU on which it was taken off the runlist; -1: it was not
-	uint32_t channels;   // count
-	uint32_t channel[64];
-};
-void gp_rm_ioctl(int fd, unsigned long request, void *argument);
-uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity);      // compute TSGs; returns how many exist
-void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu); // for suspended_on
-int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
 
 // runlist.c
 // Takes a TSG off the runlist of a GPU or puts it back. What is off comes back by itself 1.5 s after the last gp_runlist_set or

@@ -1,5 +1,5 @@
 // mps.c - priorities of a process under an MPS server, where all processes share one TSG and nothing but the
-// priority of streams says whose blocks go first.
+// priority of streams says whose blocks go first. Whether they share one is known once there is a context (process/rm.c).
 //
 // An MPS client's streams without a priority of their own (the default streams) have that of the client, which libcuda
 // reads from CUDA_MPS_CLIENT_PRIORITY as it connects to the server: 0 is normal, 1 below normal (NVIDIA's documentation
@@ -22,12 +22,24 @@
 static char priority[] = "_" PRIORITY "=1", mark[] = "_" MARK "=1";
 static bool prepared;
 
+static bool has_control(const char *directory)
+{
+	char path[4096];
+	int length = snprintf(path, sizeof path, "%s/control", directory);
+	return length > 0 && length < (int)sizeof path && !access(path, F_OK);
+}
+
 bool gp_mps_server_runs(void)
 {
-	const char *directory = gp_environment(GP_MPS_PIPE_DIRECTORY);
-	char path[4096];
-	int length = snprintf(path, sizeof path, "%s/control", directory && *directory ? directory : "/tmp/nvidia-mps");
-	return length > 0 && length < (int)sizeof path && !access(path, F_OK);
+	static const char *const usual[] = {GP_MPS_DIRECTORIES};
+	const char *named = gp_environment(GP_MPS_PIPE_DIRECTORY);
+	bool found = false;
+
+	if (named && *named)
+		return has_control(named);
+	for (size_t i = 0; i < sizeof usual / sizeof *usual && !found; i++)
+		found = has_control(usual[i]);
+	return found;
 }
 
 // Before the program has threads.

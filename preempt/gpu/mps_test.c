@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 struct gp_settings gp_settings;
@@ -115,6 +116,34 @@ static void test_asked(void)
 	CHECK(heard(1, 3) == 99);
 }
 
+// Where daemons have their sockets, whatever this machine has there.
+static bool runs_as_root, runs_as_user;
+int access(const char *path, int mode)
+{
+	if (!strcmp(path, "/run/nvidia-mps/control"))
+		return runs_as_root ? 0 : -1;
+	if (!strcmp(path, "/tmp/nvidia-mps/control"))
+		return runs_as_user ? 0 : -1;
+	return (int)syscall(SYS_access, path, mode);
+}
+
+static void test_directories(void)
+{
+	for (int i = 0; i < 4; i++) {
+		runs_as_root = i & 1;
+		runs_as_user = i & 2;
+		unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+		CHECK(gp_mps_server_runs() == (i != 0));
+		setenv("CUDA_MPS_PIPE_DIRECTORY", "", 1);
+		CHECK(gp_mps_server_runs() == (i != 0));
+		setenv("CUDA_MPS_PIPE_DIRECTORY", "/tmp/none of them", 1); // no other one counts
+		CHECK(!gp_mps_server_runs());
+		setenv("CUDA_MPS_PIPE_DIRECTORY", "/run/nvidia-mps", 1);
+		CHECK(gp_mps_server_runs() == runs_as_root);
+	}
+	unsetenv("CUDA_MPS_PIPE_DIRECTORY");
+}
+
 static const char *const variables[] = {"_UDA_MPS_CLIENT_PRIORITY", "CUDA_MPS_CLIENT_PRIORITY",
 					"_PREEMPT_SET_MPS_PRIORITY", "GPREEMPT_SET_MPS_PRIORITY"};
 
@@ -180,6 +209,7 @@ int main(int count, char **arguments)
 	}
 	test_levels();
 	test_asked();
+	test_directories();
 	test_environment(arguments[0]);
 	return 0;
 }

@@ -1,4 +1,4 @@
-// runlist_test.c - with preempt/gpu/runlist.c preempt/gpu/rm.c
+// runlist_test.c - with preempt/gpu/runlist.c preempt/process/rm.c
 //
 // A TSG that is off the runlist comes back when nobody renews that, and not before, whatever the driver refuses in passing.
 #define _GNU_SOURCE
@@ -68,6 +68,16 @@ int ioctl(int fd, unsigned long request, ...)
 		off = disable[0] & 1;
 	return 0;
 }
+
+static bool is_client, attribute_known = true;
+static CUresult get_attribute(int *value, int attribute, CUdevice device)
+{
+	CHECK(attribute == CU_DEVICE_ATTRIBUTE_MPS_ENABLED);
+	if (attribute_known)
+		*value = is_client;
+	return attribute_known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+struct gp_driver gp_driver;
 
 // What libcuda does.
 static bool by_transfer; // by the call that carries others
@@ -168,6 +178,34 @@ static void test_calls(void)
 	CHECK(gp_rm_tsgs(&t, 1) == 0);
 }
 
+// A client of an MPS server: contexts are shared, but where all compute channels that RM shows are in TSGs that this process allocated. A
+// TSG of another process comes by another call, with a handle that no allocation has named.
+static void test_sharing(void)
+{
+	enum { SHARED = TSG + 200, SHARED_CHANNEL };
+	gp_driver.cuDeviceGetAttribute = get_attribute;
+	is_client = false;
+	CHECK(!gp_under_mps(0));
+	is_client = true;
+	CHECK(gp_under_mps(0)); // nothing is seen yet, or never
+	make(DEVICE, TSG, 0xA06C);
+	make(TSG, CHANNEL, 0xC86F);
+	CHECK(gp_under_mps(0)); // of a copy engine, as far as is known
+	make(CHANNEL, COMPUTE, 0xCBC0);
+	CHECK(!gp_under_mps(0));
+	make(SHARED, SHARED_CHANNEL, 0xC86F);
+	CHECK(!gp_under_mps(0));
+	make(SHARED_CHANNEL, COMPUTE + 1, 0xCBC0);
+	CHECK(gp_under_mps(0));
+	end(SHARED, SHARED_CHANNEL);
+	CHECK(!gp_under_mps(0));
+	end(DEVICE, TSG);
+	CHECK(gp_under_mps(0));
+	attribute_known = false;
+	CHECK(!gp_under_mps(0)); // an old driver
+	gp_driver.cuDeviceGetAttribute = NULL;
+}
+
 static uint64_t look_after(uint64_t ns)
 {
 	now_ns += ns;
@@ -254,6 +292,7 @@ int main(void)
 	test_making();
 	test_calls();
 	test_losses();
+	test_sharing();
 	make(DEVICE, SUBDEVICE, 0x2080);
 	make(DEVICE, TSG, 0xA06C);
 	make(TSG, CHANNEL, 0xC86F);

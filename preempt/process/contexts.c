@@ -86,7 +86,7 @@ struct gp_gpu *gp_gpu_of_device(CUdevice device)
 					       CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK, device);
 		gp_driver.cuDeviceGetAttribute(&g->blocks_per_sm, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR,
 					       device);
-		gp_driver.cuDeviceGetAttribute(&g->mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device); // stays 0 where unknown
+		g->mps = gp_under_mps(device);
 		g->known = 1;
 		found = g;
 		added = true;

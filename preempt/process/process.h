@@ -339,6 +339,26 @@ bool gp_context_pin(struct gp_context *, CUcontext);
 bool gp_context_try_pin(struct gp_context *, CUcontext); // the same; also false if another thread has it pinned
 void gp_context_unpin(struct gp_context *);
 
+// rm.c
+struct gp_tsg {
+	int fd;
+	uint32_t client, handle, device, subdevice, engine, compute;
+	uint32_t resets; // times that libcuda itself scheduled it or set its timeslice
+	uint64_t born_ns;
+	uint64_t made_ns;    // when it last did so, or before it first did so made a channel
+	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
+	int suspended_on;    // the GPU on which it was taken off the runlist; -1: it was not
+	uint32_t channels;   // count
+	uint32_t channel[64];
+};
+void gp_rm_ioctl(int fd, unsigned long request, void *argument);
+uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity);      // compute TSGs; returns how many exist
+void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu); // for suspended_on
+int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
+// Whether contexts of this process on a device share the one TSG of an MPS server. The driver's attribute says so of every client; RM may
+// show afterwards, once there is a context, that a client has TSGs of its own.
+bool gp_under_mps(CUdevice);
+
 // streams.c
 struct gp_stream *gp_find_stream(struct gp_context *, CUstream, bool insert);
 bool gp_all_complete(struct gp_context *);

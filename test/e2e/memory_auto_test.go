@@ -201,13 +201,13 @@ func TestThreadsThatBeginBeforeTheDriver(t *testing.T) {
 	}
 }
 
-// A control pipe that a daemon left is no MPS server. What stays for it is said.
+// A control pipe that a daemon left is no MPS server, and not all servers share a TSG. The log says that memory stays for it.
 func TestPipeThatADaemonLeft(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		environment []string
 		says        bool
-	}{{[]string{mpsPipe(t)}, true}, {[]string{mpsPipe(t), "SIMCUDA_MPS=1"}, false}, {nil, false}} {
+	}{{[]string{mpsPipe(t)}, true}, {[]string{mpsPipe(t), "SIMCUDA_MPS=1"}, false}, {[]string{mpsPipe(t), "SIMCUDA_MPS=sliced"}, true}, {nil, false}} {
 		m := newMachine(t, "", c.environment...)
 		p := m.startMemory("be")
 		p.filled("memory", 10<<20, 1)

@@ -12,8 +12,9 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	if (tsg < 0)
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	struct CUctx_st *c = calloc(1, sizeof *c);
-	struct rm_context *rm = c ? rm_context_create(device, tsg) : NULL;
-	if (!rm) {
+	bool late = is_primary && sim_late_contexts();
+	struct rm_context *rm = c && !late ? rm_context_create(device, tsg) : NULL;
+	if (!c || (!rm && !late)) {
 		free(c);
 		engine_remove(device, tsg);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -22,7 +23,7 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	c->tsg = tsg;
 	c->flags = flags;
 	c->primary = is_primary;
-	c->late = is_primary && sim_late_contexts();
+	c->late = late;
 	c->rm = rm;
 	pthread_mutex_lock(&sim_lock);
 	c->id = next_context++;
@@ -210,13 +211,17 @@ CALL(cuCtxSetCurrent, (CUcontext c), (c))
 	return leave(CUDA_SUCCESS);
 }
 
-// Initialises primary contexts, as runtimes have it done by a call that nobody intercepts.
+// Initialises primary contexts, which then have channels, as runtimes have it done by a call that nobody intercepts. No context comes or goes
+// meanwhile.
 API void simcuda_initialise(void)
 {
+	for (struct CUctx_st *c = sim_contexts; c; c = c->next)
+		if (c->late)
+			c->rm = rm_context_create(c->device, c->tsg);
 	if (enter(NULL) != CUDA_SUCCESS)
 		return;
 	for (struct CUctx_st *c = sim_contexts; c; c = c->next)
-		c->late = false;
+		c->late = c->late && !c->rm;
 	leave(CUDA_SUCCESS);
 }
 

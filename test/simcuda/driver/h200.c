@@ -166,15 +166,20 @@ bool sim_late_contexts(void)
 	return e && *e && strcmp(e, "0") != 0;
 }
 
-bool sim_mps(void)
+enum mps_client sim_mps_client(void)
 {
-	static _Atomic int state; // 1 no, 2 yes
-	if (!state) {
+	static _Atomic int client = -1;
+	if (client < 0) {
 		const char *e = getenv("SIMCUDA_MPS");
-		state = e && *e && strcmp(e, "0") != 0 ? 2 : 1;
+		if (!e || !*e || strcmp(e, "0") == 0)
+			client = MPS_NONE;
+		else
+			client = strcmp(e, "sliced") == 0 ? MPS_SLICED : MPS_SHARED;
 	}
-	return state == 2;
+	return client;
 }
+
+bool sim_mps(void) { return sim_mps_client() == MPS_SHARED; }
 
 bool sim_shared_sms(void)
 {
@@ -313,7 +318,7 @@ int machine_attribute(int device, int attribute, int *value)
 	if (attribute < 1 || attribute > 160)
 		return -1;
 	if (attribute == 133) { // MPS_ENABLED
-		*value = sim_mps();
+		*value = sim_mps_client() != MPS_NONE;
 		return 0;
 	}
 	*value = 0; // a feature that the simulated machine lacks

@@ -33,6 +33,7 @@ typedef struct {
 	uint64_t params;
 	uint32_t paramsSize, status;
 } NVOS54_PARAMETERS;
+typedef struct { uint32_t hClient, hParent, hObject, hClientSrc, hObjectSrc, flags, status; } NVOS55_PARAMETERS;
 typedef struct { uint32_t hRoot, hObjectParent, hObjectOld, status; } NVOS00_PARAMETERS;
 // nv-ioctl.h
 typedef struct {
@@ -56,6 +57,7 @@ typedef struct {
 _Static_assert(sizeof(NVOS21_PARAMETERS) == 32, "NVOS21");
 _Static_assert(sizeof(NVOS64_PARAMETERS) == 48, "NVOS64");
 _Static_assert(sizeof(NVOS54_PARAMETERS) == 32, "NVOS54");
+_Static_assert(sizeof(NVOS55_PARAMETERS) == 28, "NVOS55");
 _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "NVOS00");
 _Static_assert(sizeof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS) == 536, "DISABLE_CHANNELS");
 _Static_assert(offsetof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS, hClientList) == 24, "DISABLE_CHANNELS");
@@ -65,6 +67,7 @@ enum { // nv-ioctl-numbers.h, nv_escape.h
 	NV_ESC_RM_FREE = 0x29,
 	NV_ESC_RM_CONTROL = 0x2A,
 	NV_ESC_RM_ALLOC = 0x2B,
+	NV_ESC_RM_DUP_OBJECT = 0x34,
 	NV_ESC_IOCTL_XFER_CMD = 211,
 };
 
@@ -98,7 +101,7 @@ struct object {
 	uint64_t timeslice_us; // TSG
 	bool unscheduled;      // TSG
 };
-struct rm_context { uint32_t tsg[4]; };
+struct rm_context { uint32_t tsg[4], shared[4]; }; // shared: as the MPS server has them
 
 static pthread_mutex_t rm_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct object objects[OBJECTS];
@@ -107,7 +110,8 @@ static int control_file = -1;
 static dev_t control_dev;
 static ino_t control_ino;
 static uint32_t client, device_handle[8], subdevice_handle[8];
-static int pending_tsg; // slot of the compute TSG that this thread's driver call is allocating
+static uint32_t server, server_device[8]; // the MPS server's client, of another process
+static int pending_tsg;                   // slot of the compute TSG that this thread's driver call is allocating
 static pthread_mutex_t emit_lock = PTHREAD_MUTEX_INITIALIZER;
 static __thread bool own_control; // the control that this thread sends is the driver's own, which is never refused
 
@@ -323,6 +327,37 @@ static uint32_t alloc(uint32_t hRoot, uint32_t parent, uint32_t *handle, uint32_
 	return status;
 }
 
+// Another client's handle of an object. Only TSGs are shared so here.
+static uint32_t duplicate(NVOS55_PARAMETERS *a)
+{
+	pthread_mutex_lock(&rm_lock);
+	uint32_t status = NV_OK;
+	struct object *o = NULL, *from = find(a->hClientSrc, a->hObjectSrc);
+	for (int i = 0; i < OBJECTS && !o; i++)
+		if (!objects[i].handle)
+			o = &objects[i];
+	if (!client_known(a->hClient) || !client_known(a->hClientSrc))
+		status = NV_ERR_INVALID_CLIENT;
+	else if (!find(a->hClient, a->hParent))
+		status = NV_ERR_INVALID_OBJECT_PARENT;
+	else if (!from || from->class != KEPLER_CHANNEL_GROUP_A)
+		status = NV_ERR_INVALID_OBJECT_HANDLE;
+	else if (a->hObject && find(a->hClient, a->hObject))
+		status = NV_ERR_INVALID_OBJECT_NEW;
+	else if (!o)
+		status = NV_ERR_INSUFFICIENT_RESOURCES;
+	if (status == NV_OK) {
+		*o = *from;
+		o->client = a->hClient;
+		o->parent = a->hParent;
+		o->handle = a->hObject = a->hObject ? a->hObject : next_object++;
+		if (o->engine == machine.compute_engine)
+			o->tsg = pending_tsg;
+	}
+	pthread_mutex_unlock(&rm_lock);
+	return status;
+}
+
 static void forget(uint32_t hClient, uint32_t handle)
 { // an object and all below it
 	for (int i = 0; i < OBJECTS; i++)
@@ -368,6 +403,9 @@ static int answer(uint32_t number, uint32_t size, void *argument)
 	} else if (number == NV_ESC_RM_ALLOC && size == sizeof(NVOS64_PARAMETERS)) {
 		NVOS64_PARAMETERS *a = argument;
 		a->status = alloc(a->hRoot, a->hObjectParent, &a->hObjectNew, a->hClass, a->pAllocParms, a->paramsSize);
+	} else if (number == NV_ESC_RM_DUP_OBJECT && size == sizeof(NVOS55_PARAMETERS)) {
+		NVOS55_PARAMETERS *a = argument;
+		a->status = duplicate(a);
 	} else if (number == NV_ESC_RM_CONTROL && size == sizeof(NVOS54_PARAMETERS)) {
 		control(argument);
 	} else if (number == NV_ESC_RM_FREE && size == sizeof(NVOS00_PARAMETERS)) {
@@ -425,6 +463,19 @@ static uint32_t emit_alloc(bool old, uint32_t parent, uint32_t class, void *para
 	return send(NV_ESC_RM_ALLOC, &a, sizeof a) == 0 && a.status == NV_OK ? a.hObjectNew : 0;
 }
 
+// A TSG that the MPS server makes in its process, unseen by this one, which gets a handle of it.
+static uint32_t emit_share(int device, void *params, uint32_t size, uint32_t *shared)
+{
+	NVOS55_PARAMETERS a = {.hClient = client, .hParent = device_handle[device], .hClientSrc = server};
+	int tsg = pending_tsg;
+	*shared = 0;
+	pending_tsg = -1; // the engine has it by this process's handle
+	uint32_t status = alloc(server, server_device[device], shared, KEPLER_CHANNEL_GROUP_A, (uint64_t)params, size);
+	pending_tsg = tsg;
+	a.hObjectSrc = *shared;
+	return status == NV_OK && send(NV_ESC_RM_DUP_OBJECT, &a, sizeof a) == 0 && a.status == NV_OK ? a.hObject : 0;
+}
+
 static void emit_control(uint32_t object, uint32_t cmd, void *params, uint32_t size)
 {
 	NVOS54_PARAMETERS a = {
@@ -449,6 +500,12 @@ int rm_open(void)
 		device_handle[i] = emit_alloc(true, client, NV01_DEVICE_0, device_params, sizeof device_params);
 		subdevice_handle[i] = emit_alloc(false, device_handle[i], NV20_SUBDEVICE_0, &subdevice_params, 4);
 	}
+	if (sim_mps() && alloc(0, 0, &server, NV01_ROOT_CLIENT, 0, 0) == NV_OK)
+		for (int i = 0; i < sim_devices(); i++) {
+			uint32_t device_params[14] = {(uint32_t)i};
+			alloc(server, server, &server_device[i], NV01_DEVICE_0, (uint64_t)device_params,
+			      sizeof device_params);
+		}
 	return client ? 0 : -1;
 }
 
@@ -462,7 +519,9 @@ struct rm_context *rm_context_create(int device, int tsg)
 	for (int i = 0; i < 4; i++) {
 		uint32_t engine = i ? machine.copy_engine[i - 1] : machine.compute_engine;
 		uint32_t params[5] = {0, 0, 0, engine, 0}; // NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS
-		c->tsg[i] = emit_alloc(false, device_handle[device], KEPLER_CHANNEL_GROUP_A, params, sizeof params);
+		c->tsg[i] = sim_mps() ? emit_share(device, params, sizeof params, &c->shared[i]) :
+					emit_alloc(false, device_handle[device], KEPLER_CHANNEL_GROUP_A, params,
+						   sizeof params);
 		for (int k = 0; k < (i ? 1 : sim_connections()); k++) {
 			uint8_t channel_params[368] = {0}; // NV_CHANNEL_ALLOC_PARAMS
 			uint32_t channel =
@@ -473,8 +532,8 @@ struct rm_context *rm_context_create(int device, int tsg)
 		struct timespec allocation = {0, 2 * (long)machine.control_ns};
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &allocation, NULL);
 	}
-	// libcuda sets the defaults itself. That undoes what an interposer set as it saw the TSG come.
-	for (int i = 0; i < 4; i++) {
+	// libcuda sets the defaults itself. That undoes what an interposer set as it saw the TSG come. A server does that where it shares its own.
+	for (int i = 0; i < 4 && !sim_mps(); i++) {
 		uint64_t us = i ? machine.copy_timeslice_us : machine.timeslice_us;
 		uint8_t schedule[3] = {1}; // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS.bEnable
 		emit_control(c->tsg[i], 0xa06c0103, &us, sizeof us);
@@ -486,9 +545,11 @@ struct rm_context *rm_context_create(int device, int tsg)
 
 void rm_context_destroy(struct rm_context *c)
 {
-	for (int i = 0; i < 4; i++) {
+	for (int i = 0; c && i < 4; i++) {
 		NVOS00_PARAMETERS a = {.hRoot = client, .hObjectParent = client, .hObjectOld = c->tsg[i]};
 		send(NV_ESC_RM_FREE, &a, sizeof a);
+		if (c->shared[i])
+			release(server, c->shared[i]);
 	}
 	free(c);
 }
@@ -500,7 +561,10 @@ void rm_close(void)
 		send(NV_ESC_RM_FREE, &a, sizeof a);
 	pthread_mutex_lock(&rm_lock);
 	forget(client, client);
+	forget(server, server);
 	pthread_mutex_unlock(&rm_lock);
+	server = 0;
+	memset(server_device, 0, sizeof server_device);
 	int fd = control_file;
 	control_file = -1;
 	close(fd);

@@ -148,7 +148,13 @@ int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
 uint32_t sim_queue(void);              // operations of a stream that may be queued (SIMCUDA_QUEUE)
 bool sim_making_waits(void);     // whether who makes an event, a stream or a graph instance waits as for a submission
 bool sim_late_contexts(void);    // primary contexts are initialised later than they are made (simcuda_initialise)
-bool sim_mps(void);              // whether processes are clients of an MPS server
+enum mps_client {
+	MPS_NONE,
+	MPS_SHARED, // clients of a server share its TSG
+	MPS_SLICED, // each client keeps a TSG of its own: MPS v3 without context-share
+};
+enum mps_client sim_mps_client(void);
+bool sim_mps(void);              // whether processes share the TSG of an MPS server
 bool sim_shared_sms(void);       // whether those compete for the SMs
 uint64_t sim_look_ns(void);      // as machine.look_ns, or as a test wants it
 uint64_t sim_switch_ns(void);    // as machine.switch_busy_ns, or as a test wants it

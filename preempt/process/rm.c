@@ -1,10 +1,10 @@
-// rm.c - learns the channel groups (TSGs) of this process from the ioctls with which libcuda makes them.
+// rm.c - learns the channel groups (TSGs) of this process from the ioctls with which libcuda makes them, and whether others share them.
 //
 // Structures and numbers: NVIDIA open-gpu-kernel-modules, nvos.h, nv_escape.h, class/cla06c.h. Controls
 // are accepted only on the nvidiactl file that libcuda opened: the resource manager compares the open
 // file, not the process, so the file descriptor is part of what is learnt.
 #define _GNU_SOURCE
-#include "preempt/gpu/gpu.h"
+#include "preempt/process/process.h"
 
 #include <errno.h>
 #include <string.h>
@@ -60,7 +60,7 @@ struct object {
 	int fd;
 	uint32_t client, parent, handle, engine, compute, resets, suspended;
 	uint64_t born_ns, made_ns, changed_ns;
-}; // suspended: on GPU + 1
+}; // compute: of a channel, too; suspended: on GPU + 1
 
 // Volatile: libc declares that ioctl calls nothing of this file back, but it is our own ioctl that is called.
 static __thread volatile bool own_control __attribute__((tls_model("initial-exec")));
@@ -147,6 +147,7 @@ static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 		for (int i = 0; i < CHANNELS; i++) {
 			if (channels[i].client != o.client || channels[i].handle != o.parent)
 				continue;
+			channels[i].compute = 1;
 			for (int t = 0; t < TSGS; t++)
 				if (tsgs[t].client == o.client && tsgs[t].handle == channels[i].parent)
 					tsgs[t].compute = 1;
@@ -213,6 +214,34 @@ void gp_rm_ioctl(int fd, unsigned long request, void *argument)
 		gp_notify();
 	if (gone && !gp_contexts_ending)
 		gp_membership_doubt(true);
+}
+
+// Whether this process has compute channels, all of them in TSGs that it allocated. No other process has such a TSG: NV_ESC_RM_ALLOC
+// makes a new one each time, and only NV_ESC_RM_DUP_OBJECT shares one (kchangrpapiConstruct of 535, 550 and 595).
+static bool has_own_tsgs(void)
+{
+	uint32_t own = 0, all = 0;
+
+	pthread_mutex_lock(&lock);
+	for (int c = 0; c < CHANNELS; c++) {
+		if (!channels[c].handle || !channels[c].compute)
+			continue;
+		all++;
+		for (int t = 0; t < TSGS; t++)
+			if (tsgs[t].handle == channels[c].parent && tsgs[t].client == channels[c].client) {
+				own++;
+				break;
+			}
+	}
+	pthread_mutex_unlock(&lock);
+	return all && own == all;
+}
+
+bool gp_under_mps(CUdevice device)
+{
+	int under = 0; // stays so where the driver does not know the attribute
+	gp_driver.cuDeviceGetAttribute(&under, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+	return under && !has_own_tsgs();
 }
 
 uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity)
