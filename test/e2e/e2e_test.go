@@ -227,6 +227,14 @@ func (p *process) exited() bool {
 
 const patience = 3 * time.Minute // for what a loaded machine does in milliseconds when idle
 
+// often is how often something happens at random: few times, or many where GPREEMPT_DEEP is set (.ci/run). Rare faults need many.
+func often(few, many uint64) uint64 {
+	if os.Getenv("GPREEMPT_DEEP") != "" {
+		return many
+	}
+	return few
+}
+
 func (p *process) say(format string, arguments ...any) {
 	p.m.t.Helper()
 	if _, err := fmt.Fprintf(p.stdin, format+"\n", arguments...); err != nil {

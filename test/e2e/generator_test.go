@@ -452,7 +452,7 @@ func (v variant) lacks(c counts) bool {
 // GPREEMPT_GENERATOR_SPINS says which part of the programs, one in so many, may have kernels that spin; 0: none.
 func TestGeneratedPrograms(t *testing.T) {
 	t.Parallel()
-	enough, seed, total := uint64(20), rand.Uint64N(1<<40), time.Duration(0)
+	enough, seed, total := often(8, 60), rand.Uint64N(1<<40), time.Duration(0)
 	var err error
 	number := func(name string, to *uint64) {
 		if s := os.Getenv(name); s != "" {

@@ -25,24 +25,24 @@ func TestRefusedByACap(t *testing.T) {
 			for _, how := range []string{"memory", "mapped", "async", "pool"} {
 				t.Run(strings.Join([]string{cap, role, how}, " "), func(t *testing.T) {
 					t.Parallel()
-					m := newSmall(t, "", "SIMCUDA_MEMORY_MB=8192", "SIMCUDA_SCRUB_MS_PER_GB=50")
-					peer := m.holding("be", 1000)
+					m := newSmall(t, "", "SIMCUDA_MEMORY_MB=1024", "SIMCUDA_SCRUB_MS_PER_GB=400")
+					peer := m.holding("be", 125)
 					m.until("what nobody publishes is measured", func() bool { return m.memory(peer).Other != 0 })
-					p := m.capped(role, cap, 1024)
-					p.filled("memory", 300<<20, 1)
-					m.until("others know what it has", func() bool { return m.memory(p).Resident >= 300<<20 })
+					p := m.capped(role, cap, 128)
+					p.filled("memory", 36<<20, 1)
+					m.until("others know what it has", func() bool { return m.memory(p).Resident >= 36<<20 })
 					for range 3 {
-						if _, result := p.allocate(how, 1500<<20); result != outOfMemory {
+						if _, result := p.allocate(how, 190<<20); result != outOfMemory {
 							t.Fatalf("result %d", result)
 						}
 					}
 					if waits := m.memory(p).Waits; waits != 0 {
 						t.Errorf("it waited %d times for room", waits)
 					}
-					if had := m.memory(peer); had.Evictions != 0 || had.Resident < 1000<<20 {
+					if had := m.memory(peer); had.Evictions != 0 || had.Resident < 125<<20 {
 						t.Errorf("the peer gave memory: %+v", had)
 					}
-					p.filled(how, 300<<20, 2) // below the cap
+					p.filled(how, 36<<20, 2) // below the cap
 					p.right(2)
 					peer.works(1)
 				})
@@ -57,13 +57,13 @@ func TestRoomBelowACap(t *testing.T) {
 	for _, cap := range caps {
 		t.Run(cap, func(t *testing.T) {
 			t.Parallel()
-			m := newSmall(t, "wait_ms = 600000", "SIMCUDA_MEMORY_MB=4096", "SIMCUDA_COPY_GBS=20")
-			peer := m.holding("be", 3000)
+			m := newSmall(t, "wait_ms = 600000", "SIMCUDA_MEMORY_MB=512", "SIMCUDA_COPY_GBS=2.5")
+			peer := m.holding("be", 375)
 			m.until("what nobody publishes is measured", func() bool { return m.memory(peer).Other != 0 })
-			p := m.capped("lc", cap, 2048)
-			p.filled("memory", 1500<<20, 1)
+			p := m.capped("lc", cap, 256)
+			p.filled("memory", 188<<20, 1)
 			m.until("the peer has given memory", func() bool { return m.memory(peer).Evictions == 1 })
-			if _, result := p.allocate("memory", 700<<20); result != outOfMemory {
+			if _, result := p.allocate("memory", 88<<20); result != outOfMemory {
 				t.Errorf("beyond the cap: %d", result)
 			}
 			p.right(1)

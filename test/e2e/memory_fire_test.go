@@ -15,8 +15,6 @@ import (
 
 // Programs whose memory leaves the GPU at random compute the same as those whose memory stays, and none hangs.
 
-const firings = 60 // evictions of a process
-
 // order is a request that was made of a process on a GPU.
 type order struct {
 	gpu     string
@@ -217,7 +215,7 @@ func TestProgramsUnderFire(t *testing.T) {
 				m.joined(lc)
 				ended = disturb(lc, 100, done)
 			}
-			m.fire(p, firings)
+			m.fire(p, often(15, 60))
 			close(done)
 			if ended != nil {
 				<-ended
