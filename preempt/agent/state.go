@@ -44,6 +44,7 @@ type subdeviceKey struct{ client, subdevice uint32 }
 type device interface {
 	tsgs() []TSG // of all GPUs
 	uuid(TSG) ([16]byte, error)
+	policy(TSG) (preset uint32, err error) // of its GPU, NV2080_CTRL_CMD_GPU_COMPUTE_TIMESLICE_*
 	setTimeslice(t TSG, us uint64) error
 	schedule(t TSG, on bool) error // puts it on the runlist or takes it off
 	worked() bool                  // something was submitted

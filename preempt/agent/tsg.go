@@ -38,6 +38,19 @@ func (d driverDevice) uuid(t TSG) (uuid [16]byte, err error) {
 	return uuid, nil
 }
 
+func (d driverDevice) policy(t TSG) (preset uint32, err error) {
+	var p NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS
+	if err := control(t, t.subdevice, NV2080_CTRL_CMD_GPU_GET_COMPUTE_POLICY_CONFIG, &p); err != nil {
+		return 0, fmt.Errorf("get the compute policy of subdevice %#x: %w", t.subdevice, err)
+	}
+	for _, c := range p.ConfigList[:min(p.NumConfigs, NV2080_CTRL_GPU_COMPUTE_POLICY_CONFIG_LIST_MAX)] {
+		if c.Type == NV2080_CTRL_GPU_COMPUTE_POLICY_TIMESLICE {
+			preset = c.Timeslice
+		}
+	}
+	return preset, nil
+}
+
 func (d driverDevice) setTimeslice(t TSG, us uint64) error {
 	p := NVA06C_CTRL_TIMESLICE_PARAMS{TimesliceUs: us}
 	if err := control(t, t.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &p); err != nil {
@@ -157,6 +170,9 @@ func (a *agent) applyTimeslice() {
 				a.refuse(err)
 				return
 			}
+			if us == 0 {
+				a.readPolicy(t)
+			}
 			us = want
 			a.log.Debug().Uint64("us", us).Uint32("tsg", t.handle).Uint32("resets", t.resets).Msg("timeslice set")
 			a.own().TimesliceSets.Add(1)
@@ -172,6 +188,15 @@ func (a *agent) applyTimeslice() {
 		a.own().TimesliceUs.Store(uint32(longest))
 	}
 	a.setLacks(configs.FallbackNoTSG, len(mine) == 0)
+}
+
+// readPolicy says whether people want other timeslices on the GPU than the driver's default: gpreempt's take their place.
+func (a *agent) readPolicy(t TSG) {
+	preset, err := a.device.policy(t)
+	if err != nil {
+		a.log.Info().Err(err).Msg("whether nvidia-smi compute-policy asks for other timeslices is not known")
+	}
+	a.setLacks(configs.FallbackPolicy, preset != NV2080_CTRL_CMD_GPU_COMPUTE_TIMESLICE_DEFAULT)
 }
 
 func (a *agent) refuse(err error) {

@@ -29,6 +29,7 @@ type testDevice struct {
 	calls   int
 	locked  bool
 	joins   uint32
+	preset  uint32 // of timeslices
 }
 
 func (d *testDevice) tsgs() []TSG { return slices.Clone(d.list) }
@@ -47,6 +48,8 @@ func (d *testDevice) uuid(t TSG) ([16]byte, error) {
 	}
 	return ownUUID, d.may("uuid", t)
 }
+
+func (d *testDevice) policy(t TSG) (uint32, error) { return d.preset, nil }
 
 func (d *testDevice) setTimeslice(t TSG, us uint64) error {
 	err := d.may("timeslice", t)
@@ -115,6 +118,26 @@ func withDevice(t *testing.T) (*agent, *testDevice) {
 	d.list[ownTSGs].client = 2
 	return &agent{core: coreOf(configs.Default(), lowestLevel), device: d, whole: ownUUID, segment: s, slot: slot,
 		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}, d
+}
+
+// A policy of timeslices is asked for as a TSG gets its first one, and others see that it is not in force.
+func TestComputePolicy(t *testing.T) {
+	a, d := withDevice(t)
+	a.wantUs = leastBoostUs
+	for _, c := range []struct {
+		preset uint32
+		anew   bool
+		want   bool
+	}{{0, true, false}, {3, false, false}, {3, true, true}, {0, true, false}} {
+		d.preset, a.wantUs = c.preset, a.wantUs+1
+		if c.anew {
+			a.sliceUs = map[tsgKey]uint64{}
+		}
+		a.applyTimeslice()
+		if got := a.own().Lacks(configs.FallbackPolicy); got != c.want || d.us[1] != a.wantUs {
+			t.Errorf("%+v: %v, %d us", c, got, d.us[1])
+		}
+	}
 }
 
 func TestProcessLeavesTheRunlistWhole(t *testing.T) {

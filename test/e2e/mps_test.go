@@ -145,6 +145,11 @@ func TestDoctorOfBlocks(t *testing.T) {
 		{"no MPS", "", nil, []string{"ok    blp        not in use: \"auto\" uses it under an MPS server\n", "ok    timeslice  in force in lc and be programs: the timeslice of", "ok    hold       in force in lc programs: ",
 			"ok    turns      in force in be programs: ", "ok    hints      work may be announced by: explicit, copy, socket, arrival\n"}},
 		{"named", `mechanisms = ["blp"]`, nil, []string{"ok    blp        in force in be programs: BE kernels are rewritten", "ok    hold       not in use: mechanisms does not name it\n"}},
+		{"a compute policy", "", []string{"SIMCUDA_TIMESLICE_PRESET=3"}, []string{
+			"be: in force: timeslice, turns, swap; timeslice 1 us: nvidia-smi compute-policy asks for other timeslices than the driver's default, and gpreempt's take their place; to have those, ",
+			"ok    timeslice  in force in lc and be programs: ",
+		}},
+		{"a compute policy, and no timeslices", `mechanisms = ["gate"]`, []string{"SIMCUDA_TIMESLICE_PRESET=3"}, []string{"ok    preempt    be: in force: gate; timeslice -\n"}},
 		{"swap", `mechanisms = ["swap"]`, nil, []string{"ok    swap       in force in lc and be programs: device memory of BE", ": 139.8 GiB; the driver lets memory go to host memory and come back", " of host memory may hold what leaves GPUs (memory.host_mb = 0: half of the "}},
 		{"not named", `mechanisms = ["gate"]`, nil, []string{"ok    blp        not in use: mechanisms does not name it\n", "ok    gate       in force in lc and be programs: "}},
 		{"MPS", "", []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{

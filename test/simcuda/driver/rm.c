@@ -54,6 +54,11 @@ typedef struct {
 	uint8_t data[256];
 } NV2080_CTRL_GPU_GET_GID_INFO_PARAMS;
 
+typedef struct {
+	uint32_t numConfigs;
+	struct { uint32_t type, timeslice; } configList[32];
+} NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS;
+
 _Static_assert(sizeof(NVOS21_PARAMETERS) == 32, "NVOS21");
 _Static_assert(sizeof(NVOS64_PARAMETERS) == 48, "NVOS64");
 _Static_assert(sizeof(NVOS54_PARAMETERS) == 32, "NVOS54");
@@ -62,6 +67,7 @@ _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "NVOS00");
 _Static_assert(sizeof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS) == 536, "DISABLE_CHANNELS");
 _Static_assert(offsetof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS, hClientList) == 24, "DISABLE_CHANNELS");
 _Static_assert(sizeof(NV2080_CTRL_GPU_GET_GID_INFO_PARAMS) == 268, "GID_INFO");
+_Static_assert(sizeof(NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS) == 260, "COMPUTE_POLICY");
 
 enum { // nv-ioctl-numbers.h, nv_escape.h
 	NV_ESC_RM_FREE = 0x29,
@@ -245,6 +251,16 @@ static uint32_t gid_info(int device, NV2080_CTRL_GPU_GET_GID_INFO_PARAMS *p)
 	return NV_OK;
 }
 
+// The policy of timeslices that people have set, of which nothing comes here.
+static uint32_t compute_policy(NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS *p)
+{
+	const char *e = getenv("SIMCUDA_TIMESLICE_PRESET");
+	p->numConfigs = 1;
+	p->configList[0].type = 0; // NV2080_CTRL_GPU_COMPUTE_POLICY_TIMESLICE
+	p->configList[0].timeslice = e ? (uint32_t)atoi(e) : 0;
+	return NV_OK;
+}
+
 static const struct command {
 	uint32_t cmd, class, size;
 	bool privileged; // refused under SIMCUDA_REFUSE_CONTROL
@@ -252,6 +268,7 @@ static const struct command {
 	{0xa06c0101, KEPLER_CHANNEL_GROUP_A, 3, true}, {0xa06c0103, KEPLER_CHANNEL_GROUP_A, 8, true},
 	{0xa06c0104, KEPLER_CHANNEL_GROUP_A, 8, true}, {0xa06c0105, KEPLER_CHANNEL_GROUP_A, 8, true},
 	{0x2080110b, NV20_SUBDEVICE_0, 536, true},     {0x2080014a, NV20_SUBDEVICE_0, 268, false},
+	{0x20800195, NV20_SUBDEVICE_0, 260, false},
 };
 
 static void control(NVOS54_PARAMETERS *a)
@@ -278,6 +295,8 @@ static void control(NVOS54_PARAMETERS *a)
 		a->status = disable_channels((const void *)a->params);
 	else if (a->cmd == 0x2080014a)
 		a->status = gid_info(o->device, (void *)a->params);
+	else if (a->cmd == 0x20800195)
+		a->status = compute_policy((void *)a->params);
 	else
 		a->status = tsg_control(o, a->cmd, (void *)a->params);
 	pthread_mutex_unlock(&rm_lock);
