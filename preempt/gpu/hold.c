@@ -98,6 +98,16 @@ static CUresult prepare(struct gp_hold *h, const char **call)
 CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 {
 	CUcontext popped;
+	uint32_t channels = gp_rm_channels();
+
+	if (channels && channels < FEWEST_CHANNELS) {
+		gp_log_line("no hold in this process: with fewer than 8 hardware channels, as clients of MPS have by "
+			    "default, the program's streams would "
+			    "wait behind it; set CUDA_DEVICE_MAX_CONNECTIONS=8");
+		c->hold.state = GP_HOLD_FAILED;
+		c->gpu->hold_failed = 1;
+		return CUDA_SUCCESS;
+	}
 	// The application may be capturing in global mode, which forbids allocation to other threads too.
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED;
 

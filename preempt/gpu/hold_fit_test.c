@@ -30,6 +30,10 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 	CHECK(gx == 1 && gy == 1 && gz == 1 && bx == 1 && by == 1 && bz == 1 && !shared);
 	return ++links == refused_link ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
+static uint32_t channels;
+uint32_t gp_rm_channels(void) { return channels; }
+static const char *logged;
+void gp_log_line(const char *text) { logged = text; }
 struct gp_driver gp_driver = {.cuFuncGetAttribute = (void *)attribute, .cuLaunchKernel = launch};
 
 bool gp_context_pin(struct gp_context *context, CUcontext handle) { return context->handle == handle; }
@@ -270,8 +274,31 @@ static void test_unwanted(void)
 	}
 }
 
+// As many channels as RM shows count, not those that the program asked for.
+static void test_channels(void)
+{
+	static struct gp_gpu gpu;
+	static struct gp_context gone = {.gpu = &gpu};
+	const char *call = NULL;
+	static const uint32_t enough[] = {0, 8, 32}, few[] = {1, 2, 7};
+	for (int i = 0; i < 3; i++) {
+		channels = enough[i];
+		CHECK(!gp_hold_prepare(&gone, &call) && gone.hold.state == GP_HOLD_ABSENT && !gpu.hold_failed && !logged);
+	}
+	for (int i = 0; i < 3; i++) {
+		channels = few[i];
+		CHECK(!gp_hold_prepare(&gone, &call) && !call && gone.hold.state == GP_HOLD_FAILED && gpu.hold_failed);
+		CHECK(strstr(logged, "fewer than 8"));
+		gone.hold.state = GP_HOLD_ABSENT;
+		gpu.hold_failed = 0;
+		logged = NULL;
+	}
+	channels = 0;
+}
+
 int main(void)
 {
+	test_channels();
 	test_fits();
 	test_refusals();
 	test_counts();

@@ -18,6 +18,8 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 	links++;
 	return CUDA_SUCCESS;
 }
+uint32_t gp_rm_channels(void) { return 0; }
+void gp_log_line(const char *text) { (void)text; }
 struct gp_driver gp_driver = {.cuLaunchKernel = launch};
 
 bool gp_context_pin(struct gp_context *c, CUcontext handle) { return c->handle == handle; }

@@ -187,16 +187,21 @@ static void test_sharing(void)
 	is_client = false;
 	CHECK(!gp_under_mps(0));
 	is_client = true;
-	CHECK(gp_under_mps(0)); // nothing is seen yet, or never
+	CHECK(gp_under_mps(0) && !gp_rm_channels()); // nothing is seen yet, or never
 	make(DEVICE, TSG, 0xA06C);
 	make(TSG, CHANNEL, 0xC86F);
 	CHECK(gp_under_mps(0)); // of a copy engine, as far as is known
 	make(CHANNEL, COMPUTE, 0xCBC0);
-	CHECK(!gp_under_mps(0));
+	CHECK(!gp_under_mps(0) && gp_rm_channels() == 1);
 	make(SHARED, SHARED_CHANNEL, 0xC86F);
-	CHECK(!gp_under_mps(0));
+	CHECK(!gp_under_mps(0) && gp_rm_channels() == 1);
 	make(SHARED_CHANNEL, COMPUTE + 1, 0xCBC0);
-	CHECK(gp_under_mps(0));
+	CHECK(gp_under_mps(0) && gp_rm_channels() == 1);
+	make(SHARED, SHARED_CHANNEL + 1, 0xC86F);
+	make(SHARED_CHANNEL + 1, COMPUTE + 2, 0xCBC0);
+	CHECK(gp_rm_channels() == 2);
+	end(SHARED, SHARED_CHANNEL + 1);
+	CHECK(gp_rm_channels() == 1);
 	end(SHARED, SHARED_CHANNEL);
 	CHECK(!gp_under_mps(0));
 	end(DEVICE, TSG);

@@ -237,6 +237,22 @@ static bool has_own_tsgs(void)
 	return all && own == all;
 }
 
+uint32_t gp_rm_channels(void)
+{
+	uint32_t most = 0;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < CHANNELS; i++) {
+		uint32_t count = 0;
+		for (int c = 0; c < CHANNELS && channels[i].handle && channels[i].compute; c++)
+			count += channels[c].handle && channels[c].compute &&
+				 channels[c].client == channels[i].client && channels[c].parent == channels[i].parent;
+		most = count > most ? count : most;
+	}
+	pthread_mutex_unlock(&lock);
+	return most;
+}
+
 bool gp_under_mps(CUdevice device)
 {
 	int under = 0; // stays so where the driver does not know the attribute

@@ -162,7 +162,7 @@ func TestDoctorOfBlocks(t *testing.T) {
 			"ok    picked     \"auto\" picks gate, blp, mps: because of mps\n",
 			"ok    spatial    not in use: best effort stands still while latency-critical programs work, also where their kernels fill few SMs; where they do, try mechanisms = [\"gate\", \"blp\", \"mps\", \"spatial\"]\n",
 		}},
-		{"MPS v3 without context-share", "", []string{mpsPipe(t), "SIMCUDA_MPS=sliced", "CUDA_MPS_PROTOCOL_VERSION=3"}, []string{
+		{"MPS v3 without context-share", "", []string{mpsPipe(t), "SIMCUDA_MPS=sliced", "CUDA_MPS_PROTOCOL_VERSION=3", "CUDA_DEVICE_MAX_CONNECTIONS=8"}, []string{
 			"warn  server     CUDA_MPS_PROTOCOL_VERSION=3: MPS v3 was tried with the simulated driver only",
 			": programs have TSGs of their own, as clients without context-share have, and programs without MPS\n",
 			"warn  swap       not in force: a control daemon of MPS is there, although this process has a TSG of its own",
@@ -207,12 +207,13 @@ func TestTSGsUnderMPS(t *testing.T) {
 	for _, test := range []struct {
 		environment []string
 		shared      bool
+		hold        bool
 	}{
-		{[]string{"SIMCUDA_MPS=sliced"}, false},
-		{[]string{"SIMCUDA_MPS=sliced", "SIMCUDA_DEVICES=2"}, false},
-		{[]string{"SIMCUDA_MPS=sliced", "SIMCUDA_WRAP211=1"}, false},
-		{[]string{"SIMCUDA_MPS=1"}, true},
-		{[]string{"SIMCUDA_MPS=1", "SIMCUDA_WRAP211=1"}, true},
+		{[]string{"SIMCUDA_MPS=sliced"}, false, false}, // for want of channels
+		{[]string{"SIMCUDA_MPS=sliced", "CUDA_DEVICE_MAX_CONNECTIONS=8"}, false, true},
+		{[]string{"SIMCUDA_MPS=sliced", "SIMCUDA_WRAP211=1"}, false, false},
+		{[]string{"SIMCUDA_MPS=1"}, true, false},
+		{[]string{"SIMCUDA_MPS=1", "SIMCUDA_WRAP211=1"}, true, false},
 	} {
 		m := newMachine(t, "[hints]\ncopy = false\narrival = false\n", append(test.environment, mpsPipe(t))...)
 		be, lc := m.start("be"), m.start("lc")
@@ -227,10 +228,13 @@ func TestTSGsUnderMPS(t *testing.T) {
 			return p.InForce == in && p.Lacks&configs.FallbackMPS != 0 == test.shared && (test.shared || p.TimesliceUs == 1)
 		})
 		m.until(fmt.Sprintf("%v: and in LC", test.environment), func() bool {
-			return m.peer(lc).InForce&configs.Hold != 0 != test.shared
+			p := m.peer(lc)
+			return p.Published && p.InForce&configs.Hold != 0 == test.hold && p.Lacks&configs.FallbackNoHold != 0 == (!test.shared && !test.hold)
 		})
 		be.finish()
-		lc.finish()
+		if _, stderr := lc.finish(); strings.Contains(stderr, "no hold in this process: with fewer than 8") != (!test.shared && !test.hold) {
+			t.Errorf("%v: %s", test.environment, stderr)
+		}
 	}
 }
 
@@ -257,7 +261,8 @@ func TestLateTSGUnderMPS(t *testing.T) {
 // Under an MPS server no process is switched away from, so nothing is made for holds there.
 func TestNoHoldUnderMPS(t *testing.T) {
 	t.Parallel()
-	for environment, want := range map[string]bool{"SIMCUDA_MPS=1": false, "SIMCUDA_MPS=": true, "SIMCUDA_MPS=sliced": true} {
+	// Nor with so few channels as clients of MPS have.
+	for environment, want := range map[string]bool{"SIMCUDA_MPS=1": false, "SIMCUDA_MPS=": true, "SIMCUDA_MPS=sliced": false} {
 		trace := filepath.Join(t.TempDir(), "trace")
 		m := newMachine(t, "", environment, "SIMCUDA_TRACE="+trace)
 		lc := m.start("lc")

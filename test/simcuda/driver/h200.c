@@ -137,7 +137,9 @@ int sim_connections(void)
 {
 	const char *e = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
 	int n = e ? atoi(e) : 0;
-	return n >= 1 && n <= MOST_CONNECTIONS ? n : machine.connections;
+	if (n >= 1 && n <= MOST_CONNECTIONS)
+		return n;
+	return sim_mps_client() == MPS_SLICED ? 2 : machine.connections; // NVIDIA's documentation of MPS
 }
 
 uint32_t sim_queue(void)
