@@ -227,12 +227,12 @@ func (p *process) exited() bool {
 
 const patience = 3 * time.Minute // for what a loaded machine does in milliseconds when idle
 
-// often is how often something happens at random: few times, or many where GPREEMPT_DEEP is set (.ci/run). Rare faults need many.
-func often(few, many uint64) uint64 {
+// often is how often something happens: as usual, or where GPREEMPT_DEEP is set (.ci/run), which finds rarer faults.
+func often(usual, deep uint64) uint64 {
 	if os.Getenv("GPREEMPT_DEEP") != "" {
-		return many
+		return deep
 	}
-	return few
+	return usual
 }
 
 func (p *process) say(format string, arguments ...any) {

@@ -67,7 +67,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pids[0], 0)[1]), subprocess.run("(exi
 			t.Run(c.name+" role="+role, func(t *testing.T) {
 				t.Parallel()
 				m := newMachine(t, "")
-				for i := range c.runs / 2 {
+				for i := range often(uint64(c.runs/10), uint64(c.runs/2)) {
 					ctx, cancel := context.WithTimeout(t.Context(), patience)
 					cmd := exec.CommandContext(ctx, c.command[0], c.command[1:]...)
 					cmd.Env = m.command(role, c.command[0]).Env

@@ -66,7 +66,7 @@ enum {
 	AGAIN = 9,
 };
 
-enum state { NOT_MADE, BEGUN, MADE, SKIP };
+enum state { NOT_MADE, BEGUN, MADE, SKIP, SKIP_ODD }; // SKIP_ODD: where it is not the usual call of its row
 struct result {
 	uint32_t state, row;
 	int32_t status, after; // after: of a synchronisation behind a call that succeeded; -1: it could take for ever
@@ -759,7 +759,8 @@ int main(int argc, char **argv)
 				return 1;
 			if (prints && number == first)
 				print(&c);
-			if (prints || number < first || results[number].state == SKIP)
+			if (prints || number < first || results[number].state == SKIP ||
+			    (results[number].state == SKIP_ODD && n))
 				continue;
 			results[number].row = (uint32_t)(r - rows);
 			call(&c, &results[number]);
