@@ -248,18 +248,19 @@ help: ## this list
 	@awk -F ': *## ' '/^[a-z0-9-]+: *## /{printf "%-16s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 # test/suite runs the parts of make test, each to its end, two beside each other, and says what became of them. Tests of packages whose
-# concurrency is Go's own run under the race detector. Most tests wait more than they compute, so more run at once than there are cores. No
-# part has a low priority: on a busy machine it would never end. The fuzzers go on from the committed corpus, on so many inputs each. A
-# make that a test runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need them
-# are skipped. In CI (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is for a
-# machine that is slow and busy. Tests of portable builds are those of check-dist.
+# concurrency is Go's own run under the race detector. Most tests wait more than they compute, so more run at once than there are cores.
+# No part has a low priority: on a busy machine it would never end. The fuzzers go on from the committed corpus, on so many inputs each.
+# With GPREEMPT_DEEP, which .ci/run sets, there are more of them, and random disturbances come more often (test/e2e). A make that a test
+# runs has nothing of this one. Where the CUDA tools cannot be had from PyPI one line says so, and tests that need them are skipped. In CI
+# (GPREEMPT_CI) each skipped test is a failure. Each wait of a test has a bound of its own; the packages' is for a machine that is slow
+# and busy. Tests of portable builds are those of check-dist.
 RACE := ./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-bench ./broker/page
 COMPUTE := ./test/units ./patch ./preempt/agent
 UNIT = $(filter-out %/test/e2e %/test/dist $(shell $(GO) list $(RACE) $(COMPUTE)),$(shell $(GO) list ./...))
 GO_TEST_FLAGS :=
 GO_TEST = env -u MAKEFLAGS -u MAKEOVERRIDES $(GO) test -count=1 -timeout 1h -p 3 -parallel 4 $(GO_TEST_FLAGS)
 WITH_TOOLS := ./test/tools.sh
-FUZZ_INPUTS ?= 20000
+FUZZ_INPUTS ?= $(if $(GPREEMPT_DEEP),20000,5000)
 PARTS := e2e vet compute race unit fuzz glibc
 test: ## everything that needs no GPU: its parts are e2e, vet, compute, race, unit, fuzz and glibc
 test: all
