@@ -86,17 +86,17 @@ static struct engine {
 	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
 	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
 	_Atomic uint64_t closed_ns;  // the window closed, not for a slot
-	uint64_t opened_ns;          // the window opened, not behind a slot
-	uint64_t working_from_ns;    // the step under way: its first launch, or the end of the one before
-	uint32_t in_a_row;           // steps since the latest rest
-	double usual_in_a_row;       // between rests, over about 8
+	struct {
+		uint64_t at_ns, lent_ns; // the latter: in the step before that
+	} opened;                        // the window, not behind a slot
+	uint64_t working_from_ns;        // the step under way: its first launch, or the end of the one before
+	uint32_t in_a_row;               // steps since the latest rest
+	double usual_in_a_row;           // between rests, over about 8
 	uint32_t late;
 	uint64_t off_until_ns;
 	uint32_t set; // gp_objective.set as of the latest step
 	struct gp_law law;
 } engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
-
-static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 static struct engine *engine_of(const struct gp_gpu *g) { return &engines[g - gp_gpu]; }
 
@@ -219,11 +219,30 @@ void gp_step_event_forget(CUevent event)
 	}
 }
 
-// Time without what was lent in the step under way. The lock is held.
-static uint64_t own_since(const struct engine *e, uint64_t from_ns, uint64_t now)
+// Of the step under way, without what was lent in it. The lock is held.
+static uint64_t own_ns(const struct engine *e, uint64_t now)
 {
-	uint64_t period = now > from_ns ? now - from_ns : 0;
+	uint64_t period = now > e->from_ns ? now - e->from_ns : 0;
 	return period > e->lent_ns ? period - e->lent_ns : 0;
+}
+
+// The same since the window opened, where that was later.
+static uint64_t own_open_ns(const struct engine *e, uint64_t now)
+{
+	if (e->opened.at_ns <= e->from_ns)
+		return own_ns(e, now);
+	uint64_t period = now > e->opened.at_ns ? now - e->opened.at_ns : 0, lent = e->lent_ns - e->opened.lent_ns;
+	return period > lent ? period - lent : 0;
+}
+
+// Whether graphs were launched between the results that ended the step before and this one. A step may copy several results, of which the
+// program waits for the last. The lock is held.
+static bool has_graphs(const struct engine *e, const struct result *r)
+{
+	bool graphs = false;
+	for (uint64_t number = r->number; number > e->step && e->result[number % RESULTS].number == number; number--)
+		graphs |= e->result[number % RESULTS].graphs;
+	return graphs;
 }
 
 // A step can have several results: speculative decoding copies drafts and tokens, a loop over tokens also asks whether all sequences
@@ -232,8 +251,8 @@ static uint64_t own_since(const struct engine *e, uint64_t from_ns, uint64_t now
 // kernels, and time on the CPU before them: without graphs only the time since the window opened counts.
 static bool is_further(const struct engine *e, const struct result *r, uint64_t launches, uint64_t now)
 {
-	uint64_t own_ns = own_since(e, r->graphs ? e->from_ns : latest(e->from_ns, e->opened_ns), now);
-	return own_ns < (e->lent_ns ? FURTHER_LENT_NS : FURTHER_NS) && own_ns * 2 < e->before.own_ns &&
+	uint64_t own = has_graphs(e, r) ? own_ns(e, now) : own_open_ns(e, now);
+	return own < (e->lent_ns ? FURTHER_LENT_NS : FURTHER_NS) && own * 2 < e->before.own_ns &&
 	       launches * FURTHER < e->before.launches;
 }
 
@@ -361,9 +380,9 @@ static void end_step(struct gp_gpu *g, struct engine *e, const struct result *r,
 	e->before.launches = launches;
 	e->before.bytes = r->bytes;
 	e->passes = 0;
-	e->before.own_ns = own_since(e, e->from_ns, now);
+	e->before.own_ns = own_ns(e, now);
 	work(e, now);
-	e->uses_graphs = r->graphs;
+	e->uses_graphs = has_graphs(e, r);
 	e->counted = r->launches;
 	e->step = r->number;
 	e->stepped_ns = now;
@@ -469,6 +488,8 @@ void gp_step_said(struct gp_gpu *g)
 	pthread_mutex_unlock(&e->lock);
 }
 
+static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
 // A request begins after a rest, and pays for no slot; what was before it says nothing of its batch. The lock is held.
 static void end_row(struct engine *e)
 {
@@ -499,7 +520,8 @@ void gp_objective_opens(struct gp_gpu *g, uint64_t now)
 		e->working_from_ns = now;
 	else // nothing was under way since the window closed
 		e->working_from_ns += now - latest(e->closed_ns, e->working_from_ns);
-	e->opened_ns = now;
+	e->opened.at_ns = now;
+	e->opened.lent_ns = e->lent_ns;
 	if (has_rested(e, now))
 		end_row(e);
 	pthread_mutex_unlock(&e->lock);

@@ -136,17 +136,31 @@ static void test_looks_at_requests(void)
 		}
 	}
 	CHECK(counters()->steps == 1 + 20 * 32);
-	start(1 * US); // a graph is a step, however few launches that is
+	start(1 * US); // a graph is a step, however few launches that is, and also where the program waits for a second copy of its result
 	for (int step = 0; step < 400; step++) {
 		if (step % 4 == 0) {
 			work(400, 0, 20 * MS);
 		} else {
 			rest(1 * MS);
 			work(0, 1, 900 * US);
+			gp_step_copied(c, &stream, 1ull << 40, 64);
 		}
 		result();
 	}
 	CHECK(counters()->steps >= 399);
+
+	start(40 * MS); // what was lent before the window opened anew is no part of the time since then
+	uint64_t slots = 0;
+	for (int step = 0; step < 400; step++) {
+		work(400, 0, 20 * MS);
+		result();
+		launch(GP_KERNEL, 1); // which pays for a slot, if one is due
+		slots = counters()->slots;
+		rest(1 * MS);
+		work(10, 0, 12 * MS);
+		result();
+	}
+	CHECK(slots > 10 && counters()->steps >= 799);
 }
 
 // Steps of decode are one graph, and come soon behind long steps of prefill, each of which has hundreds of kernels.

@@ -151,7 +151,8 @@ static bool query(struct gp_stream *s, CUstream asked)
 }
 
 // Asks the driver about streams that the application has not waited for, up to the first with unfinished work: each question takes the lock
-// of the context that launches take. query_lock is held: no stream is destroyed meanwhile, nor the context.
+// of the context that launches take. The main stream of most programs is the first: it comes last, so that the others are known to be
+// done when the program waits for it. query_lock is held: no stream is destroyed meanwhile, nor the context.
 bool gp_query(struct gp_context *c)
 {
 	bool complete = true;
@@ -160,12 +161,15 @@ bool gp_query(struct gp_context *c)
 	if (gp_capturing()) {
 		complete = gp_all_complete(c);
 	} else if (!gp_driver.cuCtxPushCurrent(c->handle)) {
-		for (int i = 0; complete && i < GP_STREAMS && c->stream[i].handle; i++) {
+		int last = 0;
+		while (last < GP_STREAMS && c->stream[last].handle)
+			last++;
+		complete = query(&c->others, GP_STREAM_LEGACY);
+		for (int i = last - 1; complete && i >= 0; i--) {
 			struct gp_stream *s = &c->stream[i];
 			// Another thread cannot name a per-thread default stream.
 			complete = query(s, s->handle == GP_STREAM_PER_THREAD ? GP_STREAM_LEGACY : s->handle);
 		}
-		complete = complete && query(&c->others, GP_STREAM_LEGACY);
 		gp_driver.cuCtxPopCurrent(&popped);
 		complete = complete && !missing(c);
 	}

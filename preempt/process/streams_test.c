@@ -5,11 +5,12 @@
 #include "test/units/check.h"
 
 static CUresult answer, asked;
+static CUstream busy; // has unfinished work, whatever the answer is
 static CUresult query(CUstream stream)
 {
-	CHECK(stream == GP_STREAM_LEGACY);
+	CHECK(stream == GP_STREAM_LEGACY || busy);
 	asked++;
-	return answer;
+	return busy && stream == busy ? CUDA_ERROR_NOT_READY : answer;
 }
 static CUresult push(CUcontext c) { return c ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT; }
 static CUresult pop(CUcontext *c)
@@ -90,16 +91,22 @@ int main(void)
 	answer = CUDA_SUCCESS;
 	CHECK(gp_query(&c) && gp_all_complete(&c));
 
-	// Behind the first stream with unfinished work the driver is asked about no other.
+	// Behind a stream with unfinished work the driver is asked about no other. The first stream comes last: to wait for it then says that all is
+	// done.
+	struct gp_stream *side = &c.stream[1];
 	submit();
 	gp_settled(s);
-	c.others.submitted++;
-	gp_settled(&c.others);
-	answer = CUDA_ERROR_NOT_READY;
+	side->submitted++;
+	gp_settled(side);
+	busy = side->handle;
 	asked = 0;
 	CHECK(!gp_query(&c) && asked == 1);
-	answer = CUDA_SUCCESS;
-	CHECK(gp_query(&c) && gp_all_complete(&c) && asked == 3);
+	busy = GP_STREAM_LEGACY;
+	CHECK(!gp_query(&c) && asked == 3 && side->completed == side->submitted);
+	gp_completed(&c, s, s->settled);
+	CHECK(gp_all_complete(&c) && c.idle_since_ns);
+	busy = NULL;
+	CHECK(gp_query(&c) && asked == 3);
 
 	// The next event at the address of one that was destroyed says nothing of the stream.
 	gp_context_places = 2;

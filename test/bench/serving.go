@@ -244,7 +244,6 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	if system.slowdown > 0 {
 		bound = time.Duration(system.slowdown * reference.LC.P99Us * float64(time.Microsecond))
 	}
-	var before result.Steps
 	if c.way == wayLibrary {
 		objective := "none"
 		if bound > 0 {
@@ -253,13 +252,17 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if err := s.models.setObjective(ctx, s, objective); err != nil {
 			return err
 		}
-		if before, err = s.models.counted(ctx, s, server); err != nil {
-			return err
-		}
 	}
 	row, different := result.Row{Case: c.row(), System: system.name}, 0
 	var all []generated
+	var steps *result.Steps
 	serve := func() (r lcResult, err error) {
+		var before, now result.Steps
+		if c.way == wayLibrary {
+			if before, err = s.models.counted(ctx, s, server); err != nil {
+				return r, err
+			}
+		}
 		from, err := monotonic()
 		if err != nil {
 			return r, err
@@ -268,6 +271,11 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 			return r, err
 		}
 		to, err := monotonic()
+		if err == nil && c.way == wayLibrary {
+			if now, err = s.models.counted(ctx, s, server); err == nil {
+				steps, err = since(before, now)
+			}
+		}
 		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
 	}
 	switch {
@@ -308,13 +316,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		row.LCAlone, row.Ratio = reference.LC, result.RatioOf(row.LC, reference.LC)
 		serving.FirstRatio = result.RatioOf(serving.First, reference.Serving.First)
 	}
-	if c.way == wayLibrary {
-		now, err := s.models.counted(ctx, s, server)
-		if err != nil {
-			return err
-		}
-		serving.Steps = since(before, now)
-	}
+	serving.Steps = steps
 	if bound > 0 {
 		serving.BoundMs, serving.Held = result.Round(float64(bound)/1e6, 3), result.Round(within(all, bound), 4)
 	}

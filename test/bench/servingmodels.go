@@ -124,7 +124,7 @@ func withModels(ctx context.Context, s *session) (end func(), err error) {
 	if err := writeModel(m.folder); err != nil {
 		return nil, err
 	}
-	undo, err := s.configure("")
+	undo, err := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
 	if err != nil {
 		return nil, err
 	}
@@ -406,10 +406,13 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 	if err != nil {
 		return steps, err
 	}
-	steps.LastedMs = float64(now) / 1e6
+	steps.ServedMs = float64(now) / 1e6
 	for _, p := range peers {
 		steps.Windows, steps.Switches = steps.Windows+p.Counters.Windows, steps.Switches+p.Counters.Switches
 		steps.OpenMs += float64(p.Counters.WindowNs) / 1e6
+		if p.WindowOpen {
+			steps.OpenMs += (float64(now) - float64(p.WindowOpenedNs)) / 1e6
+		}
 		steps.Holds, steps.Collided = steps.Holds+p.Counters.Holds, steps.Collided+p.Counters.HoldsCollided
 		if o := p.Objective; o != nil {
 			steps.Found, steps.Means, steps.Over = steps.Found+o.Steps, steps.Means+o.Means, steps.Over+o.Over
@@ -420,11 +423,15 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 	return steps, err
 }
 
-func since(before, now result.Steps) *result.Steps {
+// since is what was counted between two looks.
+func since(before, now result.Steps) (*result.Steps, error) {
+	if now.Made < before.Made || now.Windows < before.Windows || now.Found < before.Found {
+		return nil, errors.New("count steps: a process of the server has ended meanwhile")
+	}
 	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, Means: now.Means - before.Means, Over: now.Over - before.Over,
 		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots,
 		Windows: now.Windows - before.Windows, Switches: now.Switches - before.Switches, OpenMs: result.Round(now.OpenMs-before.OpenMs, 1),
-		LastedMs: result.Round(now.LastedMs-before.LastedMs, 1), Holds: now.Holds - before.Holds, Collided: now.Collided - before.Collided}
+		ServedMs: result.Round(now.ServedMs-before.ServedMs, 1), Holds: now.Holds - before.Holds, Collided: now.Collided - before.Collided}, nil
 }
 
 // command runs the command gpreempt.

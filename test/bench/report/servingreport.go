@@ -24,6 +24,10 @@ const frontierCase = "vllm-6"
 func servingTable(r *result.Report, only string) string {
 	var text strings.Builder
 	var done []string
+	be := "BE, of alone"
+	if slices.ContainsFunc(r.Cases, func(row result.Row) bool { return partOfLeft(row) != "" }) {
+		be += " (of the time that LC left)"
+	}
 	for _, first := range r.Cases {
 		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && first.Case != only {
 			continue
@@ -32,7 +36,7 @@ func servingTable(r *result.Report, only string) string {
 		if text.Len() > 0 {
 			text.WriteString("\n")
 		}
-		fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | BE, of alone (of the time that LC left) | target |\n|---|---|---|---|---|---|---|\n", first.Case)
+		fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | %s | target |\n|---|---|---|---|---|---|---|\n", first.Case, be)
 		for _, row := range r.Cases {
 			if row.Case == first.Case && row.Serving != nil {
 				text.WriteString(servingLine(row))
@@ -70,6 +74,14 @@ func timesOf(r *result.Ratio) string {
 	return fmt.Sprintf(" (%.2f)", r.P99)
 }
 
+// partOfLeft is what best effort got of the time in which the server had no window open; empty: that was not counted.
+func partOfLeft(row result.Row) string {
+	if row.BE == nil || row.Serving == nil || row.Serving.Steps == nil || row.Serving.Steps.ServedMs == 0 || row.Serving.Steps.Left() <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%.2f)", row.BE.Share/row.Serving.Steps.Left())
+}
+
 func servingLine(row result.Row) string {
 	held, share := "-", "-"
 	if row.Serving.BoundMs > 0 {
@@ -77,9 +89,7 @@ func servingLine(row result.Row) string {
 	}
 	if row.BE != nil && row.System != result.LCAlone {
 		share = fmt.Sprintf("%.2f", row.BE.Share)
-		if steps := row.Serving.Steps; steps != nil && steps.LastedMs > 0 {
-			share += fmt.Sprintf(" (%.2f)", row.BE.Share/steps.Left())
-		}
+		share += partOfLeft(row)
 	}
 	return fmt.Sprintf("| %s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio),
 		milliseconds(row.Serving.First.P99Us), timesOf(row.Serving.FirstRatio), held, share, verdict(row))

@@ -49,13 +49,13 @@ type Steps struct {
 	Windows  uint64  `json:"windows"`
 	Switches uint64  `json:"switches"`
 	OpenMs   float64 `json:"open_ms"`
-	LastedMs float64 `json:"lasted_ms"` // all of this
+	ServedMs float64 `json:"served_ms"` // from the first request to the last answer
 	Holds    uint64  `json:"holds"`
 	Collided uint64  `json:"holds_collided"` // times they made room for kernels that need every SM
 }
 
-// Left is the part of the time in which no window was open.
-func (s *Steps) Left() float64 { return 1 - s.OpenMs/s.LastedMs }
+// Left is the part of the time in which no window was open; below 0 where several processes had one at once.
+func (s *Steps) Left() float64 { return 1 - s.OpenMs/s.ServedMs }
 
 // printServing writes the table of suite serving for people, the rows of a case together.
 func (r *Report) printServing(out io.Writer) error {
@@ -92,7 +92,7 @@ func (r *Report) printServing(out io.Writer) error {
 			if s.Steps != nil && s.Steps.Found > 0 {
 				cells[14] = fmt.Sprintf("%d/%d", s.Steps.Found, s.Steps.Made)
 			}
-			if s.Steps != nil && s.Steps.LastedMs > 0 {
+			if s.Steps != nil && s.Steps.ServedMs > 0 {
 				cells[12] = fmt.Sprintf("%.3f", s.Steps.Left())
 			}
 		}
