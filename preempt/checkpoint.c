@@ -34,21 +34,30 @@ void gp_checkpoint_ended(enum gp_checkpoint step, CUresult result)
 // Asks the driver. False: the process does not run, or the driver does not say.
 static bool ask(void)
 {
-	static const enum gp_membership_event event[] = {GP_SEEN_RUNNING, GP_SEEN_LOCKED, GP_SEEN_CHECKPOINTED}; // CUprocessState
+	static const enum gp_membership_event event[] = {GP_SEEN_RUNNING, GP_SEEN_LOCKED, GP_SEEN_CHECKPOINTED,
+							 GP_SEEN_FAILED}; // CUprocessState
 	const unsigned states = sizeof event / sizeof *event;
 	uint64_t number = gp_membership_question();
 	int state;
 	if (gp_exiting() || gp_driver.cuCheckpointProcessGetState(getpid(), &state))
 		return false;
-	// One that could not be restored has no channels either.
-	gp_membership_answer(number, (unsigned)state < states ? event[state] : GP_SEEN_CHECKPOINTED);
+	// Newer drivers have two more, of a locked process: its memory goes to the host, or comes back.
+	gp_membership_answer(number, (unsigned)state < states ? event[state] : GP_SEEN_LOCKED);
 	return state == 0;
+}
+
+// CUDA says of the state: an uncorrectable error during the checkpoint or the restore.
+static void say_failed(void)
+{
+	gp_log_line("the driver could not checkpoint or restore this process, for good: others go on without it, and "
+		    "it can only end");
 }
 
 bool gp_checkpoint_can_watch(void) { return gp_driver.cuCheckpointProcessGetState; }
 
 // The driver may answer late: this thread alone waits for that. Where channels were lost it may be that a checkpoint has just begun: the driver
-// is asked a few times more. If the process runs after all, it was away for a moment, and what was learnt of its channels is learnt anew.
+// is asked a few times more. If the process runs after all, it was away for a moment, and what was learnt of its channels is learnt anew. One that
+// failed does not come back: it is asked about only where there is a doubt again.
 void gp_checkpoint_watch(void)
 {
 	enum { QUESTIONS = 5 };
@@ -62,7 +71,7 @@ void gp_checkpoint_watch(void)
 			wait = 0;
 		}
 		heard = seen;
-		if (!left && was == GP_JOINED) {
+		if (!left && (was == GP_JOINED || was == GP_UNUSABLE)) {
 			wait = 0;
 			continue;
 		}
@@ -75,6 +84,8 @@ void gp_checkpoint_watch(void)
 		uint32_t is = gp_membership;
 		if (is != was || back)
 			gp_membership_changed();
+		if (is == GP_UNUSABLE)
+			say_failed();
 		wait = is != was || !wait ? SOON_NS : wait < LATE_NS ? 2 * wait : LATE_NS;
 	}
 }

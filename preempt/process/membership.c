@@ -21,6 +21,7 @@ enum gp_membership gp_membership_next(enum gp_membership is, enum gp_membership_
 	case GP_SEEN_RUNNING: return is == GP_LEAVING ? is : GP_JOINED; // the lock is on its way
 	case GP_SEEN_LOCKED: return GP_LOCKED;
 	case GP_SEEN_CHECKPOINTED: return GP_CHECKPOINTED;
+	case GP_SEEN_FAILED: return GP_UNUSABLE;
 	}
 	return is;
 }

@@ -9,13 +9,11 @@ void gp_thread_ends(void) {}
 
 static void transitions(void)
 {
-	enum { J = GP_JOINED, G = GP_LEAVING, L = GP_LOCKED, C = GP_CHECKPOINTED, STATES, EVENTS = 5 };
-	// Begins to lock, is refused that; is seen running, locked, checkpointed.
+	enum { J = GP_JOINED, G = GP_LEAVING, L = GP_LOCKED, C = GP_CHECKPOINTED, F = GP_UNUSABLE, STATES, EVENTS = 6 };
+	// Begins to lock, is refused that; is seen running, locked, checkpointed, failed.
 	static const enum gp_membership next[STATES][EVENTS] = {
-		[J] = {G, J, J, L, C},
-		[G] = {G, J, G, L, C},
-		[L] = {L, L, J, L, C},
-		[C] = {C, C, J, L, C},
+		[J] = {G, J, J, L, C, F}, [G] = {G, J, G, L, C, F}, [L] = {L, L, J, L, C, F},
+		[C] = {C, C, J, L, C, F}, [F] = {F, F, J, L, C, F},
 	};
 	for (int state = 0; state < STATES; state++)
 		for (int event = 0; event < EVENTS; event++)

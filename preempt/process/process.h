@@ -212,7 +212,8 @@ enum gp_membership {
 	GP_JOINED,
 	GP_LEAVING, // the program is about to lock it: what it has submitted ends, beside others and in nobody's turn
 	GP_LOCKED,  // nothing of it runs, and nothing is submitted
-	GP_CHECKPOINTED, // it has no channels either
+	GP_CHECKPOINTED, // it has no channels either, and its device memory is free
+	GP_UNUSABLE,     // the driver could not checkpoint or restore it: it can only end
 };
 enum gp_membership_event {
 	GP_LOCK_BEGINS,
@@ -220,6 +221,7 @@ enum gp_membership_event {
 	GP_SEEN_RUNNING, // the driver says so, or a call of the program succeeded that leads there
 	GP_SEEN_LOCKED,
 	GP_SEEN_CHECKPOINTED,
+	GP_SEEN_FAILED,
 };
 extern _Atomic uint32_t gp_membership;
 extern _Atomic uint32_t gp_doubts;   // futex: something looks as if another process had changed it

@@ -255,3 +255,25 @@ func TestCheckpointIsNotSuspected(t *testing.T) {
 		t.Errorf("trace: %s", text)
 	}
 }
+
+// A process that the driver could not restore can only end: its log says so once, and others go on without it.
+func TestCheckpointThatFails(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "[turns]\nquantum_ms = 2000\n")
+	be, other, lc := m.startCheckpoint("be"), m.start("be"), m.start("lc")
+	m.joined(be, other, lc)
+	other.runBestEffort()
+	be.runs()
+	for _, what := range []string{"lock", "checkpoint", "fail"} {
+		be.does("other", what)
+	}
+	be.says("could not checkpoint or restore this process", 1)
+	m.until("the other one has all turns", func() bool { return m.isLocked(be) && !m.peer(be).Busy && !m.peer(other).Suspended })
+	m.goesOn("the other one goes on", other)
+	_ = be.cmd.Process.Kill()
+	m.until("it is gone", func() bool { return len(m.peers()) == 2 })
+	m.goesOn("the other one goes on", other)
+	if n := strings.Count(be.stderr.String(), "could not checkpoint or restore"); n != 1 {
+		t.Errorf("said %d times", n)
+	}
+}

@@ -166,10 +166,21 @@ static CUresult process_unlock(void)
 	return CUDA_SUCCESS;
 }
 
-// For tests: what another process wants, by a call that nobody intercepts. "lock", "checkpoint", "restore" or "unlock".
+// What an error that cannot be mended leaves.
+static CUresult process_fail(void)
+{
+	if (!goes(PROCESS_CHECKPOINTED, CHANGING))
+		return CUDA_ERROR_ILLEGAL_STATE;
+	let_go(PROCESS_FAILED);
+	return CUDA_SUCCESS;
+}
+
+// For tests: what another process wants, by a call that nobody intercepts. "lock", "checkpoint", "restore" or "unlock"; "fail": a restore
+// that fails for good.
 API CUresult simcuda_process(const char *what)
 {
 	return *what == 'l' ? process_lock(0) :
+	       *what == 'f' ? process_fail() :
 	       *what == 'c' ? process_checkpoint() :
 	       *what == 'r' ? process_restore() :
 			      process_unlock();
