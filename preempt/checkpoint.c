@@ -31,6 +31,19 @@ void gp_checkpoint_ended(enum gp_checkpoint step, CUresult result)
 		gp_membership_doubt(false);
 }
 
+// The driver lets no operation begin while the process is locked. An operation that began when it seemed to be, and was taken, tells that it runs,
+// also where the driver does not say so. It ran at some time since the question: a later lock, or a later answer, counts more. One that began
+// before has no question, and proves nothing. The driver is asked once more, since another lock may have come meanwhile.
+void gp_checkpoint_refuted(uint64_t question)
+{
+	enum gp_membership was = gp_membership;
+	gp_membership_answer(question, GP_SEEN_RUNNING);
+	if (gp_membership == was)
+		return;
+	gp_membership_changed();
+	gp_membership_doubt(false);
+}
+
 // Asks the driver. False: the process does not run, or the driver does not say.
 static bool ask(void)
 {

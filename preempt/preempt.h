@@ -39,6 +39,7 @@ void gp_membership_changed(void); // gp_membership: carries out what it is now
 // checkpoint.c
 void gp_checkpoint_begins(enum gp_checkpoint);
 void gp_checkpoint_ended(enum gp_checkpoint, CUresult);
+void gp_checkpoint_refuted(uint64_t question); // the driver took an operation that began behind the question, where the process seemed to be locked
 bool gp_checkpoint_can_watch(void); // the driver can be asked
 void gp_checkpoint_watch(void);     // a thread runs it, and it does not return
 

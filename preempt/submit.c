@@ -43,8 +43,8 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 
 static bool gates(const struct gp_gpu *g)
 {
-	return gp_heeds_windows(g) && (gp_settings.gate == GP_GATE_ON ||
-				       (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) || gp_images_rewritten);
+	return !g->forced && (gp_settings.gate == GP_GATE_ON || (gp_settings.gate == GP_GATE_UNDER_MPS && g->mps) ||
+			      gp_images_rewritten);
 }
 
 // The one place on the way where the driver is asked which context is current, and which one the stream belongs to.
@@ -79,7 +79,9 @@ static void prepare(struct gp_operation *o)
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)
 		g->ignored &= gp_windows_open(segment, g->ignored); // the next window counts again
-	if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
+	if (__builtin_expect(gp_membership != GP_JOINED, 0))
+		o->asked = gp_takes_part() ? 0 : gp_membership_question();
+	else if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
 		gate(g, o);
 	bool lent = __builtin_expect(gp_objective.on, 0) && o->work <= GP_GRAPH && gp_steps_launch(c, o);
 	o->follows = gp_holds(c) && !gp_all_complete(c);
@@ -164,6 +166,8 @@ static void settle(struct gp_operation *o)
 
 static void leave(struct gp_operation *o)
 {
+	if (o->asked && o->result == CUDA_SUCCESS)
+		gp_checkpoint_refuted(o->asked);
 	if (o->entered)
 		gp_leave_owner();
 	if (o->counted)
@@ -178,7 +182,7 @@ static CUresult finish(struct gp_operation *o)
 		gp_copy_returned(o);
 	if (o->context)
 		settle(o);
-	if (o->entered | o->counted)
+	if (o->entered | o->counted | !!o->asked)
 		leave(o);
 	return o->result;
 }
@@ -243,6 +247,8 @@ bool gp_operation_begin(struct gp_operation *o)
 		keep_off(o);
 	prepare(o);
 	if (gp_blp_started && gp_blp_begin(o)) {
+		if (!o->taken) // what was only logged proves nothing
+			o->asked = 0;
 		finish(o);
 		return false;
 	}

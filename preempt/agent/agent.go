@@ -74,6 +74,7 @@ func (a *agent) step() time.Duration {
 	a.learnAnew()
 	p := a.peers()
 	if !a.device.joined() {
+		a.arm(true) // an operation that the driver takes tells that the process runs
 		return a.stayAway(now)
 	}
 	if left := a.rejoins(p, now); left > 0 {
@@ -93,8 +94,7 @@ func (a *agent) step() time.Duration {
 	a.before, a.turnPeers = p, turnPeers
 	setPeers(a.gpu, p, p, turnPeers)
 	gated := p.higher != 0 && a.gates()
-	counted := a.core.setArmed(a.gpu, p.lower != 0 || gated || a.core.countsFromStart() || a.core.levelNow() == lowestLevel && p.higher|p.same != 0)
-	a.own().Uncounted.Store(uint32(bit(!counted)))
+	a.arm(p.lower != 0 || gated || a.core.countsFromStart() || a.core.levelNow() == lowestLevel && p.higher|p.same != 0)
 	rescind(a.gpu)
 
 	wait := heartbeat
@@ -132,6 +132,9 @@ func (a *agent) step() time.Duration {
 	}
 	return wait
 }
+
+// arm has submissions reported, or not, and says which.
+func (a *agent) arm(on bool) { a.own().Uncounted.Store(uint32(bit(!a.core.setArmed(a.gpu, on)))) }
 
 // belongs checks that this process owns its slot, in the segment that new processes get too. Otherwise it joins again: the
 // file was removed (logind removes a user's files at the last logout), others could not get this memory and made a new

@@ -212,6 +212,7 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	else
 		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, attributes,
 					attribute_count, by_pointers ? parameters : NULL, by_pointers ? l->extra : extra);
+	o->taken = !o->result;
 	return true;
 }
 
@@ -381,6 +382,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		o->result = 0;
 		if (now) {
 			o->result = drive(d, e, l->parameters, code->parameters);
+			o->taken = !o->result;
 			if (o->result)
 				blp_unappend(d, s);
 			else

@@ -72,6 +72,7 @@ struct gp_operation {
 	bool captured;              // the operation goes into a graph, or might; the rest is not set then
 	bool entered;               // the stream's context was made current, until the end
 	bool counted;               // the thread may use device memory until the end (preempt/memory)
+	bool taken;                 // the driver has taken it, though begin carried it out
 	CUcontext handle;           // the current context; NULL: there is none
 	struct gp_context *context; // what is known of it; NULL: nothing
 	CUresult result;            // what the program is told, if begin returned false
@@ -84,13 +85,14 @@ struct gp_operation {
 	uint64_t sequence;                       // on that: operations that the driver has taken, with this one
 	void *domain, *passing, *logging, *twin; // of preempt/blp
 	uint64_t made;                           // number of that domain, where it is passing
+	uint64_t asked; // where the process seems to be locked: the number of a question (process/membership.c); 0: it does not
 };
 // What the interceptor leaves to begin. Launches name all members: what is not named gcc clears, and of a struct of this size with
 // `rep stos`, which takes 15 ns, as long as all else here.
 #define GP_NOTHING_FOUND \
-	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
-	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, \
-	.sequence = 0, .domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL, .made = 0
+	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, .result = CUDA_SUCCESS, \
+	.follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, .sequence = 0, .domain = NULL, \
+	.passing = NULL, .logging = NULL, .twin = NULL, .made = 0, .taken = false, .asked = 0
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {

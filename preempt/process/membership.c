@@ -29,6 +29,8 @@ enum gp_membership gp_membership_next(enum gp_membership is, enum gp_membership_
 static void go(enum gp_membership_event event)
 {
 	enum gp_membership was = gp_membership, is = gp_membership_next(was, event);
+	if (is == GP_JOINED && locking)
+		is = GP_LEAVING;
 	gp_membership = is;
 	if (is == GP_JOINED && was != is)
 		gp_rejoined++;

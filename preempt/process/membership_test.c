@@ -60,6 +60,18 @@ static void two_lock(void)
 	CHECK(gp_membership == GP_LOCKED);
 	gp_membership_answer(gp_membership_question(), GP_SEEN_CHECKPOINTED);
 	CHECK(gp_membership == GP_CHECKPOINTED);
+	// Another process has restored it. It is seen to run while a thread is about to lock it again.
+	uint32_t rejoined = gp_rejoined;
+	gp_membership_lock_begins();
+	gp_membership_answer(gp_membership_question(), GP_SEEN_RUNNING);
+	CHECK(gp_membership == GP_LEAVING && gp_rejoined == rejoined);
+	gp_membership_lock_ends(false);
+	CHECK(gp_membership == GP_JOINED && gp_rejoined == rejoined + 1);
+	uint64_t before = gp_membership_question(); // an operation that began before the lock
+	gp_membership_lock_begins();
+	gp_membership_lock_ends(true);
+	gp_membership_answer(before, GP_SEEN_RUNNING);
+	CHECK(gp_membership == GP_LOCKED);
 	gp_membership_answer(gp_membership_question(), GP_SEEN_RUNNING);
 }
 

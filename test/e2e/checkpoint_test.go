@@ -277,3 +277,30 @@ func TestCheckpointThatFails(t *testing.T) {
 		t.Errorf("said %d times", n)
 	}
 }
+
+// Another process unlocks the program, and the driver does not say so: what it takes of the program's work does, also where nobody needs to
+// know of that work.
+func TestCheckpointEndIsSeenByWork(t *testing.T) {
+	t.Parallel()
+	for _, mechanisms := range []string{"\"timeslice\", \"hold\", \"gate\"", "\"blp\""} {
+		for _, others := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/others-%v", mechanisms, others), func(t *testing.T) {
+				t.Parallel()
+				m := newMachine(t, "mechanisms = ["+mechanisms+"]\n", "SIMCUDA_FAIL=cuCheckpointProcessGetState:1+")
+				be := m.startCheckpoint("be")
+				m.joined(be)
+				if others {
+					m.joined(be, m.start("lc"))
+				}
+				be.runs()
+				be.does("own", "lock")
+				m.until("it is locked", func() bool { return m.isLocked(be) })
+				be.does("other", "unlock")
+				m.until("it has joined again", func() bool { return !m.isLocked(be) })
+				m.goesOn("kernels complete again", be)
+				be.say("end")
+				be.hears("right")
+			})
+		}
+	}
+}

@@ -166,7 +166,7 @@ static CUresult process_unlock(void)
 	return CUDA_SUCCESS;
 }
 
-// What an error that cannot be mended leaves.
+// An error comes that cannot be mended.
 static CUresult process_fail(void)
 {
 	if (!goes(PROCESS_CHECKPOINTED, CHANGING))
@@ -175,8 +175,8 @@ static CUresult process_fail(void)
 	return CUDA_SUCCESS;
 }
 
-// For tests: what another process wants, by a call that nobody intercepts. "lock", "checkpoint", "restore" or "unlock"; "fail": a restore
-// that fails for good.
+// For tests: what another process wants, by a call that nobody intercepts. "lock", "checkpoint", "restore" or "unlock"; "fail": no
+// restore succeeds any more.
 API CUresult simcuda_process(const char *what)
 {
 	return *what == 'l' ? process_lock(0) :
