@@ -27,10 +27,23 @@ func (a *agent) stayAway(now uint64) time.Duration {
 	a.enforce()
 	a.setLacks(configs.FallbackLocked, true)
 	a.publish()
+	a.keepMemory(now)
 	if len(a.unsure) > 0 {
 		return askAgain
 	}
 	return heartbeat
+}
+
+// keepMemory publishes what the process has while it stays away: all that it had, until a checkpoint frees it, and again once it is restored.
+func (a *agent) keepMemory(now uint64) {
+	if a.core.memory == nil {
+		return
+	}
+	c := readMemory(a.gpu)
+	if a.device.checkpointed() {
+		c.resident, c.pinned = 0, 0
+	}
+	a.publishMemory(c, memoryPlan{}, now)
 }
 
 // learnAnew forgets what was learnt of the process's channels, and of how much it ran, once it has joined again: the driver has made them anew,
@@ -49,12 +62,12 @@ func (a *agent) learnAnew() {
 	a.log.Info().Msg("the process has been unlocked, or its channels were made anew: it takes part again")
 }
 
-// A call that waits for the driver may wait because another process has locked this one, or for long work. The driver is asked after
+// A call, or a move of memory, that waits for the driver may wait because another process has locked this one, or for long work. The driver is asked after
 // firstSuspect, and then less and less often until the program does something else; in any case at most once in askEvery.
 const firstSuspect, askEvery = uint64(time.Second), uint64(5 * time.Second)
 
 func (a *agent) suspect(now uint64) {
-	behind := waitsBehind(a.gpu)
+	behind := saturate(waitsBehind(a.gpu), a.movesBehind())
 	if behind != a.behind || behind == 0 {
 		a.behind, a.behindNs, a.suspectNs = behind, now, firstSuspect
 		return
@@ -64,4 +77,16 @@ func (a *agent) suspect(now uint64) {
 	}
 	a.doubtedNs, a.behindNs, a.suspectNs = now, now, 2*a.suspectNs
 	doubt()
+}
+
+// movesBehind is a number that changes as memory moves; 0: none does.
+func (a *agent) movesBehind() uint64 {
+	if a.core.memory == nil {
+		return 0
+	}
+	if _, moving := a.core.memory.mover.moving(a.gpu); !moving {
+		return 0
+	}
+	c := readMemory(a.gpu)
+	return 1 + c.outBytes + c.inBytes
 }

@@ -74,3 +74,19 @@ func TestChannelsAreLearntAnew(t *testing.T) {
 		t.Errorf("refused %v, no turns %v, lacks %b, timeslices %v", a.refused, a.noTurns, a.own().Fallbacks.Load(), d.us)
 	}
 }
+
+// Others read that a process is locked.
+func TestMemoryViewKnowsLocked(t *testing.T) {
+	a, _ := withDevice(t)
+	a.setLacks(configs.FallbackLocked, true) // it is seen to be one of others
+	a.slot = (a.slot + 1) % segment.Slots
+	v := a.view(memoryCounters{}, segment.Now())
+	for _, m := range v.all {
+		if m.locked != (m.slot != a.slot) || m.silent != m.locked {
+			t.Errorf("%+v", m)
+		}
+	}
+	if len(v.all) != 2 {
+		t.Errorf("%d processes", len(v.all))
+	}
+}

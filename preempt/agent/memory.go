@@ -44,7 +44,8 @@ type memoryOf struct {
 	slot, level int
 	job         uint64
 	startedNs   uint64
-	silent      bool // stopped: it has not been heard of for long
+	silent      bool // stopped: it has not been heard of for long, or it is locked
+	locked      bool // the driver has it locked or checkpointed: what it has stays until that ends
 	swaps       bool // its memory can go
 	noHost      bool // it has no host memory to go to
 	state       memoryState
@@ -144,7 +145,7 @@ func (m *memoryOf) everGives(now uint64) bool {
 	if m.state == memoryStuck && now-min(now, m.stateNs) >= stuckVain {
 		return false
 	}
-	return m.swaps && !m.noHost && (m.lowest() || m.idleAfter != 0 || m.state == memorySuspended)
+	return m.swaps && !m.locked && !m.noHost && (m.lowest() || m.idleAfter != 0 || m.state == memorySuspended)
 }
 
 // needs is what it must have in addition to what is counted as taken, to run.
@@ -501,7 +502,11 @@ func (s *settled) most(own *memoryOf) uint64 {
 	}
 	for _, m := range v.all {
 		taken = saturate(taken, m.pinned)
-		if m.slot != own.slot && !m.everGives(v.now) {
+		switch {
+		case m.slot == own.slot:
+		case m.locked: // nobody knows for how long
+			taken = saturate(taken, m.resident)
+		case !m.everGives(v.now):
 			other = saturate(other, m.resident)
 		}
 	}

@@ -797,3 +797,29 @@ func TestMemoryPlanDoubtsOthers(t *testing.T) {
 		}
 	}
 }
+
+// The memory of a process that the driver has locked does not count: who asks for it is refused at once, and others give what they have.
+func TestMemoryOfALockedProcess(t *testing.T) {
+	for _, locked := range []bool{false, true} {
+		m := newSim(1, 1)
+		g := m.gpus[0]
+		service, holder, other := g.add(0, 0, always), g.add(lowestLevel, 0, always), g.add(lowestLevel, 0, always)
+		holder.resident, other.resident = 60*gigabyte, 10*gigabyte
+		holder.locked, holder.silent = locked, locked
+		service.wanted, service.waitsNs = 15*gigabyte, m.now
+		for _, p := range g.all {
+			p.published = p.memoryOf
+		}
+		if gives := g.view(other).plan().give; locked && gives == 0 {
+			t.Error("the other one gives nothing")
+		}
+		if vain := g.view(service).plan().most < 15*gigabyte; vain {
+			t.Errorf("locked %v: what the other one has is refused", locked)
+		}
+		service.wanted = 30 * gigabyte
+		service.published = service.memoryOf
+		if vain := g.view(service).plan().most < service.wanted; vain != locked {
+			t.Errorf("locked %v: refused %v", locked, vain)
+		}
+	}
+}

@@ -389,8 +389,11 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 		if heard := s.HeartbeatNs.Load(); heard < now && now-heard > stoodStill {
 			o.silent = true
 		}
+		if s.Lacks(configs.FallbackLocked) {
+			o.silent, o.locked = true, true
+		}
 		if slot == a.slot {
-			o.level, o.swaps, o.silent = a.core.levelNow(), a.canSwap(), false
+			o.level, o.swaps, o.silent, o.locked = a.core.levelNow(), a.canSwap(), false, false
 			o.state, o.stateNs = m.state, m.stateNs
 			o.resident, o.swapped, o.pinned, o.wanted = m.movable(c), c.swapped, c.pinned+c.resident-m.movable(c), c.wanted
 			o.other, o.reserve = m.other, a.reserve()

@@ -304,3 +304,34 @@ func TestCheckpointEndIsSeenByWork(t *testing.T) {
 		}
 	}
 }
+
+// While best effort is locked its memory cannot go, and who needs it is out of memory at once. A checkpoint frees it.
+func TestCheckpointOfMemory(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"own", "other"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			const most = 244 << 20 // more than is free beside the other's 8 MiB
+			m := newSmall(t, "wait_ms = 3600000\n")
+			be, lc := m.startCheckpoint("be"), m.startMemory("lc")
+			m.joined(be, lc)
+			m.until("memory is published", func() bool { return m.memory(be).Resident >= 8<<20 })
+			be.does(who, "lock")
+			if _, result := lc.allocate("memory", most); result != outOfMemory {
+				t.Errorf("locked: %d", result)
+			}
+			be.does(who, "checkpoint")
+			m.until("its memory is free", func() bool { return m.memory(be).Resident == 0 })
+			if _, result := lc.allocate("memory", most); result != 0 {
+				t.Errorf("checkpointed: %d", result)
+			}
+			lc.finish()
+			be.does(who, "restore")
+			be.does(who, "unlock")
+			be.runs()
+			m.until("it has joined again", func() bool { return !m.isLocked(be) && m.memory(be).Resident >= 8<<20 })
+			be.say("end")
+			be.hears("right")
+		})
+	}
+}
