@@ -95,7 +95,11 @@ static inline CUresult gp_call_end(struct gp_call call, CUresult result)
 
 static inline bool gp_made_room(const struct gp_hooks *hooks, struct gp_retry *retry, CUdevice device, CUresult result)
 {
-	return __builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0) && hooks && hooks->refused_memory(retry, device);
+	if (__builtin_expect(result == CUDA_ERROR_OUT_OF_MEMORY, 0))
+		return hooks && hooks->refused_memory(retry, device);
+	if (__builtin_expect(retry->claim, 0))
+		hooks->call_over(retry);
+	return false;
 }
 
 // names.c

@@ -151,6 +151,7 @@ var elsewhere = map[string]string{
 	"Pins":  "of a process", "Reserve": "of a process", "Other": "of a process, and the driver's", "State": "of a process",
 	"StateSinceNs": "a time", "IdleSinceNs": "a time", "IdleAfterNs": "a setting", "WantedSinceNs": "a time", "OutRate": "learnt", "InRate": "learnt",
 	"SwapNs": "learnt", "QuantumNs": "learnt", "Answered": "for the command",
+	"Claimed": "the sum of what it has and what its calls want",
 }
 
 // Each counter of the segment is in a metric.

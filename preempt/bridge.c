@@ -197,10 +197,12 @@ void gp_bridge_open_tickets(void *substitute) { gp_swap_open_tickets(substitute)
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 {
 	const struct gp_memory *m = &gp_memory[gpu];
-	*to = (struct gp_bridge_memory){.resident = m->resident,
-					.swapped = m->swapped,
-					.pinned = m->pinned,
-					.wanted = m->wanted,
+	struct gp_accounts a = gp_memory_accounts(&gp_gpu[gpu]);
+	*to = (struct gp_bridge_memory){.resident = a.resident,
+					.swapped = a.swapped,
+					.pinned = a.pinned,
+					.wanted = a.wanted - a.met,
+					.making = a.met,
 					.waiting = m->waiting,
 					.asking = gp_memory_is_asked(gpu),
 					.waits = m->waits,
@@ -214,6 +216,8 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 					.taken_bytes = m->taken_bytes,
 					.failures = m->failures};
 }
+
+void gp_bridge_publish_memory(int gpu, uint64_t stays) { gp_memory_publish(&gp_gpu[gpu], stays); }
 
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 {

@@ -63,11 +63,14 @@ void gp_bridge_watch_windows(int gpu); // for good
 const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
 // Instead of that, in a process whose own memory stays where it is: handles of legacy IPC of processes that swap open there too.
 void gp_bridge_open_tickets(void *substitute);
-struct gp_bridge_memory { // struct gp_memory, as it is now
-	uint64_t resident, swapped, pinned, wanted, waiting, asking;
+struct gp_bridge_memory {                   // struct gp_memory, as it is now
+	uint64_t resident, swapped, pinned; // of one instant, as the next two
+	uint64_t wanted, making; // by calls that wait for room: what they lack, and what the driver is asked for
+	uint64_t waiting, asking;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
 };
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *);
+void gp_bridge_publish_memory(int gpu, uint64_t stays); // stays: of resident, what did not go though it should have
 // What the driver says of the whole GPU, bytes. False: this process has no context there.
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
 uint64_t gp_bridge_memory_pools(int gpu); // what this process's pools have

@@ -4,6 +4,7 @@
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/memory/memory.h"
 
 const struct gp_hooks gp_core_hooks = {
 	.begin = gp_operation_begin,
@@ -44,6 +45,7 @@ const struct gp_hooks gp_core_hooks = {
 	.memory_used = gp_memory_used,
 	.memory_done = gp_memory_done,
 	.refused_memory = gp_refused_memory,
+	.call_over = gp_memory_call_over,
 	.checkpoint_begins = gp_checkpoint_begins,
 	.checkpoint_ended = gp_checkpoint_ended,
 	.complete = gp_blp_complete,

@@ -146,6 +146,7 @@ void gp_thread_ends(void)
 {
 	gp_waits_end_with_thread();
 	gp_blp_thread_ends();
+	gp_memory_claims_end();
 	gp_memory_thread_ends();
 }
 

@@ -52,7 +52,8 @@ type memoryOf struct {
 	stateNs     uint64 // since when
 
 	resident, swapped, pinned uint64
-	wanted                    uint64 // by calls that wait for room
+	wanted                    uint64 // by calls that wait for room, and are not in resident or pinned
+	making                    uint64 // of these two, what such calls ask the driver for now: it may not have it yet
 	other                     uint64 // taken by nobody who publishes, as this process measured it
 	reserve                   uint64 // that it leaves free for levels above the lowest
 
@@ -116,6 +117,15 @@ func (m *memoryOf) short() uint64 {
 	return saturate(m.swapped, m.wanted)
 }
 
+// claim finds out what another process lacks, once its resident, swapped and pinned are set. One word says what it has and what its calls
+// claim. So bytes that are taken, or move, while the words are read count once. See preempt/memory/account.c.
+func (m *memoryOf) claim(claimed, calls uint64) {
+	short := minus(claimed, saturate(m.resident, m.pinned))
+	m.swapped = min(m.swapped, short)
+	m.wanted = short - m.swapped
+	m.making = minus(calls, m.wanted)
+}
+
 func (m *memoryOf) idle(now uint64) bool {
 	return !m.waits() && m.idleNs != 0 && m.idleAfter != 0 && now-min(now, m.idleNs) >= m.idleAfter
 }
@@ -166,13 +176,15 @@ type settled struct {
 	in       []memoryOf     // who may be in, best first
 	among    map[int]bool   // the same as slots
 	victims  []memoryOf     // who gives, in that order
-	lacks    uint64         // what those that are in have yet to get
-	missing  uint64         // of that and the reserve, what is not free
+	lacks    uint64         // what those that are in have yet to get;
+	claims   uint64         // and with it, what they ask the driver for now.
+	missing  uint64         // The part of lacks and the reserve that is not free;
+	doubt    uint64         // more would be missing by the driver's answer alone.
 	higher   bool           // some of it for levels above the lowest
 	beside   uint64         // that the lowest level may have beside what is taken and what higher levels need,
 	room     uint64         // and what is left of that without the reserve
 	lowest   bool           // one of the lowest level may be in
-	before   map[int]uint64 // what those before one in the order still lack
+	before   map[int]uint64 // claims of those before one in the order
 	reserve  uint64         // that stays free of the lowest level
 	promised uint64         // the reserve as configured: it yields
 	view     *memoryView
@@ -270,15 +282,19 @@ func (v *memoryView) settle() *settled {
 	s.fit(order(rankIdleLC, level, shortestIdle))
 	s.fit(order(rankIdle, shortestIdle))
 	for _, m := range s.in {
-		s.before[m.slot] = s.lacks
+		s.before[m.slot] = s.claims
 		s.lacks = saturate(s.lacks, m.short())
+		s.claims = saturate(s.claims, m.short(), m.making)
 		s.higher = s.higher || !m.lowest() && m.short() != 0
 	}
-	free := v.free
-	if moving { // what is published is a little late then, but consistent with itself
-		free = max(free, minus(v.total, saturate(used, other)))
+	// The driver's answer is of another instant than what is published: a call may have got meanwhile what it lacked, or have given it
+	// back. The published words agree with each other, but know nothing of new memory of others. So bytes are missing if both miss them.
+	s.missing = minus(saturate(s.lacks, s.reserve), v.free)
+	if moving || other != 0 {
+		published := minus(saturate(s.lacks, s.reserve, used, other), v.total)
+		s.doubt = minus(s.missing, published)
+		s.missing = min(s.missing, published)
 	}
-	s.missing = minus(saturate(s.lacks, s.reserve), free)
 	for _, r := range []rank{rankNowhere, rankIdle, rankIdleLC, rankWaits, rankIn, rankTurn} {
 		list := ranked[r]
 		slices.Reverse(list) // the last that may be in is the first to give
@@ -356,7 +372,7 @@ func (v *memoryView) doubt() {
 		if m.slot == v.own {
 			continue
 		}
-		for _, bytes := range []*uint64{&m.resident, &m.pinned, &m.wanted, &m.swapped, &m.other, &m.reserve} {
+		for _, bytes := range []*uint64{&m.resident, &m.pinned, &m.wanted, &m.making, &m.swapped, &m.other, &m.reserve} {
 			*bytes = min(*bytes, v.total)
 		}
 		for _, ns := range []*uint64{&m.stateNs, &m.idleNs, &m.waitsNs} {
@@ -377,6 +393,9 @@ func (v *memoryView) decide() memoryPlan {
 		p.all = own.resident != 0
 	} else if !s.among[own.slot] {
 		p.give = s.share(own)
+	}
+	if s.doubt > s.margin() { // measured anew soon
+		p.wait = time.Duration(otherApart)
 	}
 	if s.among[own.slot] {
 		room := minus(v.free, max(s.kept(own), s.before[own.slot]))
@@ -426,7 +445,7 @@ func (s *settled) share(own *memoryOf) uint64 {
 	if s.missing == 0 {
 		return 0
 	}
-	left := saturate(s.missing, min(s.view.total/memoryMarginPart, memoryMarginMost))
+	left := saturate(s.missing, s.margin())
 	for _, m := range s.victims {
 		if left == 0 {
 			return 0
@@ -438,6 +457,8 @@ func (s *settled) share(own *memoryOf) uint64 {
 	}
 	return 0
 }
+
+func (s *settled) margin() uint64 { return min(s.view.total/memoryMarginPart, memoryMarginMost) }
 
 // ahead is what a process gives beyond what is missing.
 func (s *settled) ahead(m *memoryOf) uint64 {
@@ -455,7 +476,7 @@ func (s *settled) kept(own *memoryOf) uint64 {
 	return saturate(s.claimed(own), s.reserve)
 }
 
-// claimed is what those lack that come before a process of the lowest level.
+// claimed is what those claim that come before a process of the lowest level.
 func (s *settled) claimed(own *memoryOf) uint64 {
 	switch {
 	case !own.lowest():
@@ -463,7 +484,7 @@ func (s *settled) claimed(own *memoryOf) uint64 {
 	case s.among[own.slot]:
 		return s.before[own.slot]
 	}
-	return s.lacks
+	return s.claims
 }
 
 // settled says whether calls of the process have waited for so long that what nobody accounts for is there to stay. Where nobody has been

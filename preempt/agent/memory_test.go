@@ -183,6 +183,12 @@ func (g *simGPU) carry(p *simProcess) {
 	}
 }
 
+// publishAccounts says at once what changes without a look of the agent.
+func (p *simProcess) publishAccounts() {
+	q := &p.published
+	q.resident, q.swapped, q.pinned, q.wanted = p.resident, p.swapped, p.pinned, p.wanted
+}
+
 // look lets the agent decide.
 func (g *simGPU) look(p *simProcess) {
 	now := g.m.now
@@ -248,6 +254,7 @@ func (m *simMachine) run(span time.Duration, each func()) {
 				}
 				g.program(p)
 				g.carry(p)
+				p.publishAccounts()
 				if m.rand.IntN(3) != 0 {
 					g.look(p)
 				}
@@ -643,7 +650,7 @@ func TestMemoryUnderFire(t *testing.T) {
 			if p.dead || p.vain || p.level == lowestLevel && need+lc+simOther > simTotal || lc+simOther > simTotal {
 				continue
 			}
-			if p.ran < 20e9 {
+			if p.ran < 1e9 { // turns are few for work that comes and goes: of 120 seeds, the least is some seconds
 				for _, q := range g.all {
 					if !q.dead {
 						t.Logf("%d level %d R %d O %d P %d W %d want %d state %d waits %t idle %d swap %d ran %d swaps %t", q.slot, q.level, q.resident>>20, q.swapped>>20, q.pinned>>20, q.wanted>>20, q.want>>20, q.state, q.waits(), q.idleNs, q.swapNs/1e6, q.ran/1e6, q.swaps)
@@ -672,6 +679,87 @@ func TestMemoryOneVictim(t *testing.T) {
 		}
 		if p := v.plan(); p.give != give {
 			t.Errorf("process %d gives %d, not %d", own, p.give, give)
+		}
+	}
+}
+
+// While the driver makes memory for a service, its answer is of another instant than what is published. A process gives no more for that,
+// and brings nothing back into it.
+func TestMemoryThatIsBeingMade(t *testing.T) {
+	const asks = 19 * gigabyte
+	turns := memoryTurns{minNs: 2e9, maxNs: 60e9, share: 0.1}
+	view := func(free uint64, service, own memoryOf) *memoryView {
+		service.waitsNs, service.stateNs, service.other = 1e12-1e9, 1e10, gigabyte
+		own.slot, own.level, own.swaps, own.stateNs, own.idleAfter, own.other = 1, lowestLevel, true, 1e10, 1e9, gigabyte
+		return &memoryView{own: 1, total: 80 * gigabyte, free: free, now: 1e12, turn: -1, turns: turns, all: []memoryOf{service, own}}
+	}
+	for name, c := range map[string]struct {
+		free    uint64
+		service memoryOf
+		missing uint64
+		soon    bool // it is measured anew
+	}{
+		"it waits":                             {9 * gigabyte, memoryOf{wanted: asks}, 10 * gigabyte, false},
+		"its call is made again":               {9 * gigabyte, memoryOf{resident: asks, making: asks}, 0, false},
+		"the driver has made a part, since":    {2 * gigabyte, memoryOf{wanted: asks}, 10 * gigabyte, true},
+		"the driver has made a part":           {2 * gigabyte, memoryOf{resident: asks, making: asks}, 0, false},
+		"the accounts are of later":            {0, memoryOf{resident: asks}, 0, false},
+		"it waits beside new memory of others": {5 * gigabyte, memoryOf{wanted: asks}, 10 * gigabyte, true},
+	} {
+		v := view(c.free, c.service, memoryOf{resident: 70 * gigabyte})
+		p, want := v.plan(), uint64(0)
+		if c.missing != 0 {
+			want = c.missing + memoryMarginMost
+		}
+		if p.give != want || (p.wait == time.Duration(otherApart)) != c.soon {
+			t.Errorf("%s: it gives %d, not %d, and looks again after %s", name, p.give, want, p.wait)
+		}
+	}
+	out := memoryOf{resident: 50 * gigabyte, swapped: 10 * gigabyte, state: memoryOut, waitsNs: 1e12 - 1e9}
+	for name, c := range map[string]struct {
+		free    uint64
+		service memoryOf
+		brings  uint64
+	}{
+		"it waits":               {29 * gigabyte, memoryOf{wanted: asks}, 10 * gigabyte},
+		"its call is made again": {29 * gigabyte, memoryOf{resident: asks, making: asks}, 10 * gigabyte},
+		"it has its memory":      {10 * gigabyte, memoryOf{resident: asks}, 10 * gigabyte},
+		"for it, all is free":    {asks, memoryOf{resident: asks, making: asks}, 0},
+	} {
+		if p := view(c.free, c.service, out).plan(); p.bring != c.brings {
+			t.Errorf("%s: it brings %d, not %d", name, p.bring, c.brings)
+		}
+	}
+}
+
+// A process finds out what another one lacks, which it reads word by word.
+func TestMemoryThatOthersLack(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	const slot = 5
+	a.segment.Members.Or(1 << slot)
+	said := &a.segment.Slot(slot).Memory
+	for name, c := range map[string]struct {
+		resident, swapped, pinned, wanted, claimed uint64
+		lacks, out, making                         uint64
+	}{
+		"it runs":                                 {resident: 7, pinned: 2, claimed: 9},
+		"a call waits":                            {resident: 7, pinned: 2, wanted: 4, claimed: 13, lacks: 4},
+		"the call is made again":                  {resident: 11, pinned: 2, wanted: 4, claimed: 13, making: 4},
+		"a part of what it claims is taken":       {resident: 10, pinned: 2, wanted: 4, claimed: 13, lacks: 1, making: 3},
+		"a part is out":                           {resident: 3, swapped: 4, pinned: 2, claimed: 9, lacks: 4, out: 4},
+		"that, and a call waits":                  {resident: 3, swapped: 4, pinned: 2, wanted: 5, claimed: 14, lacks: 9, out: 4},
+		"a part has come, and is read as out":     {resident: 7, swapped: 4, pinned: 2, claimed: 9},
+		"a part goes, and is read as neither":     {resident: 3, pinned: 2, claimed: 9, lacks: 4},
+		"memory is new, and the sum is of before": {resident: 9, pinned: 2, claimed: 9},
+	} {
+		said.Resident.Store(c.resident)
+		said.Swapped.Store(c.swapped)
+		said.Pinned.Store(c.pinned)
+		said.Wanted.Store(c.wanted)
+		said.Claimed.Store(c.claimed)
+		m := a.view(memoryCounters{}, 1e12).of(slot)
+		if m == nil || m.short() != c.lacks || m.swapped != c.out || m.making != c.making {
+			t.Errorf("%s: %+v", name, m)
 		}
 	}
 }

@@ -313,7 +313,7 @@ type agentMemory struct {
 type toldMemory struct {
 	state       memoryState
 	waits, idle bool
-	wanted      uint64
+	claims      uint64
 	resident    uint64
 }
 

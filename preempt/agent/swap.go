@@ -138,7 +138,7 @@ func (a *agent) swap(now uint64) time.Duration {
 	wait := min(p.wait, a.begin(p, c, v, now))
 	a.publishMemory(c, p, now)
 	a.tell()
-	if c.wanted != 0 {
+	if c.claims() != 0 {
 		wait = min(wait, againDuration(p.enough))
 	}
 	if c.asking != 0 { // the driver could not be asked, or memory moves
@@ -300,13 +300,13 @@ func (a *agent) noteDemand(c memoryCounters, now uint64) {
 	if c.swapped == 0 && !(busyMoving && moving.kind == moveOut) {
 		m.wanted = false
 	}
-	waits := (c.waiting != 0 || m.wanted) && !m.suspended
+	waits := (c.waiting != 0 || c.claims() != 0 || m.wanted) && !m.suspended
 	if !waits {
 		m.waitsNs = 0
 	} else if m.waitsNs == 0 {
 		m.waitsNs = now
 	}
-	if c.wanted != 0 {
+	if c.claims() != 0 {
 		if m.roomNs == 0 {
 			m.roomNs = now
 		}
@@ -396,12 +396,14 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 			o.level, o.swaps, o.silent, o.locked = a.core.levelNow(), a.canSwap(), false, false
 			o.state, o.stateNs = m.state, m.stateNs
 			o.resident, o.swapped, o.pinned, o.wanted = m.movable(c), c.swapped, c.pinned+c.resident-m.movable(c), c.wanted
+			o.making = c.making
 			o.other, o.reserve = m.other, a.reserve()
 			o.idleNs, o.idleAfter, o.waitsNs, o.swapNs = m.idleNs, a.idleAfter(), m.waitsNs, m.swapNs
 		} else {
 			p := &s.Memory
 			o.state, o.stateNs = memoryState(p.State.Load()), p.StateSinceNs.Load()
-			o.resident, o.swapped, o.pinned, o.wanted = p.Resident.Load(), p.Swapped.Load(), p.Pinned.Load(), p.Wanted.Load()
+			o.resident, o.swapped, o.pinned = p.Resident.Load(), p.Swapped.Load(), p.Pinned.Load()
+			o.claim(p.Claimed.Load(), p.Wanted.Load())
 			o.other, o.reserve = p.Other.Load(), p.Reserve.Load()
 			o.idleNs, o.idleAfter, o.waitsNs, o.swapNs = p.IdleSinceNs.Load(), p.IdleAfterNs.Load(), p.WantedSinceNs.Load(), p.SwapNs.Load()
 		}
@@ -546,7 +548,7 @@ func (a *agent) takeMemoryTurn(p memoryPlan, c memoryCounters, now uint64) {
 		own.Memory.TurnNs.Add(now - m.turnNs)
 		m.turnNs = 0
 	}
-	if m.switchNs != 0 && c.swapped == 0 && c.wanted == 0 && m.state == memoryRunning {
+	if m.switchNs != 0 && c.swapped == 0 && c.claims() == 0 && m.state == memoryRunning {
 		if c.inBytes != m.switchIn {
 			m.swapNs = now - m.switchNs
 		}
@@ -752,8 +754,7 @@ func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
 		to *atomic.Uint64
 		is uint64
 	}{
-		{&own.Resident, m.movable(c)}, {&own.Swapped, c.swapped}, {&own.Pinned, c.pinned + c.resident - m.movable(c)},
-		{&own.Pins, m.pins}, {&own.Wanted, c.wanted}, {&own.Waiting, c.waiting}, {&own.Host, c.host}, {&own.Reserve, a.reserve()}, {&own.Other, m.other},
+		{&own.Pins, m.pins}, {&own.Waiting, c.waiting}, {&own.Host, c.host}, {&own.Reserve, a.reserve()}, {&own.Other, m.other},
 		{&own.State, uint64(m.state)}, {&own.StateSinceNs, m.stateNs}, {&own.IdleSinceNs, m.idleNs}, {&own.IdleAfterNs, a.idleAfter()},
 		{&own.WantedSinceNs, m.waitsNs}, {&own.OutRate, rate(c.outBytes, c.outNs)}, {&own.InRate, rate(c.inBytes, c.inNs)},
 		{&own.SwapNs, m.swapNs}, {&own.QuantumNs, quantum},
@@ -762,8 +763,9 @@ func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
 	} {
 		word.to.Store(word.is)
 	}
+	publishAccounts(a.gpu, c.resident-m.movable(c))
 	idle := m.idleNs != 0 && a.idleAfter() != 0 && now-m.idleNs >= a.idleAfter()
-	tells := toldMemory{m.state, m.waitsNs != 0, idle, c.wanted, c.resident}
+	tells := toldMemory{m.state, m.waitsNs != 0, idle, c.claims(), c.resident}
 	was := m.told
 	m.told = tells
 	freed := tells.resident < was.resident

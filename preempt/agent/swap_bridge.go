@@ -25,7 +25,7 @@ func openTickets(driver Driver) { C.gp_bridge_open_tickets(driver.Substitute) }
 
 // memoryCounters is struct gp_bridge_memory.
 type memoryCounters struct {
-	resident, swapped, pinned, wanted, waiting, asking                                             uint64
+	resident, swapped, pinned, wanted, making, waiting, asking                                     uint64
 	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, takenBytes, host uint64
 }
 
@@ -33,10 +33,18 @@ func readMemory(gpu int) memoryCounters {
 	var m C.struct_gp_bridge_memory
 	C.gp_bridge_read_memory(C.int(gpu), &m)
 	return memoryCounters{
-		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.waiting),
+		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.making), uint64(m.waiting),
 		uint64(m.asking), uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
 		uint64(m.in_bytes), uint64(m.in_ns), uint64(m.failures), uint64(m.taken_bytes), uint64(C.gp_bridge_arena_pinned()),
 	}
+}
+
+// claims is what calls have waited for that are not over.
+func (c memoryCounters) claims() uint64 { return c.wanted + c.making }
+
+// publishAccounts tells others what this process has, and what its calls claim. stays: of what is resident, what cannot go.
+func publishAccounts(gpu int, stays uint64) {
+	C.gp_bridge_publish_memory(C.int(gpu), C.uint64_t(stays))
 }
 
 // Bounds of what the contexts of one process take of a GPU: bytes, and a part of all.

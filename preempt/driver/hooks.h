@@ -120,16 +120,20 @@ static inline bool gp_waits_for_context(enum gp_wait kind)
 	return kind != GP_WAIT_STREAM && kind != GP_WAIT_EVENT && kind != GP_ASK_STREAM && kind != GP_ASK_EVENT;
 }
 
+struct gp_gpu;
+
 // A call that the driver refused with CUDA_ERROR_OUT_OF_MEMORY, from its first refusal on. Zero before that.
 struct gp_retry {
 	uint64_t began_ns;
-	uint64_t waited;  // bytes that it waited for last
-	uint64_t bytes;   // of device memory that it asks for; 0: not known
-	uint32_t refused; // how often, though there was as much room as it was thought to need
-	uint32_t capped;  // how often in a row the driver refused it at a cap
-	bool at_cap;      // the driver refused it last for another reason than a lack of room
-	bool roomy;       // there was, when it was made last
-	bool all;         // and that was all that there can be
+	struct gp_gpu *gpu; // On this GPU it has a claim:
+	uint64_t claim;     // bytes that it has waited for. Others leave it these until it is over.
+	uint64_t met;       // Part of the claim: the accounts of memory have it, and the driver is asked for it.
+	uint64_t bytes;     // of device memory that it asks for; 0: not known
+	uint32_t refused;   // how often, though there was as much room as it was thought to need
+	uint32_t capped;    // how often in a row the driver refused it at a cap
+	bool at_cap;        // the driver refused it last for another reason than a lack of room
+	bool roomy;         // there was, when it was made last
+	bool all;           // and that was all that there can be
 };
 #define GP_CURRENT_DEVICE (-1) // that of the current context
 
@@ -223,6 +227,7 @@ struct gp_hooks {
 	void (*memory_done)(void);
 	// The driver refused a call with CUDA_ERROR_OUT_OF_MEMORY. Waits for room on the device. True: the call is to be made again.
 	bool (*refused_memory)(struct gp_retry *, CUdevice);
+	void (*call_over)(struct gp_retry *); // which has waited for room
 	// Around a call by which the program locks, checkpoints, restores or unlocks its own process.
 	void (*checkpoint_begins)(enum gp_checkpoint);
 	void (*checkpoint_ended)(enum gp_checkpoint, CUresult);

@@ -1,33 +1,128 @@
 // account.c - what the program has of each GPU's memory, in bytes: ranges, and what the driver allocates for it.
+//
+// Others decide by what is published of it, which they read word by word. A process lacks what claimed exceeds resident and pinned by.
+// A call that has waited for room counts in claimed from its wait to its end, whether an account has its bytes or not. So claimed stays
+// when an account takes them, and when the driver refuses and they are given back. A reader meanwhile finds them lacking or there, never
+// both or neither.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
+#include "preempt/process/thread.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 
+// Of the accounts, and of what is published of them. One account alone is read without it.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-// While memory moves nobody is counted in, so the sum is that of one instant.
-uint64_t gp_account_own(const struct gp_gpu *gpu)
+// Claims of the thread's calls. A call that never returns, since the thread ends in it, claims nothing any more.
+GP_OF_THREAD struct claims { uint64_t wanted[GP_GPUS], met[GP_GPUS]; } claims;
+
+static struct gp_gpu *gpu_of(const _Atomic uint64_t *account)
 {
-	const struct gp_memory *m = gp_memory_of(gpu);
-	return m->resident + m->swapped + m->pinned;
+	return &gp_gpu[((uintptr_t)account - (uintptr_t)gp_memory) / sizeof *gp_memory];
 }
 
-// Tells the agents of others at once: what they cannot account for they take for memory of other programs. Our own agent
-// publishes only once a second.
-static void publish(const _Atomic uint64_t *account)
+uint64_t gp_account_own(const struct gp_gpu *gpu)
 {
-	uintptr_t at = (uintptr_t)account - (uintptr_t)gp_memory;
-	if (at >= sizeof gp_memory)
-		return;
-	const struct gp_memory *m = &gp_memory[at / sizeof *m];
-	struct gp_slot *slot = gp_own_slot(&gp_gpu[at / sizeof *m]);
+	struct gp_accounts a = gp_memory_accounts(gpu);
+	return a.resident + a.swapped + a.pinned;
+}
+
+struct gp_accounts gp_memory_accounts(const struct gp_gpu *gpu)
+{
+	const struct gp_memory *m = gp_memory_of(gpu);
+	pthread_mutex_lock(&lock);
+	struct gp_accounts a = {m->resident, m->swapped, m->pinned, m->wanted, m->met};
+	pthread_mutex_unlock(&lock);
+	return a;
+}
+
+// Tells the agents of others at once: what they cannot account for they take for memory of other programs. Under the lock.
+static void publish(struct gp_gpu *gpu)
+{
+	const struct gp_memory *m = gp_memory_of(gpu);
+	struct gp_slot *slot = gp_own_slot(gpu);
 	if (!slot)
 		return;
-	atomic_store_explicit(&slot->memory.resident, m->resident, memory_order_relaxed);
-	atomic_store_explicit(&slot->memory.pinned, m->pinned, memory_order_relaxed);
+	uint64_t resident = m->resident, stays = m->stays < resident ? m->stays : resident,
+		 own = resident + m->swapped + m->pinned;
+	atomic_store_explicit(&slot->memory.resident, resident - stays, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.swapped, m->swapped, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.pinned, m->pinned + stays, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.wanted, m->wanted, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.claimed, own + m->wanted - m->met, memory_order_relaxed);
+}
+
+void gp_memory_publish(struct gp_gpu *gpu, uint64_t stays)
+{
+	pthread_mutex_lock(&lock);
+	gp_memory_of(gpu)->stays = stays;
+	publish(gpu);
+	pthread_mutex_unlock(&lock);
+}
+
+// Under the lock, as the next two.
+static void add_to_claims(struct gp_gpu *gpu, uint64_t wanted, uint64_t met)
+{
+	struct gp_memory *m = gp_memory_of(gpu);
+	struct claims *mine = GP_MINE(claims);
+	m->wanted += wanted;
+	mine->wanted[gpu - gp_gpu] += wanted;
+	m->met += met;
+	mine->met[gpu - gp_gpu] += met;
+}
+
+static void set_met(struct gp_retry *r, uint64_t bytes)
+{
+	add_to_claims(r->gpu, 0, bytes - r->met);
+	r->met = bytes;
+}
+
+static void end_claim(struct gp_retry *r)
+{
+	set_met(r, 0);
+	add_to_claims(r->gpu, 0 - r->claim, 0);
+	r->claim = 0;
+}
+
+void gp_account_claim(struct gp_gpu *gpu, uint64_t bytes, struct gp_retry *r)
+{
+	struct gp_gpu *was = r->gpu ? r->gpu : gpu;
+	GP_MINE(claims); // the first time, a thread may have to wait for that
+	pthread_mutex_lock(&lock);
+	if (r->claim)
+		end_claim(r);
+	r->gpu = gpu;
+	r->claim = bytes;
+	add_to_claims(gpu, bytes, 0);
+	publish(gpu);
+	if (was != gpu)
+		publish(was);
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_memory_call_over(struct gp_retry *r)
+{
+	if (!r->claim)
+		return;
+	pthread_mutex_lock(&lock);
+	end_claim(r);
+	publish(r->gpu);
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_memory_claims_end(void)
+{
+	struct claims *mine = GP_MINE(claims);
+	for (int i = 0; i < GP_GPUS; i++) {
+		if (!mine->wanted[i] && !mine->met[i])
+			continue;
+		pthread_mutex_lock(&lock);
+		add_to_claims(&gp_gpu[i], 0 - mine->wanted[i], 0 - mine->met[i]);
+		publish(&gp_gpu[i]);
+		pthread_mutex_unlock(&lock);
+	}
 }
 
 static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
@@ -44,30 +139,47 @@ static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
 }
 
 // More than there can ever be is not taken, not even for an instant: others decide by what is published.
-bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes)
+bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes, struct gp_retry *r)
 {
 	pthread_mutex_lock(&lock);
 	bool fits = bytes <= gp_memory_left(gpu) && take_allowance(gpu, bytes);
 	if (fits) {
 		*account += bytes;
-		publish(account);
+		if (r->claim && r->gpu == gpu)
+			set_met(r, bytes < r->claim ? bytes : r->claim);
+		publish(gpu);
 	}
 	pthread_mutex_unlock(&lock);
 	return fits;
 }
 
+void gp_account_untake(_Atomic uint64_t *account, uint64_t bytes, struct gp_retry *r)
+{
+	pthread_mutex_lock(&lock);
+	*account -= bytes;
+	if (r->met)
+		set_met(r, 0);
+	publish(gpu_of(account));
+	pthread_mutex_unlock(&lock);
+}
+
 void gp_account_give(_Atomic uint64_t *account, uint64_t bytes)
 {
+	pthread_mutex_lock(&lock);
 	*account -= bytes;
-	publish(account);
+	publish(gpu_of(account));
+	pthread_mutex_unlock(&lock);
 }
 
 void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t bytes)
 {
 	if (from == to)
 		return;
+	pthread_mutex_lock(&lock);
 	*to += bytes;
 	*from -= bytes;
+	publish(gpu_of(to));
+	pthread_mutex_unlock(&lock);
 }
 
 void gp_pin_say(enum gp_pin pin)
@@ -121,6 +233,7 @@ struct native {
 	struct gp_gpu *gpu;
 };
 
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; // before that of the accounts
 static struct {
 	struct native *at;
 	size_t count, room; // room: a power of two
@@ -174,7 +287,7 @@ static void take_out(size_t place)
 static bool take_address(CUdeviceptr address, struct native *found)
 {
 	bool is = false;
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&table_lock);
 	for (size_t place = table.room ? place_of(address) : 0; address && table.room && table.at[place].address;
 	     place = next(place))
 		if (table.at[place].address == address) {
@@ -183,17 +296,17 @@ static bool take_address(CUdeviceptr address, struct native *found)
 			is = true;
 			break;
 		}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&table_lock);
 	return is;
 }
 
 static void keep(struct native n)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&table_lock);
 	bool kept = make_room();
 	if (kept)
 		put(n);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&table_lock);
 	if (!kept) // not counted is better than counted for ever
 		gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
 }
@@ -233,7 +346,7 @@ CUresult gp_native_free_async(CUdeviceptr address, CUstream stream)
 
 void gp_native_context_destroying(CUcontext context)
 {
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&table_lock);
 	for (size_t place = 0; place < table.room;) {
 		struct native n = table.at[place];
 		if (n.address && n.context == context) {
@@ -243,5 +356,5 @@ void gp_native_context_destroying(CUcontext context)
 			place++;
 		}
 	}
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&table_lock);
 }

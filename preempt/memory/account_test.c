@@ -1,4 +1,4 @@
-// account_test.c - with preempt/memory/account.c preempt/memory/ranges.c
+// account_test.c - with preempt/memory/account.c preempt/memory/ranges.c preempt/process/thread.c preempt/process/process.c preempt/driver/driver.c
 //
 // The account of a range that is pinned, also by a thread that does so while another frees it. Allocations of the driver are found
 // again, wherever they are in the table: each is counted until it is freed, once.
@@ -6,20 +6,22 @@
 #include "preempt/memory/own.h"
 #include "test/units/check.h"
 
-struct gp_gpu gp_gpu[GP_GPUS];
+#include <unistd.h>
+
 struct gp_memory gp_memory[GP_GPUS];
-struct gp_driver gp_driver;
 static int lines;
+static struct gp_retry at_once; // a call that has not waited
 
 static uint64_t left = UINT64_MAX;
 uint64_t gp_memory_left(const struct gp_gpu *g) { return left; }
 void gp_physical_pin(struct gp_physical *p, enum gp_pin pin) { CHECK(false); }
 void gp_log_line(const char *text) { lines++; }
+void gp_thread_ends(void) { gp_memory_claims_end(); }
 
 static struct gp_range *range(CUdeviceptr at)
 {
 	struct gp_range *r = gp_range_new(at, GP_GRANULE, GP_GRANULE, GP_RANGE_ALLOCATED, 1);
-	CHECK(r && gp_account_take(gp_gpu, &gp_memory[0].resident, GP_GRANULE));
+	CHECK(r && gp_account_take(gp_gpu, &gp_memory[0].resident, GP_GRANULE, &at_once));
 	r->gpu = gp_gpu;
 	return r;
 }
@@ -56,7 +58,7 @@ static void made(int i)
 	model[i].context = (int)(random_number() % CONTEXTS);
 	counted += model[i].bytes;
 	allocations++;
-	CHECK(gp_account_take(gp_gpu, &gp_memory[0].pinned, model[i].bytes));
+	CHECK(gp_account_take(gp_gpu, &gp_memory[0].pinned, model[i].bytes, &at_once));
 	gp_native_made(&in[model[i].context], model[i].address, model[i].bytes);
 }
 
@@ -140,15 +142,15 @@ static void test_bounds(void)
 	static struct gp_view view;
 	g->segment = &view.segment;
 	left = 100;
-	CHECK(!gp_account_take(g, &m->resident, 101) && !m->resident);
-	CHECK(gp_account_take(g, &m->resident, 100) && m->resident == 100);
+	CHECK(!gp_account_take(g, &m->resident, 101, &at_once) && !m->resident);
+	CHECK(gp_account_take(g, &m->resident, 100, &at_once) && m->resident == 100);
 	CHECK(view.own.memory.resident == 100 && !view.own.memory.pinned);
 	left = UINT64_MAX;
 	m->allowance = 1 + 50;
-	CHECK(!gp_account_take(g, &m->pinned, 51) && m->allowance == 51 && !m->pinned);
-	CHECK(gp_account_take(g, &m->pinned, 30) && m->allowance == 21);
-	CHECK(gp_account_take(g, &m->pinned, 20) && m->allowance == 1);
-	CHECK(!gp_account_take(g, &m->pinned, 1)); // 1: none is left; 0 would be no bound
+	CHECK(!gp_account_take(g, &m->pinned, 51, &at_once) && m->allowance == 51 && !m->pinned);
+	CHECK(gp_account_take(g, &m->pinned, 30, &at_once) && m->allowance == 21);
+	CHECK(gp_account_take(g, &m->pinned, 20, &at_once) && m->allowance == 1);
+	CHECK(!gp_account_take(g, &m->pinned, 1, &at_once)); // 1: none is left; 0 would be no bound
 	CHECK(view.own.memory.pinned == 50 && gp_account_own(g) == 150);
 	gp_account_move(&m->resident, &m->swapped, 40);
 	gp_account_move(&m->swapped, &m->swapped, 7);
@@ -156,7 +158,71 @@ static void test_bounds(void)
 	gp_account_give(&m->pinned, 50);
 	CHECK(view.own.memory.resident == 60 && !view.own.memory.pinned && gp_account_own(g) == 100);
 	m->allowance = 0;
-	CHECK(gp_account_take(g, &m->pinned, 1ull << 40) && !m->allowance);
+	CHECK(gp_account_take(g, &m->pinned, 1ull << 40, &at_once) && !m->allowance);
+}
+
+enum { HAD = 1000, ASKED = 300, GUESSED = 50, ROUNDS = 300000 };
+static struct gp_view claiming;
+static _Atomic int rounds;
+
+// A call that waits for room is made again and again, and the driver refuses it.
+static void *waits_for_room(void *gpu)
+{
+	struct gp_gpu *g = gpu;
+	struct gp_memory *m = &gp_memory[g - gp_gpu];
+	struct gp_retry r = {0};
+	for (; rounds < ROUNDS; rounds++) {
+		gp_account_claim(g, ASKED + GUESSED, &r);
+		CHECK(gp_account_take(g, &m->resident, ASKED, &r));
+		gp_account_untake(&m->resident, ASKED, &r);
+		gp_account_move(&m->resident, &m->swapped, HAD);
+		gp_account_move(&m->swapped, &m->resident, HAD);
+	}
+	CHECK(gp_account_take(g, &m->resident, ASKED, &r));
+	return NULL; // the thread ends, and the call with it
+}
+
+// A call claims what it waits for until it is over, whether an account has its bytes or not: it is never counted twice, nor not at all.
+static void test_claims(void)
+{
+	struct gp_memory *m = &gp_memory[2];
+	struct gp_memory_counters *told = &claiming.own.memory;
+	struct gp_gpu *g = &gp_gpu[2];
+	struct gp_retry r = {0};
+	pthread_t thread;
+	g->segment = &claiming.segment;
+	CHECK(gp_account_take(g, &m->resident, HAD, &r) && told->claimed == HAD && !told->wanted);
+	gp_account_claim(g, ASKED, &r);
+	CHECK(told->claimed == HAD + ASKED && told->wanted == ASKED);
+	gp_account_claim(g, ASKED + GUESSED, &r); // in its place
+	CHECK(told->claimed == HAD + ASKED + GUESSED && told->wanted == ASKED + GUESSED);
+	for (int refused = 0; refused < 2; refused++) {
+		CHECK(gp_account_take(g, &m->resident, ASKED, &r) && told->resident == HAD + ASKED);
+		CHECK(told->claimed == HAD + ASKED + GUESSED && told->wanted == ASKED + GUESSED);
+		CHECK(gp_memory_accounts(g).met == ASKED);
+		if (!refused)
+			gp_account_untake(&m->resident, ASKED, &r);
+		CHECK(told->claimed == HAD + ASKED + GUESSED && told->wanted == ASKED + GUESSED);
+	}
+	gp_memory_call_over(&r);
+	CHECK(told->claimed == HAD + ASKED && !told->wanted && !m->wanted && !m->met);
+	gp_memory_call_over(&r); // claims nothing any more
+	gp_account_give(&m->resident, ASKED);
+	gp_memory_publish(g, 7); // does not go
+	CHECK(told->claimed == HAD && told->resident == HAD - 7 && told->pinned == 7);
+	gp_memory_publish(g, 0);
+
+	gp_account_claim(g, ASKED + GUESSED, &r);
+	CHECK(!pthread_create(&thread, NULL, waits_for_room, g));
+	uint64_t both = HAD + 2 * (ASKED + GUESSED);
+	while (told->claimed != both && rounds < ROUNDS)
+		usleep(100);
+	for (uint64_t claimed = both; rounds < ROUNDS; claimed = told->claimed)
+		CHECK(claimed == both);
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(told->claimed == HAD + ASKED + ASKED + GUESSED && m->wanted == ASKED + GUESSED && !m->met);
+	gp_memory_call_over(&r);
+	CHECK(told->claimed == HAD + ASKED && told->resident == HAD + ASKED && !m->wanted);
 }
 
 int main(void)
@@ -177,5 +243,6 @@ int main(void)
 	CHECK(gp_memory_pins(gp_gpu) == (GP_PIN_REGISTERED | GP_PIN_EXPORTED | GP_PIN_DRIVER));
 	test_table();
 	test_bounds();
+	test_claims();
 	return 0;
 }

@@ -30,14 +30,14 @@ static CUresult allocate_native(const struct request *q, struct gp_context *c, s
 		return ask_driver(q);
 	_Atomic uint64_t *account = &gp_memory_of(c->gpu)->pinned;
 	*lacking = c->gpu;
-	if (!gp_account_take(c->gpu, account, q->bytes))
+	if (!gp_account_take(c->gpu, account, q->bytes, q->retry))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = ask_driver(q);
 	gp_memory_answered(c, result);
 	if (result == CUDA_ERROR_OUT_OF_MEMORY)
 		gp_memory_refused(c->gpu, q->bytes, q->retry);
 	if (result)
-		gp_account_give(account, q->bytes);
+		gp_account_untake(account, q->bytes, q->retry);
 	else
 		gp_native_made(c, *q->out, q->bytes);
 	return result;
@@ -58,11 +58,11 @@ static CUresult allocate_range(const struct request *q, struct gp_context *c, st
 	size_t bytes = (q->bytes + GP_GRANULE - 1) / GP_GRANULE * GP_GRANULE;
 	_Atomic uint64_t *account = &gp_memory_of(c->gpu)->resident;
 	*lacking = c->gpu;
-	if (!gp_account_take(c->gpu, account, bytes))
+	if (!gp_account_take(c->gpu, account, bytes, q->retry))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUresult result = gp_chunks_allocate(c, q->bytes, q->out, q->retry);
 	if (result)
-		gp_account_give(account, bytes);
+		gp_account_untake(account, bytes, q->retry);
 	else if (q->pitch)
 		*q->pitch = q->row;
 	return result;
@@ -95,20 +95,22 @@ static CUresult attempt(const struct request *q, struct gp_gpu **lacking)
 static CUresult allocate(struct request *q)
 {
 	struct gp_retry retry = {.bytes = q->bytes};
+	struct gp_gpu *lacking;
+	CUresult result;
+	bool freed;
 	q->retry = &retry;
-	for (;;) {
-		struct gp_gpu *lacking = NULL;
+	do {
+		lacking = NULL;
 		retry.at_cap = false;
 		gp_memory_enter();
 		gp_freed_look(false);
-		CUresult result = attempt(q, &lacking);
-		bool freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
+		result = attempt(q, &lacking);
+		freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
 		gp_memory_leave();
-		if (freed)
-			continue;
-		if (result != CUDA_ERROR_OUT_OF_MEMORY || !lacking || !gp_memory_wait_for_room(lacking, q->bytes, &retry))
-			return result;
-	}
+	} while (freed ||
+		 (result == CUDA_ERROR_OUT_OF_MEMORY && lacking && gp_memory_wait_for_room(lacking, q->bytes, &retry)));
+	gp_memory_call_over(&retry);
+	return result;
 }
 
 CUresult gp_cuMemAlloc_v2(CUdeviceptr *out, size_t bytes)

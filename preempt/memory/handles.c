@@ -173,14 +173,14 @@ static CUresult create(unsigned long long *out, size_t bytes, const struct gp_al
 	struct gp_physical *p = physical_new(gpu, bytes, q);
 	if (!p)
 		return CUDA_ERROR_OUT_OF_MEMORY;
-	bool fits = gp_account_take(gpu, p->account, bytes);
+	bool fits = gp_account_take(gpu, p->account, bytes, retry);
 	CUresult result = fits ? make(p, retry) : CUDA_ERROR_OUT_OF_MEMORY;
 	if (!result) {
 		*out = p->number;
 		return result;
 	}
 	if (fits)
-		gp_account_give(p->account, bytes);
+		gp_account_untake(p->account, bytes, retry);
 	free(p);
 	return result;
 }
@@ -190,19 +190,19 @@ CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_a
 {
 	struct gp_gpu *gpu = swappable(out, bytes, q, flags);
 	struct gp_retry retry = {.bytes = bytes};
-	for (;;) {
+	CUresult result;
+	bool freed;
+	do {
 		retry.at_cap = false;
 		gp_memory_enter();
-		CUresult result = gpu ? create(out, bytes, q, gpu, &retry) : gp_driver.cuMemCreate(out, bytes, q, flags);
-		bool freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
+		result = gpu ? create(out, bytes, q, gpu, &retry) : gp_driver.cuMemCreate(out, bytes, q, flags);
+		freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
 		gp_memory_leave();
-		if (freed)
-			continue;
-		if (result == CUDA_ERROR_OUT_OF_MEMORY && q && q->location_type != CU_MEM_LOCATION_TYPE_DEVICE)
+		if (!freed && result == CUDA_ERROR_OUT_OF_MEMORY && q && q->location_type != CU_MEM_LOCATION_TYPE_DEVICE)
 			gp_memory_no_room_helps(); // it is the host's
-		if (result != CUDA_ERROR_OUT_OF_MEMORY || !gpu || !gp_memory_wait_for_room(gpu, bytes, &retry))
-			return result;
-	}
+	} while (freed || (result == CUDA_ERROR_OUT_OF_MEMORY && gpu && gp_memory_wait_for_room(gpu, bytes, &retry)));
+	gp_memory_call_over(&retry);
+	return result;
 }
 
 CUresult gp_cuMemRelease(unsigned long long handle)

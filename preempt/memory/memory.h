@@ -97,13 +97,15 @@ struct gp_range {
 	struct gp_chunk *chunk;
 };
 
-// What a process has on a GPU, in bytes. The agent publishes it. resident and pinned are counted as ranges come, go and are
-// pinned; move.c takes from resident what it adds to swapped.
+// A process's memory on a GPU, in bytes. The first six are the accounts: account.c alone writes and publishes them, as ranges come, go,
+// are pinned and move.
 struct gp_memory {
 	_Atomic uint64_t resident; // device memory of ranges that can be evicted
 	_Atomic uint64_t swapped;  // of ranges whose contents are in host memory
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
-	_Atomic uint64_t wanted;  // by calls that wait for room, the largest sum that was asked for at once
+	_Atomic uint64_t wanted;  // by calls that have waited for room, until they are over: their claims
+	_Atomic uint64_t met;     // of that, what is in resident or pinned already: the driver is asked for it
+	_Atomic uint64_t stays;   // of resident, what did not go though it should have: published as pinned
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
 	// in_bytes, and what was made for chunks that come: so much of the device's memory has been taken by restores.
 	_Atomic uint64_t taken_bytes;
@@ -114,7 +116,14 @@ struct gp_memory {
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
 };
 extern struct gp_memory gp_memory[GP_GPUS];
-// account.c: why memory cannot go: enum gp_pin of all ranges, and GP_PIN_DRIVER for what is in none: small allocations, arrays.
+// account.c: the accounts, of one instant.
+struct gp_accounts { uint64_t resident, swapped, pinned, wanted, met; };
+struct gp_accounts gp_memory_accounts(const struct gp_gpu *);
+void gp_memory_publish(struct gp_gpu *, uint64_t stays); // by the agent, which may have a new slot
+// A call claims so many bytes, and no others any more, until it is over. By room.c
+void gp_account_claim(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
+void gp_memory_claims_end(void); // those of calls that the calling thread never left, which ends
+// Why memory cannot go: enum gp_pin of all ranges, and GP_PIN_DRIVER for what is in none: small allocations, arrays.
 #define GP_PIN_DRIVER (1u << GP_PINS)
 uint32_t gp_memory_pins(const struct gp_gpu *);
 bool gp_memory_unmanaged(const struct gp_gpu *); // sample.c: the driver or the GPU lacks what ranges need
@@ -179,6 +188,8 @@ void gp_memory_context_destroyed(CUcontext, bool is);
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
 // may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict, a cap).
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
+// Such a call is over, whatever became of it: it claims nothing any more.
+void gp_memory_call_over(struct gp_retry *);
 // The driver has refused so many bytes just now, which the accounts have already; what the call had got before is not given back yet. Called
 // before gp_memory_wait_for_room. Looks whether the GPU has room, which tells a cap from a lack of room.
 void gp_memory_refused(const struct gp_gpu *, uint64_t bytes, struct gp_retry *);

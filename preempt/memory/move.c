@@ -9,6 +9,7 @@
 // The bus must not wait for the driver's other work. So chunks are unmapped, and new ones made, while copies are in flight.
 #define _GNU_SOURCE
 #include "preempt/memory/move.h"
+#include "preempt/memory/own.h"
 
 #include <stdlib.h>
 
@@ -134,8 +135,7 @@ static void leave(const struct gp_gpu *g, struct gp_chunk *c, enum gp_move_resul
 		return;
 	}
 	c->state = GP_CHUNK_OUT;
-	memory_of(g)->resident -= c->bytes;
-	memory_of(g)->swapped += c->bytes;
+	gp_account_move(&memory_of(g)->resident, &memory_of(g)->swapped, c->bytes);
 	gp_count(&memory_of(g)->out_bytes, c->bytes);
 }
 
@@ -149,17 +149,6 @@ static void stay(struct gp_chunk *c, bool known)
 	c->state = GP_CHUNK_IN;
 }
 
-// Others may take the room at once: they hear of it as it becomes free, not only when this process's agent looks.
-static void tell(struct gp_gpu *g)
-{
-	struct gp_slot *slot = gp_own_slot(g);
-	if (!slot)
-		return;
-	slot->memory.resident = memory_of(g)->resident;
-	slot->memory.swapped = memory_of(g)->swapped;
-	gp_ring(g);
-}
-
 static size_t leave_up_to(struct gp_copies *copies, struct list *l, size_t gone, size_t begun, enum gp_move_result *result)
 {
 	const struct gp_memory *m = memory_of(copies->gpu);
@@ -167,7 +156,7 @@ static size_t leave_up_to(struct gp_copies *copies, struct list *l, size_t gone,
 	for (; gone < begun && l->ends[gone] <= copies->ended; gone++)
 		leave(copies->gpu, l->chunk[gone], result);
 	if (m->out_bytes / TELL_BYTES != before / TELL_BYTES)
-		tell(copies->gpu);
+		gp_ring(copies->gpu); // others may take the room at once, not only when this process's agent looks
 	return gone;
 }
 
@@ -457,8 +446,7 @@ static void come_up_to(struct coming *in)
 		struct gp_chunk *c = in->list.chunk[in->came];
 		gp_chunk_give_host(c);
 		c->state = GP_CHUNK_IN;
-		memory->swapped -= c->bytes;
-		memory->resident += c->bytes;
+		gp_account_move(&memory->swapped, &memory->resident, c->bytes);
 		gp_count(&memory->in_bytes, c->bytes);
 	}
 }

@@ -1,4 +1,4 @@
-// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/pools.c preempt/memory/room.c preempt/process/*.c preempt/driver/*.c
+// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/pools.c preempt/memory/room.c preempt/memory/account.c preempt/process/*.c preempt/driver/*.c
 //
 // Evicts and restores memory of the simulated driver, at random, while a thread uses all of it. Every byte is compared. Then each
 // call of the driver on the way is refused in turn, and a process is killed at each.
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 void gp_thread_ends(void) { gp_memory_thread_ends(); }
+void gp_physical_pin(struct gp_physical *p, enum gp_pin pin) { CHECK(false); }
 
 // Under a sanitizer everything takes ten times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -740,7 +741,10 @@ static void test_deadlines(void)
 
 static void *ask_for_room(void *bytes)
 {
-	bool room = gp_memory_wait_for_room(gpu, *(uint64_t *)bytes, &(struct gp_retry){0});
+	struct gp_retry r = {0};
+	bool room = gp_memory_wait_for_room(gpu, *(uint64_t *)bytes, &r);
+	CHECK(gp_memory[0].wanted == *(uint64_t *)bytes || !room);
+	gp_memory_call_over(&r);
 	return room ? bytes : NULL;
 }
 

@@ -17,8 +17,10 @@ static inline struct gp_memory *gp_memory_of(const struct gp_gpu *gpu) { return 
 	} while (0)
 
 // account.c: what the program has of a GPU, in bytes.
-// Adds to an account of gp_memory. False: the program would have more than gp_memory_left.
-bool gp_account_take(struct gp_gpu *, _Atomic uint64_t *account, uint64_t bytes);
+// Adds to an account of gp_memory what the driver is asked for next; what the call has claimed for it is met. False: the program would
+// have more than gp_memory_left.
+bool gp_account_take(struct gp_gpu *, _Atomic uint64_t *account, uint64_t bytes, struct gp_retry *);
+void gp_account_untake(_Atomic uint64_t *account, uint64_t bytes, struct gp_retry *); // the driver refused
 void gp_account_give(_Atomic uint64_t *account, uint64_t bytes);
 void gp_account_move(_Atomic uint64_t *from, _Atomic uint64_t *to, uint64_t bytes);
 uint64_t gp_account_own(const struct gp_gpu *); // the sum

@@ -1,8 +1,8 @@
 // room.c - what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 //
-// A thread that waits first lets lower levels run, since their work must end before their memory can go. It says in gp_memory
-// how much it wants, and rings the segment's bell. Agents make room, and the agent of the waiting process says when to try
-// again.
+// A thread that waits first lets lower levels run, since their work must end before their memory can go. It claims as much as it
+// wants (account.c) until its call is over, and rings the segment's bell. Agents make room, and the agent of the waiting process says
+// when to try again.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 
@@ -186,14 +186,13 @@ static bool wait_for(struct gp_gpu *g, uint64_t need, struct gp_retry *r)
 
 	if (room[gpu].unanswered)
 		return false;
-	m->wanted += need;
+	gp_account_claim(g, need, r);
 	m->waiting++;
 	gp_memory_others.give_way(g, true);
 	gp_ring(g); // where no segment is attached yet, the agent's first look finds what is wanted
 	bool changed = wait_change(gpu, seen, deadline(r->began_ns)) && !refused(gpu, need);
 	gp_memory_others.give_way(g, false);
 	m->waiting--;
-	m->wanted -= need;
 	r->roomy = changed && room[gpu].enough;
 	return changed;
 }
@@ -209,7 +208,6 @@ static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 		need = all ? most : need;
 		if (wait_for(g, need, r)) {
 			r->all = all;
-			r->waited = need;
 			return true;
 		}
 		if (!refused((int)(g - gp_gpu), need))
@@ -225,7 +223,7 @@ static bool taken_meanwhile(const struct gp_gpu *g, const struct gp_retry *r)
 	struct gp_context *c = r->roomy ? gp_memory_try_context(g) : NULL;
 	if (!c)
 		return false;
-	bool taken = !gp_driver.cuMemGetInfo(&free, &total) && free < r->waited;
+	bool taken = !gp_driver.cuMemGetInfo(&free, &total) && free < r->claim;
 	gp_memory_leave_context(c);
 	return taken;
 }
@@ -260,12 +258,13 @@ void gp_memory_no_room_helps(void) { in_vain = true; }
 
 bool gp_memory_wait_again(struct gp_retry *r, struct gp_gpu *g)
 {
-	bool asked = in_vain;
+	bool asked = in_vain, again = false;
+	if (gp_memory_on && !asked && g) {
+		r->at_cap = is_capped(g, r->bytes, false);
+		again = gp_memory_wait_for_room(g, 0, r);
+	}
 	in_vain = false;
-	if (!gp_memory_on || asked || !g)
-		return false;
-	r->at_cap = is_capped(g, r->bytes, false);
-	bool again = gp_memory_wait_for_room(g, 0, r);
-	in_vain = false;
+	if (!again)
+		gp_memory_call_over(r);
 	return again;
 }

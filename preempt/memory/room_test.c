@@ -44,6 +44,8 @@ uint32_t gp_memory_step_out(void) { return 0; }
 void gp_memory_step_in(uint32_t depth) {}
 struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struct gp_context *)g; }
 void gp_memory_leave_context(struct gp_context *c) {}
+void gp_account_claim(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r) { r->claim = bytes; }
+void gp_memory_call_over(struct gp_retry *r) { r->claim = 0; }
 
 // Says that there is enough for who waits.
 static void *agent(void *unused)
@@ -70,6 +72,7 @@ int main(void)
 	for (int i = 0; i < REFUSALS; i++)
 		CHECK(gp_memory_wait_for_room(gp_gpu, WANTED, &taken));
 	CHECK(!taken.refused && asked == REFUSALS - 1); // the first refusal has waited for nothing
+	CHECK(taken.claim == WANTED);                   // until the call is over
 
 	free_bytes = TOTAL; // the driver does not have it in one piece, say
 	int waits = 0;
@@ -77,7 +80,8 @@ int main(void)
 		CHECK(++waits < REFUSALS);
 	waits = 0;
 	while (gp_memory_wait_again(&unknown, gp_gpu))
-		CHECK(++waits < REFUSALS);
+		CHECK(++waits < REFUSALS && unknown.claim);
+	CHECK(!unknown.claim);
 
 	// Refusals at a cap, which the driver tells of or not.
 	uint64_t total = TOTAL;

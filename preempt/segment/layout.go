@@ -19,7 +19,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 12
+	Version = 13
 	Slots   = 64
 	Levels  = 8
 
@@ -168,6 +168,7 @@ type MemoryCounters[N any] struct {
 	Pinned        N `json:"pinned"`
 	Pins          N `json:"-"`
 	Wanted        N `json:"wanted"`
+	Claimed       N `json:"-"`
 	Waiting       N `json:"waiting"`
 	Host          N `json:"host"`
 	Reserve       N `json:"reserve"`
@@ -315,7 +316,7 @@ type State struct {
 
 	Pad6   [8]byte
 	Memory MemoryCounters[atomic.Uint64]
-	Pad1   [linesAt - 504]byte
+	Pad1   [linesAt - 512]byte
 	Line   [lines]Line // see LineOf
 	Pad2   [pageSize - linesAt - lines*64]byte
 }

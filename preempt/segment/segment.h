@@ -17,7 +17,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 12u
+#define GP_SEGMENT_VERSION 13u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -160,12 +160,13 @@ struct gp_memory_counters {
 	_Atomic uint64_t swapped;  // in host memory
 	_Atomic uint64_t pinned;   // in device memory, and cannot go
 	_Atomic uint64_t pins;     // why: bit set, enum gp_pin of preempt/memory/memory.h, and GP_PIN_DRIVER
-	_Atomic uint64_t wanted;   // by calls that wait for room
-	_Atomic uint64_t waiting;  // threads, for room or for what is out
-	_Atomic uint64_t host;     // page-locked host memory
-	_Atomic uint64_t reserve;  // that it leaves free for the highest level
-	_Atomic uint64_t other;    // in use, as the driver says, and in no slot's resident or pinned
-	_Atomic uint64_t state;    // enum gp_memory_state
+	_Atomic uint64_t wanted;   // by calls that have waited for room, until they are over
+	_Atomic uint64_t claimed; // what it has, in or out, and what those calls have yet to get
+	_Atomic uint64_t waiting; // threads, for room or for what is out
+	_Atomic uint64_t host;    // page-locked host memory
+	_Atomic uint64_t reserve; // that it leaves free for the highest level
+	_Atomic uint64_t other;   // in use, as the driver says, and in no slot's resident or pinned
+	_Atomic uint64_t state;   // enum gp_memory_state
 	_Atomic uint64_t state_since_ns;
 	_Atomic uint64_t idle_since_ns;   // the GPU has had no work of it; 0: it has
 	_Atomic uint64_t idle_after_ns;   // it goes by itself once it is idle for so long; 0: it does not
@@ -283,7 +284,7 @@ struct gp_slot {
 	_Atomic uint64_t objective_said, objective_asked, objective_answered;
 	uint8_t pad6[8];
 	struct gp_memory_counters memory;
-	uint8_t pad1[GP_LINES_AT - 504];
+	uint8_t pad1[GP_LINES_AT - 512];
 	// One of them is the slot's, by its number: hot lines at one place in each page would share one set of the L1 cache.
 	struct gp_line line[GP_LINES];
 	uint8_t pad2[GP_PAGE - GP_LINES_AT - GP_LINES * 64];

@@ -1117,7 +1117,7 @@ func TestSnapshots(t *testing.T) {
 			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}},
 		Width:      &Width{64, WidthCounters[uint64]{2, 7, 8}},
 		MemoryTurn: true, Memory: &Memory{State: "stuck", PinnedBy: []string{"registered", "bit_20"}, MemoryCounters: MemoryCounters[uint64]{
-			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, MemoryStuck, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31}},
+			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, 10, MemoryStuck, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)

@@ -123,6 +123,7 @@ func TestMembersThatLie(t *testing.T) {
 		"order": func() { state.Job.Store(random.Uint64()); state.StartedNs.Store(random.Uint64()) },
 		"memory": func() {
 			state.Mechanisms.Store(uint32(configs.Turns | configs.Swap))
+			state.Memory.Claimed.Store(random.Uint64())
 			state.Memory.Wanted.Store(random.Uint64())
 			state.Memory.Resident.Store(random.Uint64())
 			state.Memory.WantedSinceNs.Store(segment.Now() * uint64(random.Uint32N(2)))
