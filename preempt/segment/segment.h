@@ -161,12 +161,12 @@ struct gp_memory_counters {
 	_Atomic uint64_t pinned;   // in device memory, and cannot go
 	_Atomic uint64_t pins;     // why: bit set, enum gp_pin of preempt/memory/memory.h, and GP_PIN_DRIVER
 	_Atomic uint64_t wanted;   // by calls that have waited for room, until they are over
-	_Atomic uint64_t claimed; // what it has, in or out, and what those calls have yet to get
-	_Atomic uint64_t waiting; // threads, for room or for what is out
-	_Atomic uint64_t host;    // page-locked host memory
-	_Atomic uint64_t reserve; // that it leaves free for the highest level
-	_Atomic uint64_t other;   // in use, as the driver says, and in no slot's resident or pinned
-	_Atomic uint64_t state;   // enum gp_memory_state
+	_Atomic uint64_t claimed;  // what it has, in or out, and what those calls have yet to get
+	_Atomic uint64_t waiting;  // threads, for room or for what is out
+	_Atomic uint64_t host;     // page-locked host memory
+	_Atomic uint64_t reserve;  // that it leaves free for the highest level
+	_Atomic uint64_t other;    // in use, as the driver says, and in no slot's resident or pinned
+	_Atomic uint64_t state;    // enum gp_memory_state
 	_Atomic uint64_t state_since_ns;
 	_Atomic uint64_t idle_since_ns;   // the GPU has had no work of it; 0: it has
 	_Atomic uint64_t idle_after_ns;   // it goes by itself once it is idle for so long; 0: it does not

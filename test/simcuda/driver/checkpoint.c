@@ -166,7 +166,7 @@ static CUresult process_unlock(void)
 	return CUDA_SUCCESS;
 }
 
-// An error comes that cannot be mended.
+// The driver cannot recover from an error.
 static CUresult process_fail(void)
 {
 	if (!goes(PROCESS_CHECKPOINTED, CHANGING))
