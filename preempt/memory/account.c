@@ -45,11 +45,12 @@ static void publish(struct gp_gpu *gpu)
 	struct gp_slot *slot = gp_own_slot(gpu);
 	if (!slot)
 		return;
-	uint64_t resident = m->resident, stays = m->stays < resident ? m->stays : resident,
-		 own = resident + m->swapped + m->pinned;
+	bool freed = gp_membership == GP_CHECKPOINTED; // by the driver, until it restores the process
+	uint64_t resident = freed ? 0 : m->resident, pinned = freed ? 0 : m->pinned,
+		 stays = m->stays < resident ? m->stays : resident, own = resident + m->swapped + pinned;
 	atomic_store_explicit(&slot->memory.resident, resident - stays, memory_order_relaxed);
 	atomic_store_explicit(&slot->memory.swapped, m->swapped, memory_order_relaxed);
-	atomic_store_explicit(&slot->memory.pinned, m->pinned + stays, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.pinned, pinned + stays, memory_order_relaxed);
 	atomic_store_explicit(&slot->memory.wanted, m->wanted, memory_order_relaxed);
 	atomic_store_explicit(&slot->memory.claimed, own + m->wanted - m->met, memory_order_relaxed);
 }
