@@ -197,7 +197,7 @@ var FallbackRows = [...]FallbackRow{
 		"it takes part again when it is unlocked"},
 	{FallbackServer, "mps_server", Swap, "a control daemon of MPS is there, although this process has a TSG of its own: \"auto\" decides before the driver connects, and does not move its memory",
 		"name swap in mechanisms, or remove the daemon's socket"},
-	{FallbackPolicy, "compute_policy", Timeslice, "nvidia-smi compute-policy asks for other timeslices than the driver's default, and gpreempt's take their place",
+	{FallbackPolicy, "compute_policy", Timeslice, "nvidia-smi compute-policy sets timeslices, and gpreempt's take their place",
 		"to have those, leave timeslice, hold and turns out of mechanisms; else set the policy back: nvidia-smi compute-policy --set-timeslice=0"},
 }
 

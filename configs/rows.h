@@ -18,7 +18,7 @@ enum { // bits: why something is not in force
 	GP_FALLBACK_NO_BLP = 1u << 10, // blp is not in force, and only kernels that can be stopped go on beside a window
 	GP_FALLBACK_LOCKED = 1u << 11, // the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)
 	GP_FALLBACK_MPS_SERVER = 1u << 12, // a control daemon of MPS is there, although this process has a TSG of its own: "auto" decides before the driver connects, and does not move its memory
-	GP_FALLBACK_COMPUTE_POLICY = 1u << 13, // nvidia-smi compute-policy asks for other timeslices than the driver's default, and gpreempt's take their place
+	GP_FALLBACK_COMPUTE_POLICY = 1u << 13, // nvidia-smi compute-policy sets timeslices, and gpreempt's take their place
 };
 
 enum gp_hint_source {

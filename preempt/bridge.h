@@ -63,9 +63,9 @@ void gp_bridge_watch_windows(int gpu); // for good
 const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
 // Instead of that, in a process whose own memory stays where it is: handles of legacy IPC of processes that swap open there too.
 void gp_bridge_open_tickets(void *substitute);
-struct gp_bridge_memory {                   // struct gp_memory, as it is now
-	uint64_t resident, swapped, pinned; // of one instant, as the next two
-	uint64_t wanted, making; // by calls that wait for room: what they lack, and what the driver is asked for
+struct gp_bridge_memory {                   // Of struct gp_memory, now.
+	uint64_t resident, swapped, pinned; // All five are of one instant.
+	uint64_t wanted, making;            // Calls that wait for room lack wanted, and ask the driver for making.
 	uint64_t waiting, asking;
 	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
 };

@@ -59,13 +59,6 @@ static bool ask(void)
 	return state == 0;
 }
 
-// CUDA says of the state: an uncorrectable error during the checkpoint or the restore.
-static void say_failed(void)
-{
-	gp_log_line("the driver could not checkpoint or restore this process, for good: others go on without it, and "
-		    "it can only end");
-}
-
 bool gp_checkpoint_can_watch(void) { return gp_driver.cuCheckpointProcessGetState; }
 
 // The driver may answer late: this thread alone waits for that. Where channels were lost it may be that a checkpoint has just begun: the driver
@@ -97,8 +90,10 @@ void gp_checkpoint_watch(void)
 		uint32_t is = gp_membership;
 		if (is != was || back)
 			gp_membership_changed();
-		if (is == GP_UNUSABLE)
-			say_failed();
+		if (is != was && is == GP_UNUSABLE)
+			// CUDA's documentation says of the state: an uncorrectable error.
+			gp_log_line("the driver could not checkpoint or restore this process, for good: it can only "
+				    "end, and others go on without it");
 		wait = is != was || !wait ? SOON_NS : wait < LATE_NS ? 2 * wait : LATE_NS;
 	}
 }

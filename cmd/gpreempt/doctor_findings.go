@@ -34,8 +34,8 @@ type doctor struct {
 	config   configs.Config
 	library  string
 	devices  []device
-	broker   bool   // there is one that lets this user's programs join
-	server   string // directory of an MPS control daemon; "" without one
+	broker   bool   // it lets this user's programs join
+	server   string // an MPS control daemon has its socket there; "" without one
 }
 
 func (d *doctor) say(check string, s status, reason, advice string) {

@@ -176,9 +176,6 @@ func watchCheckpoints() {
 // joined says whether the process takes part: the driver has not locked it, and is not about to.
 func joined() bool { return C.gp_bridge_membership() == C.GP_JOINED }
 
-// checkpointed says whether the driver has freed the process's device memory and channels, for a checkpoint.
-func checkpointed() bool { return C.gp_bridge_membership() == C.GP_CHECKPOINTED }
-
 // rejoined counts how often the process has joined again, or may have.
 func rejoined() uint32 { return uint32(C.gp_bridge_rejoined()) }
 

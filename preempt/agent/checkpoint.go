@@ -36,14 +36,9 @@ func (a *agent) stayAway(now uint64) time.Duration {
 
 // keepMemory publishes what the process has while it stays away: all that it had, until a checkpoint frees it, and again once it is restored.
 func (a *agent) keepMemory(now uint64) {
-	if a.core.memory == nil {
-		return
+	if a.core.memory != nil {
+		a.publishMemory(readMemory(a.gpu), memoryPlan{}, now)
 	}
-	c := readMemory(a.gpu)
-	if a.device.checkpointed() {
-		c.resident, c.pinned = 0, 0
-	}
-	a.publishMemory(c, memoryPlan{}, now)
 }
 
 // learnAnew forgets what was learnt of the process's channels, and of how much it ran, once it has joined again: the driver has made them anew,

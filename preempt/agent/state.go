@@ -51,7 +51,6 @@ type device interface {
 	busy() bool                    // work is unfinished
 	probe(on bool)                 // asks for a turn although no work is known, or takes the request back
 	joined() bool                  // the process takes part
-	checkpointed() bool            // it has no device memory
 	rejoined() uint32              // how often it has joined again, or may have
 }
 

@@ -21,13 +21,12 @@ func (a *agent) canSetTimeslices() bool {
 // driverDevice is the GPU of a number, as the driver has it.
 type driverDevice int
 
-func (d driverDevice) tsgs() []TSG        { return tsgs() }
-func (d driverDevice) worked() bool       { return worked(int(d)) }
-func (d driverDevice) busy() bool         { return busy(int(d)) }
-func (d driverDevice) probe(on bool)      { probe(int(d), on) }
-func (d driverDevice) joined() bool       { return joined() }
-func (d driverDevice) checkpointed() bool { return checkpointed() }
-func (d driverDevice) rejoined() uint32   { return rejoined() }
+func (d driverDevice) tsgs() []TSG      { return tsgs() }
+func (d driverDevice) worked() bool     { return worked(int(d)) }
+func (d driverDevice) busy() bool       { return busy(int(d)) }
+func (d driverDevice) probe(on bool)    { probe(int(d), on) }
+func (d driverDevice) joined() bool     { return joined() }
+func (d driverDevice) rejoined() uint32 { return rejoined() }
 
 // uuid returns the UUID of the GPU that a TSG belongs to.
 func (d driverDevice) uuid(t TSG) (uuid [16]byte, err error) {
@@ -195,7 +194,7 @@ func (a *agent) applyTimeslice() {
 func (a *agent) readPolicy(t TSG) {
 	preset, err := a.device.policy(t)
 	if err != nil {
-		a.log.Info().Err(err).Msg("whether nvidia-smi compute-policy asks for other timeslices is not known")
+		a.log.Info().Err(err).Msg("whether nvidia-smi compute-policy sets timeslices is not known")
 	}
 	a.setLacks(configs.FallbackPolicy, preset != NV2080_CTRL_CMD_GPU_COMPUTE_TIMESLICE_DEFAULT)
 }

@@ -71,11 +71,10 @@ func (d *testDevice) schedule(t TSG, on bool) error {
 	return err
 }
 
-func (d *testDevice) worked() bool       { return true }
-func (d *testDevice) busy() bool         { return d.works }
-func (d *testDevice) probe(on bool)      { d.asks = on }
-func (d *testDevice) joined() bool       { return !d.locked }
-func (d *testDevice) checkpointed() bool { return false }
+func (d *testDevice) worked() bool  { return true }
+func (d *testDevice) busy() bool    { return d.works }
+func (d *testDevice) probe(on bool) { d.asks = on }
+func (d *testDevice) joined() bool  { return !d.locked }
 
 func (d *testDevice) rejoined() uint32 { return d.joins }
 

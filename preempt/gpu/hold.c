@@ -101,9 +101,8 @@ CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 	uint32_t channels = gp_rm_channels();
 
 	if (channels && channels < FEWEST_CHANNELS) {
-		gp_log_line("no hold in this process: with fewer than 8 hardware channels, as clients of MPS have by "
-			    "default, the program's streams would "
-			    "wait behind it; set CUDA_DEVICE_MAX_CONNECTIONS=8");
+		gp_log_line("no hold in this process: with fewer than 8 hardware channels the program's streams would "
+			    "wait behind it; clients of MPS have 2, set CUDA_DEVICE_MAX_CONNECTIONS=8");
 		c->hold.state = GP_HOLD_FAILED;
 		c->gpu->hold_failed = 1;
 		return CUDA_SUCCESS;

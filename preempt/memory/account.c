@@ -23,6 +23,14 @@ static struct gp_gpu *gpu_of(const _Atomic uint64_t *account)
 	return &gp_gpu[((uintptr_t)account - (uintptr_t)gp_memory) / sizeof *gp_memory];
 }
 
+// Under the lock. While the process is checkpointed it has no device memory: the driver has freed that until it restores the process.
+static struct gp_accounts read_accounts(const struct gp_gpu *gpu)
+{
+	const struct gp_memory *m = gp_memory_of(gpu);
+	bool freed = gp_membership == GP_CHECKPOINTED;
+	return (struct gp_accounts){freed ? 0 : m->resident, m->swapped, freed ? 0 : m->pinned, m->wanted, m->met};
+}
+
 uint64_t gp_account_own(const struct gp_gpu *gpu)
 {
 	struct gp_accounts a = gp_memory_accounts(gpu);
@@ -31,9 +39,8 @@ uint64_t gp_account_own(const struct gp_gpu *gpu)
 
 struct gp_accounts gp_memory_accounts(const struct gp_gpu *gpu)
 {
-	const struct gp_memory *m = gp_memory_of(gpu);
 	pthread_mutex_lock(&lock);
-	struct gp_accounts a = {m->resident, m->swapped, m->pinned, m->wanted, m->met};
+	struct gp_accounts a = read_accounts(gpu);
 	pthread_mutex_unlock(&lock);
 	return a;
 }
@@ -41,18 +48,17 @@ struct gp_accounts gp_memory_accounts(const struct gp_gpu *gpu)
 // Tells the agents of others at once: what they cannot account for they take for memory of other programs. Under the lock.
 static void publish(struct gp_gpu *gpu)
 {
-	const struct gp_memory *m = gp_memory_of(gpu);
+	struct gp_accounts a = read_accounts(gpu);
 	struct gp_slot *slot = gp_own_slot(gpu);
 	if (!slot)
 		return;
-	bool freed = gp_membership == GP_CHECKPOINTED; // by the driver, until it restores the process
-	uint64_t resident = freed ? 0 : m->resident, pinned = freed ? 0 : m->pinned,
-		 stays = m->stays < resident ? m->stays : resident, own = resident + m->swapped + pinned;
-	atomic_store_explicit(&slot->memory.resident, resident - stays, memory_order_relaxed);
-	atomic_store_explicit(&slot->memory.swapped, m->swapped, memory_order_relaxed);
-	atomic_store_explicit(&slot->memory.pinned, pinned + stays, memory_order_relaxed);
-	atomic_store_explicit(&slot->memory.wanted, m->wanted, memory_order_relaxed);
-	atomic_store_explicit(&slot->memory.claimed, own + m->wanted - m->met, memory_order_relaxed);
+	uint64_t stays = gp_memory_of(gpu)->stays, own = a.resident + a.swapped + a.pinned;
+	stays = stays < a.resident ? stays : a.resident;
+	atomic_store_explicit(&slot->memory.resident, a.resident - stays, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.swapped, a.swapped, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.pinned, a.pinned + stays, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.wanted, a.wanted, memory_order_relaxed);
+	atomic_store_explicit(&slot->memory.claimed, own + a.wanted - a.met, memory_order_relaxed);
 }
 
 void gp_memory_publish(struct gp_gpu *gpu, uint64_t stays)

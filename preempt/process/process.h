@@ -47,7 +47,8 @@ struct gp_gpu {
 	uint8_t uuid[16];       // of what processes share: the GPU, or a slice of it (MIG)
 	uint8_t whole[16];      // of the GPU, by which RM knows it; another than uuid where this is a slice
 	CUdevice device;        // its ordinal
-	int mps;                // 1 under an MPS server: one TSG for the contexts of all processes
+	// Under an MPS server: one TSG for the contexts of all processes. It ends where RM has shown TSGs of this process's own.
+	_Atomic bool mps;
 	int sms, threads_per_sm, registers_per_sm, shared_per_sm, shared_reserved, blocks_per_sm;
 	// Set once, when the agent has attached the segment; NULL before. The address stays when the memory is replaced
 	// (gp_gpu_move).
@@ -345,10 +346,10 @@ void gp_context_unpin(struct gp_context *);
 struct gp_tsg {
 	int fd;
 	uint32_t client, handle, device, subdevice, engine, compute;
-	uint32_t resets; // times that libcuda itself scheduled it or set its timeslice
+	uint32_t resets; // How often libcuda itself scheduled it or set its timeslice.
 	uint64_t born_ns;
-	uint64_t made_ns;    // when it last did so, or before it first did so made a channel
-	uint64_t changed_ns; // when libcuda last made, scheduled or set something of it
+	uint64_t made_ns;    // When libcuda last did so; before the first time: when it made a channel.
+	uint64_t changed_ns; // When libcuda last made, scheduled or set something of it.
 	int suspended_on;    // the GPU on which it was taken off the runlist; -1: it was not
 	uint32_t channels;   // count
 	uint32_t channel[64];

@@ -146,7 +146,7 @@ func TestDoctorOfBlocks(t *testing.T) {
 			"ok    turns      in force in be programs: ", "ok    hints      work may be announced by: explicit, copy, socket, arrival\n"}},
 		{"named", `mechanisms = ["blp"]`, nil, []string{"ok    blp        in force in be programs: BE kernels are rewritten", "ok    hold       not in use: mechanisms does not name it\n"}},
 		{"a compute policy", "", []string{"SIMCUDA_TIMESLICE_PRESET=3"}, []string{
-			"be: in force: timeslice, turns, swap; timeslice 1 us: nvidia-smi compute-policy asks for other timeslices than the driver's default, and gpreempt's take their place; to have those, ",
+			"be: in force: timeslice, turns, swap; timeslice 1 us: nvidia-smi compute-policy sets timeslices, and gpreempt's take their place; to have those, ",
 			"ok    timeslice  in force in lc and be programs: ",
 		}},
 		{"a compute policy, and no timeslices", `mechanisms = ["gate"]`, []string{"SIMCUDA_TIMESLICE_PRESET=3"}, []string{"ok    preempt    be: in force: gate; timeslice -\n"}},

@@ -7,17 +7,10 @@
 
 static void section_machine(void)
 {
-	char name[128];
-	int version, mps = 0;
-	CHECK(cuDeviceGetName(name, sizeof name, device));
-	CHECK(cuDriverGetVersion(&version));
-	ASK(cuDeviceGetAttribute, &mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-	fact(name, "device");
-	fact(text("%d", version), "CUDA version of the driver");
+	fact_device();
 	fact(text("%d", gpu.sms), "SMs");
 	fact(text("%d to %d", gpu.least, gpu.greatest), "priorities of streams, least to greatest");
 	fact(text("%u, %u on an SM", gpu.all, resident(SPIN, ORDER_THREADS)), "blocks of the spinner");
-	fact(mps ? "yes" : "no", "MPS");
 }
 
 // What a section's process, and a second one of it, have in their environment.

@@ -93,3 +93,15 @@ void driver_begin(void)
 	if (probe.begin)
 		probe.begin();
 }
+
+void fact_device(void)
+{
+	char name[128];
+	int version, mps = 0;
+	CHECK(cuDeviceGetName(name, sizeof name, device));
+	CHECK(cuDriverGetVersion(&version));
+	ASK(cuDeviceGetAttribute, &mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
+	fact(name, "device");
+	fact(text("%d", version), "CUDA version of the driver");
+	fact(mps ? "yes" : "no", "MPS");
+}

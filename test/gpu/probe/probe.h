@@ -180,6 +180,7 @@ extern CUdevice device;
 extern CUcontext context;
 
 // driver.c
+void fact_device(void);  // its name, the driver, whether that is an MPS client's
 void driver_begin(void); // CUDA and the context; ends the process where that fails
 const char *error_name(CUresult);
 double now_us(void);

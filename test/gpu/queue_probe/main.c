@@ -74,18 +74,6 @@ static void begin(void)
 
 static void settle(const char *section) { setenv("CUDA_MODULE_LOADING", "EAGER", 1); }
 
-static void section_machine(void)
-{
-	char name[128];
-	int version, mps = 0;
-	CHECK(cuDeviceGetName(name, sizeof name, device));
-	CHECK(cuDriverGetVersion(&version));
-	ASK(cuDeviceGetAttribute, &mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-	fact(name, "device");
-	fact(text("%d", version), "CUDA version of the driver");
-	fact(mps ? "yes" : "no", "MPS");
-}
-
 // All cases in turns, so that what the machine does meanwhile happens to each. A figure is of one operation.
 static void compare(struct operation *o, unsigned count, unsigned on, unsigned scale, const char *what)
 {
@@ -173,7 +161,7 @@ static void section_wakes(void)
 }
 
 static const struct section sections[] = {
-	{"machine", section_machine, 5, "device, driver"},
+	{"machine", fact_device, 5, "device, driver"},
 	{"kernels", section_kernels, 30, "kernels of 0 to 50 us on one stream"},
 	{"streams", section_streams, 20, "kernels on 8 and 64 streams"},
 	{"graphs", section_graphs, 20, "graphs of 20 to 500 kernels"},

@@ -8,9 +8,9 @@ enum { QUEUE_STREAMS = 64, QUEUE_ROOM = 4096, QUEUE_ENTRY_BYTES = 256 };
 
 // How operations get to the driver.
 enum way {
-	DIRECT, // the program calls the driver
-	SPINS,  // by the queue, whose watcher never sleeps
-	NAPS, // the watcher sleeps for nap_us between two looks while work is left, and until it is woken while none is
+	DIRECT, // The program calls the driver.
+	SPINS,  // By the queue. Its watcher never sleeps.
+	NAPS,   // The watcher sleeps for nap_us between two looks. With no work left it sleeps until it is woken.
 };
 
 struct operation {

@@ -146,8 +146,8 @@ void sim_create(uint64_t bytes);       // sleeps as long as cuMemCreate takes
 uint64_t sim_scrub_ns(uint64_t bytes); // how long it takes to scrub so many bytes
 int sim_connections(void);             // CUDA_DEVICE_MAX_CONNECTIONS
 uint32_t sim_queue(void);              // operations of a stream that may be queued (SIMCUDA_QUEUE)
-bool sim_making_waits(void);  // whether who makes an event, a stream or a graph instance waits as for a submission
-bool sim_late_contexts(void); // primary contexts are initialised later than they are made (simcuda_initialise)
+bool sim_making_waits(void);  // A call that makes an event, a stream or a graph instance waits as one that submits.
+bool sim_late_contexts(void); // Primary contexts are initialised later than they are made (simcuda_initialise).
 enum mps_client {
 	MPS_NONE,
 	MPS_SHARED, // clients of a server share its TSG
