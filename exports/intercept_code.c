@@ -62,9 +62,6 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int co
 CUresult cuModuleLoadFatBinary(CUmodule *module,
 			       const void *image){LOAD_MODULE(REAL(cuModuleLoadFatBinary)(module, image), .image = image)}
 
-CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *module, const void *image, uintptr_t options,
-			  uintptr_t last){LOAD_MODULE(drivers(module, image, NULL, NULL, options, last), .image = image)}
-
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
 	struct gp_call call = begin();

@@ -134,10 +134,6 @@ void gp_set_next(enum gp_row, void *function);
 void gp_drop_substitutes(void); // the driver's functions are called again
 extern const char *const gp_row_name[GP_ROWS];
 
-// intercept_code.c. The function in a table of the driver (export_table.c); gp_load_by_table passes no options.
-typedef CUresult gp_table_load(CUmodule *, const void *code, void *option, void *value, uintptr_t options, uintptr_t last);
-CUresult gp_load_by_table(gp_table_load *drivers, CUmodule *, const void *code, uintptr_t options, uintptr_t last);
-
 // say.c
 void gp_find_stderr(void); // as the library is loaded
 

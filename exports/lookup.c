@@ -108,9 +108,6 @@ PUBLIC void *dlopen(const char *file, int mode)
 	TAIL next(file, mode);
 }
 
-// Runtimes that ask here for cuGetExportTable (11.3 and later) would refuse the table of export_table.c.
-static bool substituted(const char *symbol) { return !symbol || strcmp(symbol, "cuGetExportTable") != 0; }
-
 // The next library may answer with a function that it does not export. The driver's own answer to the same question says which one it
 // stands in front of.
 static void *substitute_answer(void *found, const char *symbol, void *drivers, const void *caller)
@@ -128,7 +125,7 @@ CUresult cuGetProcAddress(const char *symbol, void **pfn, int version, uint64_t 
 {
 	const void *caller = __builtin_return_address(0);
 	CUresult result = REAL(cuGetProcAddress)(symbol, pfn, version, flags);
-	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol)) {
+	if (result == CUDA_SUCCESS && pfn && gp_active()) {
 		typeof(&cuGetProcAddress) own = OWN_OF(cuGetProcAddress);
 		void *drivers = NULL;
 		if (own && own(symbol, &drivers, version, flags) != CUDA_SUCCESS)
@@ -142,7 +139,7 @@ CUresult cuGetProcAddress_v2(const char *symbol, void **pfn, int version, uint64
 {
 	const void *caller = __builtin_return_address(0);
 	CUresult result = REAL(cuGetProcAddress_v2)(symbol, pfn, version, flags, status);
-	if (result == CUDA_SUCCESS && pfn && gp_active() && substituted(symbol)) {
+	if (result == CUDA_SUCCESS && pfn && gp_active()) {
 		typeof(&cuGetProcAddress_v2) own = OWN_OF(cuGetProcAddress_v2);
 		void *drivers = NULL;
 		int ignored;

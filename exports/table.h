@@ -63,12 +63,11 @@
 	OWN(name, params, args) \
 	ROW(OWN, name##_ptsz, GP_STREAM_PER_THREAD, params, args, )
 
-// Start-up and lookup, in intercept.c, lookup.c and export_table.c.
+// Start-up and lookup, in intercept.c and lookup.c.
 OWN(cuInit, (unsigned int Flags), (Flags))
 OWN(cuGetProcAddress, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags), (symbol, pfn, cudaVersion, flags))
 OWN(cuGetProcAddress_v2, (const char *symbol, void **pfn, int cudaVersion, uint64_t flags, void *symbolStatus),
     (symbol, pfn, cudaVersion, flags, symbolStatus))
-OWN(cuGetExportTable, (const void **ppExportTable, const void *pExportTableId), (ppExportTable, pExportTableId))
 
 // Kernels and graphs. cuLaunchKernelEx and the multi-device launch are in intercept.c. The oldest launches are opaque work:
 // they take their parameters and block shape beforehand (cuParamSetv, cuFuncSetBlockShape).

@@ -40,7 +40,6 @@ const struct gp_hooks gp_core_hooks = {
 	.code_loading = gp_blp_loading,
 	.clusters_changed = gp_code_forget,
 	.code_wanted = gp_blp_wanted,
-	.code_missed = gp_load_failed,
 	.unknown_function = gp_unknown_function,
 	.memory_used = gp_memory_used,
 	.memory_done = gp_memory_done,

@@ -128,7 +128,7 @@ void gp_module_function(CUmodule module)
 		return;
 	gp_count(&gp_kernels.seen, 1);
 	gp_count(&gp_kernels.refused[GP_REFUSED_RUNTIME], 1);
-	gp_log_line("code that a CUDA runtime of 11.2 to 11.8 loads runs as it came, not preemptible: a program of "
+	gp_log_line("code that a CUDA runtime before 12.0 loads runs as it came, not preemptible: a program of "
 		    "CUDA 12 or later is needed");
 }
 

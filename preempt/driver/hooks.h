@@ -215,9 +215,7 @@ struct gp_hooks {
 	// Around a function of the driver's that loads code in the current context, or may.
 	void (*code_loading)(bool begins);
 	void (*clusters_changed)(void); // after the program set the size of a kernel's clusters
-	// Whether code is to be rewritten in this process. Some code is loaded unseen, for this reason.
-	bool (*code_wanted)(void);
-	void (*code_missed)(const char *reason);
+	bool (*code_wanted)(void);      // whether code is to be rewritten in this process
 	// The program looks up a function of the driver that is not intercepted and may put work on streams. Called before the
 	// program gets it, at most once.
 	void (*unknown_function)(const char *name);

@@ -51,7 +51,7 @@ enum gp_refusal {           // why a kernel is not rewritten
 	GP_REFUSED_PEERS,   // its blocks wait for one another
 	GP_REFUSED_SM,      // there is no guard for its architecture
 	GP_REFUSED_IMAGE,   // the image that holds it can't be read or loaded as a rewritten one; counted once an image
-	GP_REFUSED_RUNTIME, // its code was loaded unseen, as CUDA runtimes of 11.2 to 11.8 do
+	GP_REFUSED_RUNTIME, // its code was loaded unseen, as CUDA runtimes before 12.0 do
 };
 
 // What became of the kernels of the modules that were loaded for block-level preemption.

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -102,20 +101,20 @@ func TestLoadsLookTheSame(t *testing.T) {
 	program := compile(t, "testdata/code.c")
 	images := []string{sim("sim.fatbin"), sim("sim.cubin")}
 	plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, "", images...)
-	if want := slices.Concat(expect(false, 5, 3), expect(false, 3, 3)); !slices.Equal(plain.driver, want) {
+	if want := slices.Concat(expect(false, 4, 3), expect(false, 3, 3)); !slices.Equal(plain.driver, want) {
 		t.Fatalf("without the library the driver sees %q, want %q", plain.driver, want)
 	}
 	setting, files := cacheIn(t)
 	m := newMachine(t, setting)
-	for run, cached := range []uint64{12, 14 + ownImages} { // of the first run, the first of each image is not
-		got, blp, stderr := runLoads(m, "be", program, 14, "", images...)
+	for run, cached := range []uint64{11, 13 + ownImages} { // of the first run, the first of each image is not
+		got, blp, stderr := runLoads(m, "be", program, 13, "", images...)
 		if !slices.Equal(got.program, plain.program) {
 			t.Errorf("run %d: the program sees\n%q, without the library\n%q", run, got.program, plain.program)
 		}
-		if want := slices.Concat(expect(true, 5, 3), expect(true, 3, 3)); !slices.Equal(got.driver, want) {
+		if want := slices.Concat(expect(true, 4, 3), expect(true, 3, 3)); !slices.Equal(got.driver, want) {
 			t.Errorf("run %d: the driver sees\n%q, want\n%q", run, got.driver, want)
 		}
-		if blp.ImagesCached != cached || blp.KernelsSeen != 14*6+ownKernels || blp.KernelsGuarded != 14*6+ownKernels || len(blp.KernelsRefused) != 0 || stderr != "" {
+		if blp.ImagesCached != cached || blp.KernelsSeen != 13*6+ownKernels || blp.KernelsGuarded != 13*6+ownKernels || len(blp.KernelsRefused) != 0 || stderr != "" {
 			t.Errorf("run %d: %+v, %s", run, blp, stderr)
 		}
 	}
@@ -130,8 +129,8 @@ func TestLoadsBeforeTheContextIsInitialised(t *testing.T) {
 	t.Parallel()
 	program, refusal := compile(t, "testdata/code.c"), "simulated CUDA driver: call 1 of cuModuleLoadData fails\n"
 	m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuModuleLoadData:1:709")
-	_, blp, stderr := runLoads(m, "be", program, 8, "", sim("sim.fatbin"))
-	if want := uint64(8*6 + ownKernels); blp.KernelsGuarded != want || len(blp.KernelsRefused) != 0 || stderr != refusal {
+	_, blp, stderr := runLoads(m, "be", program, 7, "", sim("sim.fatbin"))
+	if want := uint64(7*6 + ownKernels); blp.KernelsGuarded != want || len(blp.KernelsRefused) != 0 || stderr != refusal {
 		t.Errorf("%+v, want %d guarded kernels; %s", blp, want, stderr)
 	}
 }
@@ -206,9 +205,9 @@ func TestLoadsOfPTXInFatbins(t *testing.T) {
 	}
 	setting, files := cacheIn(t)
 	m := newMachine(t, setting, "SIMCUDA_CUBIN="+sim("sim.cubin"))
-	for run, cached := range []uint64{7, 8 + ownImages} {
-		got, blp, stderr := runLoads(m, "be", program, 8, "", image)
-		if want := expect(true, 5, 3); !slices.Equal(got.driver, want) || blp.ImagesCached != cached || stderr != "" {
+	for run, cached := range []uint64{6, 7 + ownImages} {
+		got, blp, stderr := runLoads(m, "be", program, 7, "", image)
+		if want := expect(true, 4, 3); !slices.Equal(got.driver, want) || blp.ImagesCached != cached || stderr != "" {
 			t.Errorf("run %d: the driver sees %q, want %q; %+v, %s", run, got.driver, want, blp, stderr)
 		}
 	}
@@ -217,62 +216,20 @@ func TestLoadsOfPTXInFatbins(t *testing.T) {
 	}
 }
 
-// NVIDIA's runtime 11.1 loads code by a table of the driver. Where it cannot be had, or GPREEMPT_NO_CUDA_TOOLS declares
-// that, the test is skipped; in CI (GPREEMPT_CI) it fails.
-func TestRuntimeOf11_1(t *testing.T) {
+// CUDA runtimes before 12.0 load code by a private table of the driver. The library does not see that, counts it and says so.
+func TestRuntimesLoadUnseen(t *testing.T) {
 	t.Parallel()
-	unavailable := t.Skipf
-	if os.Getenv("GPREEMPT_CI") != "" {
-		unavailable = t.Fatalf
+	const line = "that a CUDA runtime before 12.0 loads runs as it came"
+	program := compile(t, "testdata/code.c", "-DBY_TABLE")
+	setting, _ := cacheIn(t)
+	plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, "", sim("sim.fatbin"))
+	got, blp, stderr := runLoads(newMachine(t, setting), "be", program, 7, line, sim("sim.fatbin"))
+	want := slices.Concat(expect(true, 4, 0), expect(false, 1, 0), expect(true, 0, 3))
+	if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, want) {
+		t.Errorf("the program sees\n%q\n%q, without the library\n%q\n%q", got.program, got.driver, plain.program, plain.driver)
 	}
-	if os.Getenv("GPREEMPT_NO_CUDA_TOOLS") != "" {
-		unavailable("GPREEMPT_NO_CUDA_TOOLS is set: no CUDA runtime to test with")
-	}
-	fetch := exec.Command("testdata/runtime.sh")
-	fetch.Stderr = os.Stderr
-	out, err := fetch.Output()
-	if err != nil {
-		unavailable("fetch the runtime: %v", err)
-	}
-	runtime, program := strings.TrimSpace(string(out)), compile(t, "testdata/runtime.c")
-	for _, rewritten := range []uint64{0, 6} {
-		settings := "mechanisms = []"
-		if rewritten > 0 {
-			settings = "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n"
-		}
-		m := newMachine(t, settings)
-		p := m.startAs(m.command("be", program, runtime, sim("sim.fatbin")))
-		if got := p.hear(); got != "runtime 11010, 0 wrong" {
-			t.Errorf("%s: the program says %q", settings, got)
-		}
-		if rewritten > 0 {
-			m.until("the program's kernels are counted as rewritten, and no others but the library's own", func() bool {
-				blp := m.peer(p).BLP
-				return blp != nil && blp.KernelsSeen == rewritten+ownKernels && blp.KernelsGuarded == rewritten+ownKernels
-			})
-		}
-		if _, stderr := p.finish(); stderr != "" {
-			t.Errorf("%s: %s", settings, stderr)
-		}
-	}
-}
-
-// CUDA runtimes from 11.2 on check that the driver's table for them is the driver's: they get that. What they load is unseen,
-// which is counted and said.
-func TestRuntimesThatCheck(t *testing.T) {
-	t.Parallel()
-	for _, runtime := range []string{"-DCHECKS", "-DLOOKS_UP"} {
-		program := compile(t, "testdata/code.c", runtime)
-		setting, _ := cacheIn(t)
-		plain, _, _ := runLoads(newMachine(t, ""), "", program, 0, "", sim("sim.fatbin"))
-		got, blp, stderr := runLoads(newMachine(t, setting), "be", program, 7, "that a CUDA runtime of 11.2 to 11.8 loads runs as it came", sim("sim.fatbin"))
-		want := slices.Concat(expect(true, 4, 0), expect(false, 1, 0), expect(true, 0, 3))
-		if !slices.Equal(got.program, plain.program) || !slices.Equal(got.driver, want) {
-			t.Errorf("%s: the program sees\n%q\n%q, without the library\n%q\n%q", runtime, got.program, got.driver, plain.program, plain.driver)
-		}
-		if blp.KernelsRefused["runtime"] != 1 || len(blp.KernelsRefused) != 1 || strings.Count(stderr, "that a CUDA runtime of 11.2 to 11.8 loads runs as it came") != 1 {
-			t.Errorf("%s: %+v, %s", runtime, blp, stderr)
-		}
+	if blp.KernelsRefused["runtime"] != 1 || len(blp.KernelsRefused) != 1 || strings.Count(stderr, line) != 1 {
+		t.Errorf("%+v, %s", blp, stderr)
 	}
 }
 

@@ -25,7 +25,7 @@ var unwatched = []struct {
 		"TestProgramClosesEverything", "TestProgramsWithCUDA", "TestPythonModule", "TestPythonStreams", "TestRequestsOfNewConnections",
 		"TestSignalsStayWithTheProgram", "TestSocketsAnnounceRequests", "TestSocketsThatNoWorkFollows",
 	}},
-	{"runtimes of CUDA do so, too", []string{"TestRuntimeOf11_1", "TestRuntimesThatCheck"}},
+	{"runtimes of CUDA do so, too", []string{"TestRuntimesLoadUnseen"}},
 	{"programs that are to run without the library are linked with it here", []string{"TestStreamsOfOneProcess/no_library", "TestSwapDisguise"}},
 	{"a sanitizer has threads, memory, files and handlers of signals of its own", []string{
 		"TestArguments", "TestCrashIsTheProgramsOwn", "TestCyclesLeaveNothing", "TestFewThreads", "TestFileSizeLimit", "TestLittleMemory", "TestLoadOfTooLargeCode", "TestLoadsWithFewThreads", "TestMemoryRunsOut",
@@ -98,14 +98,13 @@ func (b build) runtime() []string {
 
 const report = "sanitizer-report"
 
-// options make processes leave what is found in a folder. Threads and memory that are there as a process ends are no fault. Nor is a
-// search of a program's constants (exports/export_table.c), between which the address sanitizer leaves room.
+// options make processes leave what is found in a folder. Threads and memory that are there as a process ends are no fault.
 func (b build) options(dir string) []string {
 	switch log := "log_path=" + filepath.Join(dir, report); b {
 	case "thread":
 		return []string{"TSAN_OPTIONS=exitcode=0:report_thread_leaks=0:" + log}
 	case "address":
-		return []string{"ASAN_OPTIONS=detect_leaks=0:intercept_memmem=0:" + log}
+		return []string{"ASAN_OPTIONS=detect_leaks=0:" + log}
 	}
 	return nil
 }

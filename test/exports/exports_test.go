@@ -244,31 +244,6 @@ func TestLookups(t *testing.T) {
 	})
 }
 
-// The table by which old CUDA runtimes load code has one function replaced, in a copy, where it is of a form that is known.
-func TestRuntimeTable(t *testing.T) {
-	b := build(t)
-	for _, test := range []struct {
-		bytes, want string
-		env         []string
-	}{
-		{"56", "another: 6\n", active},
-		{"80", "another: 6\n", active},
-		{"512", "another: 6\n", active},
-		{"520", "the driver's:\n", active},
-		{"48", "the driver's:\n", active},
-		{"57", "the driver's:\n", active},
-		{"0", "the driver's:\n", active},
-		{"80", "the driver's:\n", nil},
-		{"80", "the driver's:\n", append(active, "TEST_NO_CODE=1")},
-	} {
-		got := b.run("program", "table", append(test.env, "TEST_TABLE_BYTES="+test.bytes), "libgp.so")
-		missed := strings.HasPrefix(test.want, "the driver's") && len(test.env) == 1
-		if !strings.HasSuffix(got, test.want) || missed != strings.Contains(got, "missed: the driver's table for CUDA runtimes up to 11.1, of "+test.bytes+" bytes") {
-			t.Errorf("%s bytes, %q: got\n%s", test.bytes, test.env, got)
-		}
-	}
-}
-
 // A function that stands for one that is not intercepted would never be called.
 func TestSubstitutesAreIntercepted(t *testing.T) {
 	list, err := os.ReadFile("../../preempt/memory/substitutes.h")

@@ -161,28 +161,20 @@ static char *contents(const char *path, size_t *bytes)
 	return data;
 }
 
-// Loads as CUDA runtimes before 12.0 do.
+#ifdef BY_TABLE // as CUDA runtimes before 12.0
 static void load_by_table(handle *module, const void *wrapper)
 {
 	typedef int load(handle *, const void *, int *, void **, unsigned);
-	static const unsigned char table_name[] = {
-		0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a, 0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9,
-#ifdef CHECKS // as runtimes of 11.2 and later
-		0xd4, 0x08, 0x20, 0x55, 0xbd, 0xe6, 0x70, 0x4b, 0x8d, 0x34, 0xba, 0x12, 0x3c, 0x66, 0xe1, 0xf2,
-#endif
-	};
+	static const unsigned char table_name[] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
+						   0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
 	handle cuda = dlopen("libcuda.so.1", RTLD_NOW);
 	int (*get_table)(const void *const **, const void *) = (void *)dlsym(cuda, "cuGetExportTable");
 	const void *const *table = NULL;
-#ifdef LOOKS_UP // as runtimes of 11.3 and later
-	int (*look_up)(const char *, void *, int, uint64_t) = (void *)dlsym(cuda, "cuGetProcAddress");
-	CHECK(look_up, "cuGetExportTable", &get_table, 11080, 0);
-#endif
 	CHECK(get_table, &table, table_name);
-	printf("table of %td bytes\n", (const char *)table[0] - (const char *)NULL);
 	load *load_wrapped = (load *)table[6];
 	CHECK(load_wrapped, module, wrapper, NULL, NULL, 0);
 }
+#endif
 
 int main(int argc, char **argv)
 {
@@ -223,9 +215,11 @@ int main(int argc, char **argv)
 			puts("module of a wrapped fatbin");
 			CHECK(cuModuleLoadFatBinary, &module, &wrapper);
 			use_module(module);
+#ifdef BY_TABLE
 			puts("module of a runtime's fatbin");
 			load_by_table(&module, &wrapper);
 			use_module(module);
+#endif
 		}
 
 		puts("library of data that stays");

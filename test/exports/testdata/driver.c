@@ -82,16 +82,6 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice d) { return SAY("cuDevicePrimaryC
 CUresult cuDevicePrimaryCtxGetState(CUdevice d, unsigned *flags, int *active) { return *active = 0; }
 CUresult cuCtxSetCurrent(CUcontext c) { return SAY("cuCtxSetCurrent"); }
 
-CUresult cuGetExportTable(const void **table, const void *identifier)
-{
-	static uintptr_t functions[128];
-	for (size_t i = 0; i < sizeof functions / sizeof *functions; i++)
-		functions[i] = i;
-	functions[0] = (uintptr_t)atol(getenv("TEST_TABLE_BYTES"));
-	*table = functions;
-	return 0;
-}
-
 static CUstream origin;
 CUresult cuStreamBeginCapture_v2(CUstream h, int mode)
 {

@@ -83,7 +83,6 @@ void *gp_nvtx_beside(void *found)
 }
 static void clusters_changed(void) { SAY("clusters changed"); }
 static bool code_wanted(void) { return getenv("TEST_NO_CODE") == NULL; }
-static void code_missed(const char *reason) { SAY("missed: %s", reason); }
 
 // No test comes by these.
 static const void *module_loading(struct gp_load *l) { return NULL; }
@@ -144,7 +143,6 @@ static const struct gp_hooks hooks = {
 	.code_loading = code_loading,
 	.clusters_changed = clusters_changed,
 	.code_wanted = code_wanted,
-	.code_missed = code_missed,
 	.unknown_function = unknown_function,
 	.memory_used = memory_used,
 	.memory_done = memory_done,

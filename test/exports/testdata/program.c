@@ -219,23 +219,6 @@ int main(int argc, char **argv)
 		wait(NULL);
 		return 0;
 	}
-	if (strcmp(way, "table") == 0) { // of what is in it, as CUDA runtimes up to 11.1 ask for it; the driver's is 1, 2, ...
-		static const unsigned char name[] = {0x6b, 0xd5, 0xfb, 0x6c, 0x5b, 0xf4, 0xe7, 0x4a,
-						     0x89, 0x87, 0xd9, 0x39, 0x12, 0xfd, 0x9d, 0xf9};
-		unsigned char other[sizeof name] = {0};
-		CUresult (*get)(const uintptr_t **, const void *) =
-			(CUresult (*)(const uintptr_t **, const void *))dlsym(driver, "cuGetExportTable");
-		const uintptr_t *table = NULL, *others = NULL;
-		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
-		get(&table, name);
-		get(&others, other);
-		printf("%s:", table == others ? "the driver's" : "another");
-		for (uintptr_t i = 1; i < table[0] / sizeof *table; i++)
-			if (table[i] != i)
-				printf(" %d", (int)i);
-		puts("");
-		return 0;
-	}
 	if (strcmp(way, "results") == 0) {
 		((CUresult (*)(unsigned))dlsym(driver, "cuInit"))(0);
 		int copied = ((CUresult (*)(CUdeviceptr, CUdeviceptr, size_t, CUstream))dlsym(driver, "cuMemcpyAsync"))(
