@@ -66,7 +66,7 @@ static uint32_t take_at_once(struct mail *m)
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return 0;
 	struct gp_context *c = gp_current_context();
-	if (!c || c->open || !takes_hints(c, m->source) || is_taken(c->gpu) ||
+	if (!c || gp_is_open(c) || !takes_hints(c, m->source) || is_taken(c->gpu) ||
 	    !__atomic_compare_exchange_n((uint32_t *)&in_force, &free, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
 		return 0;
 	m->taken = c;
@@ -230,8 +230,7 @@ static void receive(const struct mail *m, uint64_t now)
 
 static uint64_t last_work_ns(struct gp_context *c, uint64_t now)
 {
-	uint64_t idle_since = c->idle_since_ns;
-	return c->open && !idle_since ? now : idle_since;
+	return gp_window_state(c->window) == GP_OPEN ? now : c->idle_since_ns;
 }
 
 // Opens the window of a context and arms its hold. Holds the lock, so that the context is not destroyed meanwhile.
@@ -248,14 +247,14 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 	if (!c->handle)
 		goto gone;
 	c->hint.met_ns = 0;
-	c->hint.until_ns = end; // before the look at open: see close_window
+	c->hint.until_ns = end; // before the look at the window: see close_window
 	c->hint.awaited_ns = now;
 	// Work that came since the context was found idle may not have seen that it is awaited. Nothing else would end the wait.
-	if (c->activity != activity && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL)) {
+	if (gp_activity(c) != activity && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL)) {
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
 	}
-	if (!c->open) {
+	if (!gp_is_open(c)) {
 		wakes = gp_window_open(c, NULL);
 		active.taken = true;
 	}
@@ -297,13 +296,13 @@ static void carry_out(const struct pending *p, uint64_t now)
 				best = c;
 		}
 		if (best) {
-			activity[count] = best->activity;
+			activity[count] = gp_activity(best);
 			chosen[count++] = best;
 		}
 	}
 	bool busy = false;
 	for (int i = 0; i < count; i++)
-		busy |= chosen[i]->open && !chosen[i]->idle_since_ns;
+		busy |= gp_window_state(chosen[i]->window) == GP_OPEN;
 	if (!count)
 		return drop(p->source, GP_DROPPED_NOBODY);
 	if (busy || (arrived > p->given_ns && arrived >= since)) {

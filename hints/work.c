@@ -11,7 +11,7 @@ uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 	if (!hints && !spatial)
 		return 0;
 	uint64_t now = gp_now_ns();
-	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH, copies = !c->open && s->work == GP_COPY;
+	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH, copies = !gp_is_open(c) && s->work == GP_COPY;
 	uint64_t awaited =
 		c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	uint64_t copied =
@@ -30,7 +30,7 @@ uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
 	}
-	if (awaited || !c->open) {
+	if (awaited || !gp_is_open(c)) {
 		gp_last_arrival_ns = now;
 		struct gp_arrival *a = &gp_arrivals.arrival[gp_arrivals.count++ % 256];
 		a->held_ns = awaited;
@@ -61,7 +61,7 @@ void gp_hint_pinned(void)
 	if (!gp_settings.hint_copy)
 		return;
 	for (int i = 0; i < GP_CONTEXTS; i++)
-		if (gp_context[i].open)
+		if (gp_is_open(&gp_context[i]))
 			return;
 	gp_hint(GP_HINT_COPY, gp_now_ns(), 0, 1);
 }

@@ -161,7 +161,7 @@ void gp_bridge_gpu_rescind(int i) { gp_gpu_rescind(&gp_gpu[i]); }
 bool gp_bridge_gpu_busy(int gpu)
 {
 	for (int i = 0; i < GP_CONTEXTS; i++)
-		if (gp_context[i].handle && gp_context[i].gpu == &gp_gpu[gpu] && gp_context[i].open)
+		if (gp_context[i].handle && gp_context[i].gpu == &gp_gpu[gpu] && gp_is_open(&gp_context[i]))
 			return true;
 	return false;
 }

@@ -89,18 +89,14 @@ static void prepare(struct gp_operation *o)
 	o->place = stream ? stream : &c->others;
 	o->sequence = o->place->settled + 1;
 	o->place->submitted++;
-	c->activity++;
-	uint64_t awaited = 0;
-	if ((!c->open && !lent) || c->hint.awaited_ns || c->copied_ns)
+	uint64_t awaited = 0, idle_since = gp_window_submit(c, lent);
+	if ((!gp_is_open(c) && !lent) || c->hint.awaited_ns || c->copied_ns)
 		awaited = gp_hint_work(c, o);
-	uint64_t idle_since = c->idle_since_ns;
-	if (idle_since && lent)
-		c->idle_since_ns = 0; // what was lent is no gap of the program's
-	else if (idle_since)
-		gp_end_gap(c, idle_since, awaited);
+	if (idle_since)
+		gp_note_gap(c, idle_since, awaited);
 	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window only when
 	// the work is on its way, since that takes longer than the launch. A call that blocks comes back too late for that.
-	if (!c->open && (o->wakes = gp_window_open(c, o)) && o->blocking) {
+	if (!gp_is_open(c) && (o->wakes = gp_window_open(c, o)) && o->blocking) {
 		gp_window_wake(g, o->wakes);
 		o->wakes = 0;
 	}

@@ -113,7 +113,7 @@ static void wait_whole(struct gp_context *c)
 static void waited_whole(struct gp_context *c, const struct gp_context *current)
 {
 	c->context_waits--;
-	if (c == current && c->open && gp_holds(c)) // in another context the hold comes with the next work
+	if (c == current && gp_is_open(c) && gp_holds(c)) // in another context the hold comes with the next work
 		gp_hold_arm(c);
 }
 
@@ -121,7 +121,7 @@ static void waited_whole(struct gp_context *c, const struct gp_context *current)
 static bool answers(enum gp_wait kind, const void *what, struct gp_context *c)
 {
 	return kind == GP_WAIT_ALL && gp_settings.hold_synchronize && c && (what == GP_CURRENT || what == c->handle) &&
-	       c->open && c->hold.state == GP_HOLD_ARMED && !gp_blp_started &&
+	       gp_is_open(c) && c->hold.state == GP_HOLD_ARMED && !gp_blp_started &&
 	       !gp_find_stream(c, GP_STREAM_PER_THREAD,
 			       false); // another thread's can only be waited for by way of the legacy stream
 }
@@ -177,7 +177,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 	if (waits(kind)) { // also for uncounted work of the driver itself: a wait is demand for a turn
 		c->waits++;
 		w->counted = true;
-		if (!c->open && c->gpu->turn_peers)
+		if (!gp_is_open(c) && c->gpu->turn_peers)
 			gp_window_wake(c->gpu, gp_window_open(c, NULL));
 	}
 	if (w->answers)
@@ -225,7 +225,7 @@ static void settle(enum gp_wait kind, void *what, CUresult result)
 		return;
 	if (c->yielded) {
 		c->yielded = 0;
-		if (c->open && gp_holds(c))
+		if (gp_is_open(c) && gp_holds(c))
 			gp_hold_arm(c);
 	} else {
 		gp_hold_settle(c);

@@ -15,7 +15,7 @@ static uint64_t look(struct gp_context *c, uint64_t now)
 		gp_relax_captures(); // a capture in global mode must not be broken by our queries
 	relaxed = true;
 	pthread_mutex_lock(&c->query_lock);
-	if (c->handle && c->open && !(wait = gp_window_watch(c, now)))
+	if (c->handle && gp_is_open(c) && !(wait = gp_window_watch(c, now)))
 		gp_hint_closed(c, gp_now_ns());
 	pthread_mutex_unlock(&c->query_lock);
 	return wait;
@@ -33,7 +33,7 @@ static uint64_t watch(void)
 	looks = true;
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
-		if (!c->handle || !c->open)
+		if (!c->handle || !gp_is_open(c))
 			continue;
 		uint64_t wait = look(c, now);
 		if (wait && (!next || wait < next))
@@ -59,9 +59,9 @@ uint64_t gp_waits_behind(const struct gp_gpu *g)
 	bool waits = false;
 	for (uint32_t i = 0; i < gp_context_places; i++) {
 		const struct gp_context *c = &gp_context[i];
-		if (!c->handle || c->gpu != g || !c->open)
+		if (!c->handle || c->gpu != g || !gp_is_open(c))
 			continue;
-		sum += c->activity + 1;
+		sum += gp_activity(c) + 1;
 		waits |= c->waits || c->context_waits || looks;
 	}
 	return waits ? sum : 0;

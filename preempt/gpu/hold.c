@@ -151,7 +151,7 @@ static void failed(struct gp_context *c)
 static void armed(struct gp_context *c)
 {
 	yield_to(c, GP_HOLD_ARMED);
-	if (c->context_waits || c->yielded || !c->open || gp_membership != GP_JOINED)
+	if (c->context_waits || c->yielded || !gp_is_open(c) || gp_membership != GP_JOINED)
 		gp_hold_release(c);
 }
 

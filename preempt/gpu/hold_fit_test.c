@@ -144,7 +144,7 @@ static void test_refusals(void)
 	gp_settings.max_hold_ns = UINT64_MAX / 2;
 	g->lower_peers = 1;
 	c->handle = (CUcontext)c;
-	c->open = 1;
+	c->window |= GP_WINDOW_OPEN;
 	h->word = words;
 	for (uint32_t at = 1; at <= CHAIN + 1; at++) {
 		h->state = GP_HOLD_IDLE;

@@ -105,7 +105,7 @@ static void start(bool armed)
 	g->segment = &view->segment;
 	c->gpu = g;
 	c->handle = (CUcontext)c;
-	c->open = 1;
+	c->window |= GP_WINDOW_OPEN;
 	h->word = words;
 	h->state = GP_HOLD_IDLE;
 	if (armed)

@@ -54,7 +54,7 @@ static void idle(void)
 	gp_gpu[0].lower_peers = 1;
 	c->gpu = &gp_gpu[0];
 	c->handle = (CUcontext)c;
-	c->open = 1;
+	c->window |= GP_WINDOW_OPEN;
 	h->word = words;
 	h->state = GP_HOLD_IDLE;
 }
@@ -94,7 +94,7 @@ static void yield(void) { gp_hold_yield(c); }
 // As the watcher (preempt/gpu/window.c).
 static void close_window(void)
 {
-	c->open = 0;
+	c->window &= ~(uint64_t)GP_WINDOW_OPEN;
 	gp_hold_release(c);
 }
 

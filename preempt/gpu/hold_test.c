@@ -72,7 +72,7 @@ int main(void)
 	g->lower_peers = 1;
 	c->gpu = g;
 	c->handle = (CUcontext)c;
-	c->open = 1;
+	c->window |= GP_WINDOW_OPEN;
 	h->word = words;
 	h->state = GP_HOLD_IDLE;
 

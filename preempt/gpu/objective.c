@@ -570,7 +570,7 @@ bool gp_lends(struct gp_context *c, const struct gp_operation *o)
 	struct engine *e = engine_of(c->gpu);
 	if (__builtin_expect(e->slot != DUE, 1))
 		return false;
-	if (!c->open && has_rested(e, gp_now_ns())) { // the launch begins a request
+	if (!gp_is_open(c) && has_rested(e, gp_now_ns())) { // the launch begins a request
 		move(e, DUE, NONE);
 		return false;
 	}

@@ -29,7 +29,7 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 {
 	(void)word, (void)seen, (void)shared;
 	if (gp_lend_drains(g)) {
-		c->open = 0;
+		c->window &= ~(uint64_t)GP_WINDOW_OPEN;
 		gp_objective_closes(g, now);
 	} else {
 		now += timeout_ns;
@@ -53,9 +53,9 @@ static void launch(enum gp_work work, uint64_t what)
 	bool lent = gp_lends(c, &o);
 	if (lent)
 		gp_lend(c);
-	if (!c->open) {
+	if (!gp_is_open(c)) {
 		gp_objective_opens(g, now);
-		c->open = 1;
+		c->window |= GP_WINDOW_OPEN;
 	}
 	if (lent)
 		gp_lend_over(g);
@@ -82,7 +82,7 @@ static void result(void) { result_of(64); }
 static void rest(uint64_t ns)
 {
 	gp_objective_closes(g, now);
-	c->open = 0;
+	c->window &= ~(uint64_t)GP_WINDOW_OPEN;
 	now += ns;
 }
 
@@ -98,7 +98,7 @@ static void start(double step_ns)
 	g->lower = 1ull << LOWER;
 	gp_line_of(g->segment, LOWER)->busy = 1;
 	c->gpu = g;
-	c->open = 0;
+	c->window &= ~(uint64_t)GP_WINDOW_OPEN;
 	now += 1000ull * 1000 * MS;
 	late_ns = 0;
 	gp_objective_allow(true);
@@ -492,7 +492,7 @@ static void test_requests_after_rests(void)
 			rest(10000ull * MS);
 			if (kind == 1) {
 				gp_objective_opens(g, now);
-				c->open = 1;
+				c->window |= GP_WINDOW_OPEN;
 			}
 			uint64_t slots = counters()->slots;
 			work(3, kind < 3, 0);

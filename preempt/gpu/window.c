@@ -1,11 +1,10 @@
 // window.c - opens, publishes and closes windows.
 //
 // A context is open from its first submission after idle until everything submitted has finished and
-// nothing came for a grace period. Submitters open; the watcher (a thread in gp_watch) closes.
-// Writers of open: the watcher, under the lock; who submits, waits or has a hint, under the lock too, in gp_window_open. Readers: these,
-// before they take the lock. Pairing: each first counts its activity, its wait or its hint, then looks whether the window is open; the
-// watcher first closes, then looks at all three again. Whichever comes second sees the other. Without the second look this breaks: work
-// has no window, and lower levels run beside it. window_orders_test.c tries every order.
+// nothing came for a grace period. Submitters open; the watcher (a thread in gp_watch) closes. Work and window are one word (window_word.h).
+// Writers of waits and hints: threads that wait, or have a hint. Reader: the watcher. Pairing: each first counts its wait or its hint, then
+// looks whether the window is open; the watcher first closes, then looks at both again. Without the second look this breaks: a thread that
+// waits has no window, and lower levels run beside it. window_orders_test.c tries every order.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/objective.h"
@@ -231,7 +230,7 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	uint32_t wakes = WAKE_WATCHER;
 
 	pthread_mutex_lock(&g->lock);
-	if (c->open || !c->handle) { // without a handle the context ends, and nobody would close the window
+	if (gp_is_open(c) || !c->handle) { // without a handle the context ends, and nobody would close the window
 		pthread_mutex_unlock(&g->lock);
 		return 0;
 	}
@@ -247,7 +246,8 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 		measures[g - gp_gpu].joined = true;
 	}
 	c->gaps_before_ns = c->gaps_ns;
-	c->open = 1;
+	while (!gp_window_change(&c->window, c->window, GP_OPENS))
+		;
 	pthread_mutex_unlock(&g->lock);
 	return wakes;
 }
@@ -363,16 +363,19 @@ uint64_t gp_gpu_busy_ns(struct gp_gpu *g)
 	return busy;
 }
 
-// False if work came in the meantime.
-static bool close_window(struct gp_context *c)
+// word: of when the grace was over. False if work, a wait or a hint came in the meantime.
+static bool close_window(struct gp_context *c, uint64_t word)
 {
 	struct gp_gpu *g = c->gpu;
 
 	pthread_mutex_lock(&g->lock);
-	c->open = 0;
-	if (c->activity != c->seen_activity || c->done_activity != c->seen_activity || c->waits ||
-	    c->hint.until_ns > gp_now_ns()) {
-		c->open = 1;
+	bool closed = gp_window_change(&c->window, word, GP_CLOSES);
+	if (closed && (c->waits || c->hint.until_ns > gp_now_ns())) {
+		while (!gp_window_change(&c->window, c->window, GP_OPENS))
+			;
+		closed = false;
+	}
+	if (!closed) {
 		pthread_mutex_unlock(&g->lock);
 		return false;
 	}
@@ -391,40 +394,24 @@ void gp_window_drop(struct gp_context *c)
 	struct gp_gpu *g = c->gpu;
 
 	pthread_mutex_lock(&g->lock);
-	uint32_t wakes = c->open ? close_context(c, 0) : 0;
-	c->open = 0;
+	uint32_t wakes = gp_is_open(c) ? close_context(c, 0) : 0;
+	while (gp_is_open(c))
+		gp_window_change(&c->window, c->window, GP_ENDS);
 	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 }
 
-static void note_gap(struct gp_context *c, uint64_t gap_ns)
+void gp_note_gap(struct gp_context *c, uint64_t idle_since_ns, uint64_t awaited_since_ns)
 {
-	uint64_t us = gap_ns / 1000;
+	// Since then a hint has kept the window open, whatever the grace is.
+	uint64_t until = awaited_since_ns ? awaited_since_ns : gp_now_ns();
+	uint64_t us = until > idle_since_ns ? (until - idle_since_ns) / 1000 : 0;
 	int bucket = us ? 64 - __builtin_clzll(us) : 0;
 	if (bucket >= GP_GAP_BUCKETS)
 		bucket = GP_GAP_BUCKETS - 1;
 	if (++c->gaps[bucket] >= 1024) // forget slowly: behaviour changes
 		for (int i = 0; i < GP_GAP_BUCKETS; i++)
 			c->gaps[i] = c->gaps[i] / 2;
-}
-
-// It is counted before the mark goes, so that who finds the context busy finds no gap that is still to be counted. Of threads that come at
-// once, the one counts it that takes the mark away.
-void gp_end_gap(struct gp_context *c, uint64_t idle_since_ns, uint64_t awaited_since_ns)
-{
-	uint64_t gap = gp_now_ns() - idle_since_ns, unawaited = gap;
-	// Since then a hint has kept the window open, whatever the grace is.
-	if (awaited_since_ns)
-		unawaited = awaited_since_ns > idle_since_ns ? awaited_since_ns - idle_since_ns : 0;
-
-	c->gaps_ns += gap;
-	if (__atomic_compare_exchange_n((uint64_t *)&c->idle_since_ns, &idle_since_ns, 0, false, __ATOMIC_SEQ_CST,
-					__ATOMIC_SEQ_CST)) {
-		note_gap(c, unawaited);
-	} else {
-		c->gaps_ns -= gap;
-		c->idle_since_ns = 0; // another mark was set since: it too is before this work
-	}
 }
 
 // Windows are open for less where another process of this level waits. None rings when it opens its window. Without lower levels they have
@@ -504,9 +491,9 @@ static void watch_width(struct gp_context *c, uint64_t now)
 		return;
 	pthread_mutex_lock(&g->lock);
 	// In this order: gaps that end later make it seem to have had work for less, and operations for more.
-	if (!c->idle_since_ns && !m->joined) {
+	if (!gp_is_idle(c) && !m->joined) {
 		uint64_t from = m->opened_ns + (c->gaps_ns - c->gaps_before_ns);
-		if (now > from && gp_width_falls(&m->widths, now - from, c->activity - c->activity_before)) {
+		if (now > from && gp_width_falls(&m->widths, now - from, gp_activity(c) - c->activity_before)) {
 			g->told.leaves = 0;
 			tell(g);
 		}
@@ -518,7 +505,7 @@ static void watch_width(struct gp_context *c, uint64_t now)
 static uint64_t watch_hold(struct gp_context *c, uint64_t now)
 {
 	struct gp_hold *h = &c->hold;
-	bool unfinished = !c->idle_since_ns && c->activity;
+	bool unfinished = !gp_is_idle(c) && gp_activity(c);
 
 	if (!unfinished)
 		c->unfinished_ns = 0;
@@ -539,27 +526,27 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 {
 	bool lower = c->gpu->lower_peers;
 	uint64_t poll = lower ? POLL_NS : c->gpu->turn_peers ? TURN_POLL_NS : ALONE_POLL_NS;
-	uint64_t activity = c->activity;
+	uint64_t word = c->window, activity = gp_window_activity(word);
 
 	if (c->hint.until_ns > now) // work is announced
 		return POLL_NS;
 	bool quiet = activity == c->seen_activity;
 	c->seen_activity = activity;
 	if (c->waits) {
-		c->idle_since_ns = 0;
+		gp_window_change(&c->window, word, GP_CALLED);
 		return poll;
 	}
-	uint64_t idle_since = c->idle_since_ns;
-	if (!idle_since) {
-		if (!quiet || !gp_query(c) || !gp_idle(c, activity, now))
+	if (gp_window_state(word) == GP_OPEN) {
+		if (!quiet || !gp_query(c) || !gp_idle(c, word, now))
 			return poll;
-		idle_since = now;
+		word = gp_window_after(word, GP_FINISHED);
 	}
+	uint64_t idle_since = c->idle_since_ns;
 	uint64_t wait = gp_objective.on && gp_lend_drains(c->gpu) ? 0 : grace(c),
 		 passed = now > idle_since ? now - idle_since : 0;
 	if (passed < wait)
 		return wait - passed > POLL_NS && heeds_equals(c->gpu) ? POLL_NS : wait - passed;
-	if (!close_window(c))
+	if (!close_window(c, word))
 		return poll;
 	c->yielded = 0;
 	return 0;

@@ -85,6 +85,7 @@ static void open(void)
 static void idle(void)
 {
 	open();
+	CHECK(gp_window_state(c->window) == GP_GRACE);
 	c->idle_since_ns = gp_now_ns();
 }
 
@@ -93,7 +94,8 @@ static void waited(void)
 {
 	open();
 	struct gp_stream *s = gp_find_stream(c, a, true);
-	s->submitted = s->settled = launched[0] = done[0] = c->activity = 1;
+	s->submitted = s->settled = launched[0] = done[0] = 1;
+	gp_window_submit(c, false);
 }
 
 // As preempt/submit.c.
@@ -103,11 +105,10 @@ static void submit_to(struct gp_context *to, CUstream stream)
 	struct gp_stream *place = gp_find_stream(to, stream, true);
 	uint32_t wakes = 0;
 	place->submitted++;
-	to->activity++;
-	uint64_t idle_since = to->idle_since_ns;
+	uint64_t idle_since = gp_window_submit(to, false);
 	if (idle_since)
-		gp_end_gap(to, idle_since, 0);
-	if (!to->open)
+		gp_note_gap(to, idle_since, 0);
+	if (!gp_is_open(to))
 		wakes = gp_window_open(to, &o);
 	(*of(launched, stream))++;
 	gp_settled(place);
@@ -121,7 +122,7 @@ static void submit_to_second(void) { submit_to(second, b); }
 static void look(void)
 {
 	pthread_mutex_lock(&c->query_lock);
-	if (c->open)
+	if (gp_is_open(c))
 		gp_window_watch(c, gp_now_ns());
 	pthread_mutex_unlock(&c->query_lock);
 }
@@ -135,7 +136,7 @@ static void watch(void)
 static bool is_open(void)
 {
 	pthread_mutex_lock(&g->lock);
-	bool is = c->open;
+	bool is = gp_is_open(c);
 	CHECK(!is == !gp_own_line(g)->window_opened_ns);
 	pthread_mutex_unlock(&g->lock);
 	return is;
@@ -145,7 +146,7 @@ static bool is_open(void)
 static void wait(void)
 {
 	c->waits++;
-	if (!c->open)
+	if (!gp_is_open(c))
 		gp_window_open(c, NULL);
 	CHECK(is_open());
 	interleave_point();
@@ -157,7 +158,7 @@ static void wait(void)
 static void announce(void)
 {
 	c->hint.until_ns = UINT64_MAX;
-	if (!c->open)
+	if (!gp_is_open(c))
 		gp_window_open(c, NULL);
 	CHECK(is_open());
 	interleave_point();
@@ -178,7 +179,7 @@ static void give_way(void)
 // The line says what holds.
 static void told(void)
 {
-	uint32_t contexts = c->open + second->open;
+	uint32_t contexts = gp_is_open(c) + gp_is_open(second);
 	CHECK(g->open_contexts == contexts);
 	CHECK(!contexts == !gp_own_line(g)->window_opened_ns);
 	CHECK(!contexts == !gp_own_line(g)->busy);
@@ -187,29 +188,29 @@ static void told(void)
 static void unfinished(void)
 {
 	told();
-	CHECK(c->open && !c->idle_since_ns);
+	CHECK(gp_window_state(c->window) == GP_OPEN);
 }
 
 static void both(void)
 {
 	told();
-	CHECK(second->open);
+	CHECK(gp_is_open(second));
 }
 
 static void over(void)
 {
 	told();
-	c->seen_activity = c->activity;
+	c->seen_activity = gp_activity(c);
 	look();
 	look();
-	CHECK(!c->open);
+	CHECK(!gp_is_open(c));
 	told();
 }
 
 // As gp_watch_forever: it sleeps only where it has seen what is open.
 static void sleep_until_open(void)
 {
-	for (uint32_t seen; seen = gp_wake, !c->open;)
+	for (uint32_t seen; seen = gp_wake, !gp_is_open(c);)
 		gp_futex_wait(&gp_wake, seen, 0, false);
 }
 

@@ -81,11 +81,11 @@ uint64_t gp_hold_look(struct gp_context *c, uint64_t now, bool unfinished)
 	(void)c, (void)now, (void)unfinished;
 	return 0;
 }
-bool gp_query(struct gp_context *c) { return c != NULL; }
-bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
+bool gp_query(struct gp_context *c) { return !c; } // its work is unfinished until a test says otherwise
+bool gp_idle(struct gp_context *c, uint64_t word, uint64_t now)
 {
-	(void)activity, (void)now;
-	return c != NULL;
+	c->idle_since_ns = now;
+	return gp_window_change(&c->window, word, GP_FINISHED);
 }
 
 // What is learnt: the level that the next window leaves, and what was told of the last one.
@@ -188,21 +188,32 @@ static uint64_t key_of(struct gp_operation o)
 	return key_opened;
 }
 
+static void is_done(struct gp_context *c, uint64_t at_ns)
+{
+	c->window = gp_window_after(c->window, GP_FINISHED);
+	c->idle_since_ns = at_ns;
+	c->seen_activity = gp_activity(c);
+}
+
 // The watcher finds that the work of a context had finished so long after its GPU's window opened.
 static void finishes(struct gp_context *c, uint64_t opened_ns, uint64_t after)
 {
-	c->idle_since_ns = opened_ns + after;
-	c->seen_activity = c->done_activity = c->activity;
-	CHECK(gp_window_watch(c, c->idle_since_ns) == 0 && !c->open);
+	is_done(c, opened_ns + after);
+	CHECK(gp_window_watch(c, c->idle_since_ns) == 0 && !gp_is_open(c));
 }
 
 // An operation is submitted to a context that has been idle for so long.
 static void submit(struct gp_context *c, uint64_t idle_ns)
 {
-	c->activity++;
-	c->idle_since_ns = gp_now_ns() - idle_ns;
-	gp_end_gap(c, c->idle_since_ns, 0);
-	CHECK(!c->idle_since_ns);
+	is_done(c, gp_now_ns() - idle_ns);
+	gp_note_gap(c, gp_window_submit(c, false), 0);
+	CHECK(!gp_is_idle(c));
+}
+
+static void submit_more(struct gp_context *c, int operations)
+{
+	while (operations--)
+		CHECK(!gp_window_submit(c, false));
 }
 
 // What a window is judged by: the time in which it had work, and the operations.
@@ -216,7 +227,7 @@ static void work(struct gp_context *c, struct gp_context *second, const struct g
 	gp_window_open(c, first);
 	uint64_t before = c->gaps_ns;
 	submit(c, 3 * MS);
-	c->activity += 4;
+	submit_more(c, 4);
 	submit(c, 2 * MS);
 	uint64_t gaps = c->gaps_ns - before;
 	CHECK(gaps >= 5 * MS);
@@ -227,18 +238,17 @@ static void work(struct gp_context *c, struct gp_context *second, const struct g
 	finishes(c, line->window_opened_ns, 2 * MS);
 	CHECK(busy_closed == 2 * MS && operations_closed == 1 && judged_closed);
 
-	// Of two threads that end a gap one counts it, and none does where there is another mark by then. That is gone too.
+	// Of two threads that end a gap one counts it. A gap that was lent is none.
 	gp_window_open(c, first);
 	before = c->gaps_ns;
-	uint64_t mark = c->idle_since_ns = gp_now_ns() - 3 * MS;
-	gp_end_gap(c, mark, 0);
+	uint64_t mark = gp_now_ns() - 3 * MS;
+	is_done(c, mark);
+	CHECK(gp_window_submit(c, false) == mark);
 	gaps = c->gaps_ns - before;
 	CHECK(gaps >= 3 * MS);
-	gp_end_gap(c, mark, 0);
-	CHECK(c->gaps_ns - before == gaps && !c->idle_since_ns);
-	c->idle_since_ns = mark + 1;
-	gp_end_gap(c, mark, 0);
-	CHECK(c->gaps_ns - before == gaps && !c->idle_since_ns);
+	CHECK(!gp_window_submit(c, false) && c->gaps_ns - before == gaps);
+	is_done(c, mark);
+	CHECK(!gp_window_submit(c, true) && c->gaps_ns - before == gaps && !gp_is_idle(c));
 	finishes(c, line->window_opened_ns, lasted);
 	CHECK(busy_closed == lasted - gaps && judged_closed);
 
@@ -253,7 +263,7 @@ static void work(struct gp_context *c, struct gp_context *second, const struct g
 		submit(c, 0);
 		gp_window_open(c, first);
 		uint64_t opened_ns = line->window_opened_ns;
-		second->activity++;
+		submit(second, 0);
 		gp_window_open(second, first);
 		submit(c, 3 * MS);
 		submit(second, 4 * MS);
@@ -273,11 +283,11 @@ static void fall(struct gp_context *c, struct gp_context *second, const struct g
 		submit(c, 0);
 		gp_window_open(c, first);
 		uint64_t opened_ns = line->window_opened_ns, before = c->gaps_ns;
-		c->activity += 2;
+		submit_more(c, 2);
 		CHECK(gp_window_watch(c, opened_ns) && !looks); // a look that began before it opened
 		CHECK(gp_window_watch(c, opened_ns + 3 * MS) && looks == level && line->leaves == level * SMS);
 		CHECK(!level || (busy_looked == 3 * MS && operations_looked == 3));
-		c->idle_since_ns = opened_ns + 4 * MS;
+		is_done(c, opened_ns + 4 * MS);
 		gp_settings.grace_min_ns = gp_settings.grace_max_ns = 1 * MS;
 		CHECK(gp_window_watch(c, opened_ns + 4 * MS) && looks == level); // it has no work
 		gp_settings.grace_min_ns = gp_settings.grace_max_ns = 0;
@@ -333,7 +343,7 @@ static void follow(struct gp_context *c, struct gp_context *second, const struct
 				uint64_t leaving = gp_own_slot(g)->width.leaving;
 				uint32_t rung = rings->windows;
 				CHECK(gp_window_watch(c, opened_ns + 1 * MS) && !opened && !line->leaves);
-				c->activity++;
+				submit_more(c, 1);
 				gp_window_follow(c, &then[j]);
 				CHECK(!opened && !line->leaves); // the launch path leaves that to the watcher
 				CHECK(gp_window_watch(c, opened_ns + 2 * MS) && opened == 1);
@@ -341,7 +351,7 @@ static void follow(struct gp_context *c, struct gp_context *second, const struct
 				CHECK(gp_own_slot(g)->width.leaving == leaving + 1);
 				CHECK(!again || key_opened == keys[i][j]);
 				keys[i][j] = key_opened;
-				c->activity++;
+				submit_more(c, 1);
 				gp_window_follow(c, &then[(j + 1) % 3]); // another window's, too late
 				CHECK(gp_window_watch(c, opened_ns + 3 * MS) && opened == 1);
 				// It counts from the copy on.
@@ -640,16 +650,16 @@ static uint64_t waits_for_hinted(uint64_t gap_us, uint64_t taken_us)
 		gp_switch_seen(c->gpu, 190 * US, 190 * US);
 	for (int i = 0; i < GAPS; i++) {
 		uint64_t idle_since = gp_now_ns() - gap_us * US, before = c->gaps_ns;
-		c->idle_since_ns = idle_since;
-		gp_end_gap(c, idle_since, taken_us ? idle_since + taken_us * US : 0);
+		is_done(c, idle_since);
+		CHECK(gp_window_submit(c, false) == idle_since);
+		gp_note_gap(c, idle_since, taken_us ? idle_since + taken_us * US : 0);
 		CHECK(c->gaps_ns - before >= gap_us * US); // it had no work for as long
 	}
 	c->gaps[14] += GAPS; // 12 ms
 	gp_window_open(c, NULL);
-	c->idle_since_ns = 77;
+	is_done(c, 77);
 	uint64_t ns = gp_window_watch(c, 77);
-	c->seen_activity = c->activity;
-	CHECK(gp_window_watch(c, 77 + 500 * US) == 0 && !c->open);
+	CHECK(gp_window_watch(c, 77 + 500 * US) == 0 && !gp_is_open(c));
 	c->handle = NULL;
 	munmap(view, sizeof *view);
 	return ns / US;
@@ -675,7 +685,7 @@ static void wait_for_more(void)
 	c->gaps[SHORT] = 10;
 	c->gaps[LONG] = 40;
 	gp_window_open(c, NULL);
-	c->idle_since_ns = 77;
+	is_done(c, 77);
 	for (uint64_t ns = 30 * US; ns < 1000 * US; ns += 200 * US) {
 		for (int i = 0; i < 32; i++)
 			gp_switch_seen(g, ns, ns);
@@ -694,15 +704,14 @@ static void wait_for_more(void)
 	gp_settings.grace_equals_ns = 10 * US; // below grace_min_us
 	CHECK(gp_window_watch(c, 77) == 10 * US);
 	gp_line_of(g->segment, 9)->window_opened_ns = 0;
-	CHECK(gp_window_watch(c, 77) == 50 * US && c->open); // 500, but looks again
-	gp_line_of(g->segment, 8)->window_opened_ns = 1;     // is no equal
+	CHECK(gp_window_watch(c, 77) == 50 * US && gp_is_open(c)); // 500, but looks again
+	gp_line_of(g->segment, 8)->window_opened_ns = 1;           // is no equal
 	CHECK(gp_window_watch(c, 77) == 50 * US);
 	gp_line_of(g->segment, 9)->window_opened_ns = 1;
 	g->lower_peers = 0; // nobody is kept off the GPU for longer
 	CHECK(gp_window_watch(c, 77) == 2000 * US);
 	g->lower_peers = 1;
-	c->seen_activity = c->activity;
-	CHECK(gp_window_watch(c, 77 + 11 * US) == 0 && !c->open);
+	CHECK(gp_window_watch(c, 77 + 11 * US) == 0 && !gp_is_open(c));
 	g->same = 0;
 	c->handle = NULL;
 	munmap(view, sizeof *view);
@@ -801,7 +810,7 @@ static void wait_asleep(void)
 	c->gpu = second->gpu = g;
 	c->handle = second->handle = (CUcontext)c;
 	gp_window_open(c, NULL);
-	c->idle_since_ns = 77;
+	is_done(c, 77);
 	stopped = false;
 	stopped_until = &goes_on;
 	CHECK(!pthread_create(&closer, NULL, closes, c));
@@ -814,11 +823,11 @@ static void wait_asleep(void)
 		CHECK(gp_now_ns() < end); // it spins
 	goes_on = true;
 	CHECK(!pthread_join(closer, NULL) && !pthread_join(opener, NULL));
-	CHECK(!c->open && second->open && g->open_contexts == 1);
+	CHECK(!gp_is_open(c) && gp_is_open(second) && g->open_contexts == 1);
 	stopped_until = NULL;
 
 	wakes_freely = g;
-	second->idle_since_ns = 77;
+	is_done(second, 77);
 	CHECK(gp_window_watch(second, 77 + 1000ull * MS) == 0 && woken == 3);
 	gp_window_wake(g, gp_window_open(second, NULL));
 	gp_gpu_give_way(g, true);

@@ -155,7 +155,8 @@ struct gp_context *gp_context_current(CUcontext handle)
 		if (c->handle)
 			continue;
 		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
-		memset((char *)c + offsetof(struct gp_context, open), 0, sizeof *c - offsetof(struct gp_context, open));
+		memset((char *)c + offsetof(struct gp_context, yielded), 0,
+		       sizeof *c - offsetof(struct gp_context, yielded));
 		c->gpu = g;
 		c->whole = whole;
 		several |= i > 0;

@@ -9,6 +9,7 @@
 #include "preempt/driver/driver.h"
 #include "preempt/driver/environment.h"
 #include "preempt/process/thread.h"
+#include "preempt/process/window_word.h"
 #include "preempt/segment/segment.h"
 
 #define GP_STREAM_GONE ((CUstream)~0ul) // the entry's stream was destroyed: another may take the entry
@@ -141,15 +142,15 @@ struct gp_context {
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
-	_Atomic uint32_t open; // its window is open. Zeroed, with all that follows, when another context takes the place
-	_Atomic uint32_t yielded;         // no hold until everything submitted has finished
-	_Atomic uint32_t prepared;        // what is ours in it has been made, or refused, or is not wanted
-	_Atomic uint32_t initialised;     // by the driver: it answered a call that needs that. 0: it may be, or not
-	_Atomic uint32_t ending;          // it is being destroyed, and gets no domain any more
-	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
-	_Alignas(64) _Atomic uint64_t activity; // operations submitted, ever
-	_Atomic uint64_t idle_since_ns;         // 0 while work may be unfinished
-	_Atomic uint64_t done_activity;         // so many operations are done, as was last found (gp_idle)
+	_Atomic uint32_t yielded; // no hold until everything submitted has finished. Zeroed, with all that follows, when another context takes the place
+	_Atomic uint32_t prepared;            // what is ours in it has been made, or refused, or is not wanted
+	_Atomic uint32_t initialised;         // by the driver: it answered a call that needs that. 0: it may be, or not
+	_Atomic uint32_t ending;              // it is being destroyed, and gets no domain any more
+	struct gp_domain *_Atomic domain;     // of block-level preemption (blp.h); NULL: none
+	_Alignas(64) _Atomic uint64_t window; // window_word.h: its state, and how many operations were submitted, ever
+	// When the latest work was found to be done; 0: there was none. Of threads that find that at once, one that is late leaves its earlier
+	// time: the grace ends by so much earlier.
+	_Atomic uint64_t idle_since_ns;
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
@@ -367,7 +368,11 @@ bool gp_under_mps(CUdevice);
 // streams.c
 struct gp_stream *gp_find_stream(struct gp_context *, CUstream, bool insert);
 bool gp_all_complete(struct gp_context *);
-bool gp_idle(struct gp_context *, uint64_t activity, uint64_t now);
+// All operations that the word counts were found to be done. False: more were submitted, or another thread was first.
+bool gp_idle(struct gp_context *, uint64_t word, uint64_t now);
+static inline bool gp_is_open(const struct gp_context *c) { return c->window & GP_WINDOW_OPEN; }
+static inline bool gp_is_idle(const struct gp_context *c) { return !(c->window & GP_WINDOW_WORKS); }
+static inline uint64_t gp_activity(const struct gp_context *c) { return gp_window_activity(c->window); }
 void gp_settled(struct gp_stream *); // the driver has taken an operation, or refused it
 void gp_completed(struct gp_context *, struct gp_stream *, uint64_t sequence);
 bool gp_query(struct gp_context *); // asks the driver; query_lock is held

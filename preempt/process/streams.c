@@ -44,28 +44,21 @@ bool gp_all_complete(struct gp_context *c)
 	return true;
 }
 
-// So many operations, activity, were found to be done. Marks the context as idle since now, unless more were submitted.
-// Writers of the mark: threads that have waited, and the watcher, here; who submits clears it (gp_end_gap). Readers: who submits, the
-// watcher. Pairing: who submits first counts its activity, then clears the mark; who marks looks at the activity behind that. So one of
-// the two sees the other. Until then the mark may be wrong for a moment. This breaks where the mark is believed: a window that is closed at
-// that moment has work, and who takes the mark back does not open it. So done_activity says, before the mark, what the mark is about: that stays true.
-bool gp_idle(struct gp_context *c, uint64_t activity, uint64_t now)
+bool gp_idle(struct gp_context *c, uint64_t word, uint64_t now)
 {
-	c->done_activity = activity;
-	c->idle_since_ns = now;
-	if (c->activity == activity)
-		return true;
-	c->idle_since_ns = 0;
-	return false;
+	if (c->window != word)
+		return false;
+	c->idle_since_ns = now; // first: where no work is, threads read it
+	return gp_window_change(&c->window, word, GP_FINISHED);
 }
 
 void gp_completed(struct gp_context *c, struct gp_stream *s, uint64_t sequence)
 {
-	uint64_t activity = c->activity;
+	uint64_t word = c->window;
 	if (s->completed < sequence)
 		s->completed = sequence;
-	if (gp_all_complete(c) && !c->idle_since_ns)
-		gp_idle(c, activity, gp_now_ns());
+	if (word & GP_WINDOW_WORKS && gp_all_complete(c))
+		gp_idle(c, word, gp_now_ns());
 }
 
 void gp_event_recorded(struct gp_context *c, struct gp_stream *stream, CUevent event, uint64_t sequence)
@@ -117,7 +110,7 @@ void gp_settled(struct gp_stream *s)
 // as settled.
 static bool missing(struct gp_context *c)
 {
-	uint64_t activity = c->activity, now = gp_now_ns();
+	uint64_t activity = gp_activity(c), now = gp_now_ns();
 	bool any = false;
 	for (int i = 0; i < GP_STREAMS && c->stream[i].handle; i++)
 		any = any || c->stream[i].completed < c->stream[i].submitted;

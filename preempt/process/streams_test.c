@@ -28,7 +28,7 @@ static struct gp_stream *submit(void)
 	struct gp_stream *s = gp_find_stream(&c, GP_STREAM_LEGACY, true);
 	CHECK(s == c.stream);
 	s->submitted++;
-	c.activity++;
+	c.window = gp_window_after(c.window, GP_SUBMITTED);
 	return s;
 }
 
@@ -43,7 +43,7 @@ int main(void)
 	gp_event_recorded(&c, s, event, second); // by the second thread, whose call returned first
 	CHECK(s->event == event && s->event_at == 1);
 	gp_completed(&c, s, s->event_at);
-	CHECK(s->completed == 1 && !gp_all_complete(&c) && !c.idle_since_ns);
+	CHECK(s->completed == 1 && !gp_all_complete(&c) && !gp_is_idle(&c));
 	CHECK(!gp_query(&c) && asked == 2);
 	gp_settled(s);
 	answer = CUDA_ERROR_NOT_READY;
@@ -75,13 +75,13 @@ int main(void)
 		CHECK(gp_find_stream(&c, (CUstream)(i << 8), true) == &c.stream[i]);
 	CHECK(!gp_find_stream(&c, (CUstream)(GP_STREAMS << 8), true));
 	c.others.submitted++;
-	c.activity++;
+	c.window = gp_window_after(c.window, GP_SUBMITTED);
 	CHECK(!gp_all_complete(&c) && !gp_query(&c));
 	c.missing.since_ns = 1;
 	CHECK(!gp_query(&c) && gp_query(&c)); // it was given up
 	gp_settled(&c.others);
 	c.others.submitted++;
-	c.activity++;
+	c.window = gp_window_after(c.window, GP_SUBMITTED);
 	gp_event_recorded(&c, s, event, s->settled);
 	gp_event_recorded(&c, &c.others, event, c.others.settled + 1);
 	CHECK(!s->event); // to wait for it says nothing of the stream any more
@@ -104,7 +104,7 @@ int main(void)
 	busy = GP_STREAM_LEGACY;
 	CHECK(!gp_query(&c) && asked == 3 && side->completed == side->submitted);
 	gp_completed(&c, s, s->settled);
-	CHECK(gp_all_complete(&c) && c.idle_since_ns);
+	CHECK(gp_all_complete(&c) && gp_is_idle(&c));
 	busy = NULL;
 	CHECK(gp_query(&c) && asked == 3);
 
