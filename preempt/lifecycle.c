@@ -7,6 +7,7 @@
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/objective.h"
 #include "preempt/memory/memory.h"
+#include "preempt/objects/objects.h"
 
 #include <stdio.h>
 
@@ -117,9 +118,8 @@ static void end_stream(CUstream stream)
 
 static void end_graph(CUgraphExec exec)
 {
-	gp_forget_graph(exec);
 	gp_blp_graph_changed(exec);
-	gp_graph_destroying(exec);
+	gp_object_end(GP_GRAPH_INSTANCE, exec);
 }
 
 void gp_ending(enum gp_thing thing, void *handle)
@@ -169,6 +169,7 @@ void gp_capture_beginning(CUstream stream)
 
 void gp_graph_made(CUgraphExec exec, CUgraph graph)
 {
+	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);
 	gp_blp_graph_instantiated(exec, graph);
 	gp_graph_instantiated(exec, graph, gp_blp_wanted());
 }

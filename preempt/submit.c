@@ -105,7 +105,7 @@ static void prepare(struct gp_operation *o)
 	if (!gp_holds(c))
 		return;
 	if ((o->work == GP_KERNEL && !gp_is_loaded(c, o->launch.function)) ||
-	    (o->work == GP_GRAPH && !gp_is_loaded(c, o->graph))) {
+	    (o->work == GP_GRAPH && !gp_graph_is_loaded(c, o->graph))) {
 		o->loads = true;
 		gp_load_begin(c);
 		return;
@@ -118,7 +118,10 @@ static void prepare(struct gp_operation *o)
 // what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
 static void remember(struct gp_context *c, const struct gp_operation *o)
 {
-	gp_remember_loaded(c, o->work == GP_KERNEL ? (void *)o->launch.function : (void *)o->graph);
+	if (o->work == GP_GRAPH)
+		gp_remember_loaded_graph(c, o->graph);
+	else
+		gp_remember_loaded(c, o->launch.function);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	if (gp_objective.on && o->work == GP_KERNEL)
 		gp_steps_first_launch(c, o->launch.function);

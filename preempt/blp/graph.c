@@ -7,6 +7,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
+#include "preempt/objects/objects.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,10 +22,8 @@ static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
 static struct blp_twin *find(CUgraphExec exec)
 {
-	for (uint32_t i = 0, n = used; i < n; i++)
-		if (twins[i].of == exec)
-			return &twins[i];
-	return NULL;
+	const struct gp_object *o = gp_graph_find(exec);
+	return o ? o->graph.twin : NULL;
 }
 
 // Takes records behind those of the log, in whole granules. Returns the first; 0: there are too few. making is held.
@@ -287,6 +286,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 
 void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 {
+	struct gp_object *o = gp_graph_find(exec);
 	CUgraphNode *nodes = NULL;
 	CUcontext context = NULL;
 	unsigned long long flags = 0;
@@ -294,7 +294,7 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	size_t count;
 	uint32_t kernels;
 
-	if (!exec || !graph || !gp_images_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams ||
+	if (!o || !graph || !gp_images_rewritten || !gp_driver.cuGraphExecKernelNodeSetParams ||
 	    !gp_driver.cuGraphInstantiate || !gp_driver.cuGraphKernelNodeGetParams ||
 	    !gp_driver.cuGraphKernelNodeGetAttribute || !gp_driver.cuGraphGetNodes || !gp_driver.cuGraphNodeGetType ||
 	    !gp_driver.cuGraphGetEdges || gp_driver.cuCtxGetCurrent(&context) || !context)
@@ -311,6 +311,7 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 			i++;
 		if (i < TWINS && make(&twins[i], d, graph, nodes, count, kernels, flags)) {
 			twins[i].of = exec;
+			o->graph.twin = &twins[i];
 			if (i >= used)
 				used = i + 1;
 		} else if (i < TWINS) {
@@ -422,7 +423,10 @@ static void drop(struct blp_twin *t, CUgraphExec of)
 	pthread_mutex_unlock(&d->lock);
 	pthread_mutex_lock(&making);
 	if (t->of == of && t->domain == d) {
+		struct gp_object *o = gp_graph_find(of);
 		t->of = NULL;
+		if (o && o->graph.twin == t)
+			o->graph.twin = NULL;
 		if (!ends && context && blp_enter(context, &pushed)) {
 			unmake(t);
 			blp_leave(pushed);
@@ -435,7 +439,7 @@ static void drop(struct blp_twin *t, CUgraphExec of)
 // From then on launches of the instance are barriers.
 void gp_blp_graph_changed(CUgraphExec exec)
 {
-	struct blp_twin *t = exec ? find(exec) : NULL;
+	struct blp_twin *t = find(exec);
 	if (t)
 		drop(t, exec);
 }
@@ -619,13 +623,13 @@ static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 
 bool blp_logs_graph(const struct gp_operation *o, const struct gp_domain *d)
 {
-	const struct blp_twin *t = o->graph ? find(o->graph) : NULL;
+	const struct blp_twin *t = find(o->graph);
 	return t && t->domain == d && !t->retired;
 }
 
 bool blp_launch_graph(struct gp_operation *o)
 {
-	struct blp_twin *t = o->graph && !blp_inside ? find(o->graph) : NULL;
+	struct blp_twin *t = blp_inside ? NULL : find(o->graph);
 	if (!t || launch_twin(o, t))
 		return t;
 	come_behind(o, t);

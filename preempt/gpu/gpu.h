@@ -86,7 +86,6 @@ static inline bool gp_hold_usable(struct gp_context *c)
 
 // graph_fit.c
 void gp_graph_instantiated(CUgraphExec, CUgraph, bool waits); // waits: gp_graph_waits_for_cpu will be asked
-void gp_graph_destroying(CUgraphExec);
 enum gp_fit gp_graph_fit(CUgraphExec);
 bool gp_graph_waits_for_cpu(CUgraphExec); // true also where that is not known
 bool gp_graphs_record(void);              // some graph records events, or may

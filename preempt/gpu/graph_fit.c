@@ -2,6 +2,7 @@
 // the CPU.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/objects/objects.h"
 
 #include <stdlib.h>
 
@@ -50,19 +51,8 @@ static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
 	return gp_hold_fit(c, &launch) == GP_BLOCKED;
 }
 
-// Instances that a hold would block. Few programs have any. One that does not fit in the table waits until the hold expires.
-static _Atomic(CUgraphExec) blocked[64];
-static _Atomic uint32_t any;
-enum { BLOCKED = sizeof blocked / sizeof *blocked };
-
-// Instances that do not wait for the CPU. All others may: because of their nodes, because their making was not seen, or because
-// the table was full.
-enum { FREE_OF_CPU = 1 << 13, PROBES = 32 };
-static _Atomic(CUgraphExec) free_of_cpu[FREE_OF_CPU];
+static _Atomic uint32_t any;       // instance that a hold would block was seen
 static _Atomic uint32_t recording; // a graph with event nodes was seen: a graph may record any event
-#define GONE ((CUgraphExec)~0ul)
-
-static size_t place_of(CUgraphExec exec) { return (uintptr_t)exec * 0x9E3779B97F4A7C15ull >> 51; } // 13 bits
 
 // Whether a graph may wait for the CPU; notes whether it may record events. Node types never change after instantiation, nor do
 // those of child graphs and bodies.
@@ -109,60 +99,30 @@ static bool may_wait(CUgraph graph, int depth)
 	return waits || !known;
 }
 
-static void remember_free_of_cpu(CUgraphExec exec)
+// All may, but those that are known not to: because of their nodes, because their making was not seen, or because there was no place for them.
+bool gp_graph_waits_for_cpu(CUgraphExec exec)
 {
-	for (size_t n = 0, at = place_of(exec); n < PROBES; n++, at = (at + 1) % FREE_OF_CPU) {
-		CUgraphExec found = free_of_cpu[at];
-		if ((!found || found == GONE) && __atomic_compare_exchange_n((CUgraphExec *)&free_of_cpu[at], &found, exec,
-									     false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
-			return;
-	}
+	const struct gp_object *o = gp_graph_find(exec);
+	return !o || !o->graph.free_of_cpu;
 }
-
-static _Atomic(CUgraphExec) *find_free_of_cpu(CUgraphExec exec)
-{
-	for (size_t n = 0, at = place_of(exec); n < PROBES && free_of_cpu[at]; n++, at = (at + 1) % FREE_OF_CPU)
-		if (free_of_cpu[at] == exec)
-			return &free_of_cpu[at];
-	return NULL;
-}
-
-bool gp_graph_waits_for_cpu(CUgraphExec exec) { return !find_free_of_cpu(exec); }
 
 bool gp_graphs_record(void) { return recording; }
 
 void gp_graph_instantiated(CUgraphExec exec, CUgraph graph, bool waits)
 {
-	if (exec && graph && waits && gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType &&
-	    gp_driver.cuGraphChildGraphNodeGetGraph && !may_wait(graph, 0))
-		remember_free_of_cpu(exec);
 	struct gp_context *c = gp_current_context();
-	if (!c || !graph || !gp_settings.hold || !gp_driver_reads_graphs() || !blocked_graph(c, graph, 0))
+	struct gp_object *o = gp_graph_find(exec);
+	bool free_of_cpu = exec && graph && waits && gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType &&
+			   gp_driver.cuGraphChildGraphNodeGetGraph && !may_wait(graph, 0);
+	if (!o)
 		return;
-	for (int i = 0; i < BLOCKED; i++) {
-		CUgraphExec empty = NULL;
-		if (__atomic_compare_exchange_n((CUgraphExec *)&blocked[i], &empty, exec, false, __ATOMIC_ACQ_REL,
-						__ATOMIC_RELAXED)) {
-			any = 1;
-			return;
-		}
-	}
-}
-
-void gp_graph_destroying(CUgraphExec exec)
-{
-	_Atomic(CUgraphExec) *known = exec ? find_free_of_cpu(exec) : NULL;
-	if (known)
-		*known = GONE;
-	for (int i = 0; any && i < BLOCKED; i++)
-		if (blocked[i] == exec)
-			blocked[i] = NULL;
+	o->graph.free_of_cpu = free_of_cpu;
+	if (c && graph && gp_settings.hold && gp_driver_reads_graphs() && blocked_graph(c, graph, 0))
+		any = o->graph.blocked = true;
 }
 
 enum gp_fit gp_graph_fit(CUgraphExec exec)
 {
-	for (int i = 0; any && i < BLOCKED; i++)
-		if (blocked[i] == exec)
-			return GP_BLOCKED;
-	return GP_FITS;
+	const struct gp_object *o = any ? gp_graph_find(exec) : NULL;
+	return o && o->graph.blocked ? GP_BLOCKED : GP_FITS;
 }

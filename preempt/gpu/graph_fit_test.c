@@ -1,9 +1,10 @@
-// graph_fit_test.c - with preempt/gpu/graph_fit.c
+// graph_fit_test.c - with preempt/gpu/graph_fit.c preempt/objects/objects.c
 //
 // Graphs that a hold would block, and graphs that may wait for the CPU: by their nodes, those of graphs within graphs, and what the
 // driver refuses to tell.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/objects/objects.h"
 #include "test/units/check.h"
 
 #include <string.h>
@@ -107,6 +108,7 @@ static CUgraphExec instance(uintptr_t g, bool asked)
 {
 	CUgraphExec exec = (CUgraphExec)(execs += 0x40);
 	calls = 0;
+	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);
 	gp_graph_instantiated(exec, (CUgraph)g, asked);
 	return exec;
 }
@@ -114,7 +116,7 @@ static bool waits(uintptr_t g)
 {
 	CUgraphExec exec = instance(g, true);
 	bool is = gp_graph_waits_for_cpu(exec);
-	gp_graph_destroying(exec);
+	gp_object_end(GP_GRAPH_INSTANCE, exec);
 	CHECK(gp_graph_waits_for_cpu(exec)); // nothing is known of the next one that has its address
 	return is;
 }
@@ -123,7 +125,7 @@ static bool blocked(uintptr_t g)
 	CUgraphExec exec = instance(g, false);
 	enum gp_fit fit = gp_graph_fit(exec);
 	CHECK(fit == GP_BLOCKED || fit == GP_FITS);
-	gp_graph_destroying(exec);
+	gp_object_end(GP_GRAPH_INSTANCE, exec);
 	CHECK(gp_graph_fit(exec) == GP_FITS);
 	return fit == GP_BLOCKED;
 }
@@ -227,7 +229,7 @@ static void test_blocked(void)
 // As many instances as there is room for, and more; places are used again.
 static void test_tables(void)
 {
-	enum { MANY = 1 << 14, FREE = 1 << 13, BLOCKED = 64 };
+	enum { MANY = 1 << 14, FREE = 1 << 13, BLOCKED = 200 };
 	static CUgraphExec exec[MANY];
 	uint32_t known = 0;
 	memset(graphs, 0, sizeof graphs);
@@ -240,18 +242,18 @@ static void test_tables(void)
 			known += !gp_graph_waits_for_cpu(exec[i]);
 		CHECK(known <= FREE && known > FREE / 10 * 9);
 		for (int i = 0; i < MANY; i++) {
-			gp_graph_destroying(exec[i]);
+			gp_object_end(GP_GRAPH_INSTANCE, exec[i]);
 			CHECK(gp_graph_waits_for_cpu(exec[i]));
 		}
 	}
 	add_kernel(1, true, MOST_BLOCKS + 1);
 	for (int round = 0; round < 2; round++) {
-		for (int i = 0; i < BLOCKED + 1; i++) {
+		for (int i = 0; i < BLOCKED; i++) {
 			exec[i] = instance(1, false);
-			CHECK((gp_graph_fit(exec[i]) == GP_BLOCKED) == (i < BLOCKED));
+			CHECK(gp_graph_fit(exec[i]) == GP_BLOCKED);
 		}
 		for (int i = 0; i < BLOCKED; i++) {
-			gp_graph_destroying(exec[i]);
+			gp_object_end(GP_GRAPH_INSTANCE, exec[i]);
 			CHECK(gp_graph_fit(exec[i]) == GP_FITS);
 			CHECK(i + 1 == BLOCKED || gp_graph_fit(exec[i + 1]) == GP_BLOCKED);
 		}
@@ -261,7 +263,7 @@ static void test_tables(void)
 int main(void)
 {
 	CHECK(gp_graph_fit((CUgraphExec)1) == GP_FITS);
-	gp_graph_destroying(NULL);
+	gp_object_end(GP_GRAPH_INSTANCE, NULL);
 	test_waits();
 	test_blocked();
 	test_tables();

@@ -1,7 +1,8 @@
-// first_launch.c - remembers by context which kernels and graph instances were launched. A first launch may load code, for
+// first_launch.c - remembers by context which kernels and instances of graphs were launched. A first launch may load code, for
 // which the driver waits for the whole context.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
+#include "preempt/objects/objects.h"
 
 // A handle, and in the top byte its context's place: addresses of user space have 47 or 48 bits (x86-64, arm64).
 static _Atomic uint64_t loaded[4096];
@@ -41,17 +42,20 @@ void gp_remember_loaded(const struct gp_context *c, const void *handle)
 	}
 }
 
-// A removed entry may end the search for another early: that one's next launch counts as its first.
-void gp_forget_graph(CUgraphExec exec)
+static uint64_t bit_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
+_Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
+
+bool gp_graph_is_loaded(const struct gp_context *c, CUgraphExec exec)
 {
-	for (int place = 0; place < GP_CONTEXTS; place++) {
-		if (!gp_context[place].handle)
-			continue;
-		uint64_t entry = entry_of(&gp_context[place], exec);
-		for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED)
-			if (loaded[i] == entry)
-				loaded[i] = 0;
-	}
+	const struct gp_object *o = gp_graph_find(exec);
+	return !o || o->graph.launched & bit_of(c); // of an unknown one nothing is known
+}
+
+void gp_remember_loaded_graph(const struct gp_context *c, CUgraphExec exec)
+{
+	struct gp_object *o = gp_graph_find(exec);
+	if (o)
+		o->graph.launched |= bit_of(c);
 }
 
 // Called before the driver unloads code: its handles may soon mean other functions. It is not known which handles these are, so
@@ -61,4 +65,8 @@ void gp_forget_loaded(const struct gp_context *c)
 	for (size_t i = 0; i < LOADED; i++)
 		if (!c || loaded[i] >> PLACE_SHIFT == (uint64_t)(c - gp_context))
 			loaded[i] = 0;
+	gp_objects_lock(GP_GRAPH_INSTANCE);
+	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_GRAPH_INSTANCE, o));)
+		o->graph.launched &= c ? ~bit_of(c) : 0;
+	gp_objects_unlock(GP_GRAPH_INSTANCE);
 }

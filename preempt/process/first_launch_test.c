@@ -1,7 +1,8 @@
-// first_launch_test.c - with preempt/process/*.c preempt/driver/driver.c
+// first_launch_test.c - with preempt/process/*.c preempt/objects/objects.c preempt/driver/driver.c
 //
 // What was launched in one context was not launched in another, nor where code was unloaded since.
 #define _GNU_SOURCE
+#include "preempt/objects/objects.h"
 #include "preempt/process/process.h"
 #include "test/units/check.h"
 
@@ -28,13 +29,20 @@ int main(void)
 
 	gp_context[1].handle = (CUcontext)0x1000;
 	gp_context[GP_CONTEXTS - 1].handle = (CUcontext)0x2000;
-	gp_remember_loaded(two, handle(3));
-	gp_remember_loaded(last, handle(3));
-	gp_forget_graph((CUgraphExec)handle(3)); // which is launched in any
-	CHECK(!gp_is_loaded(two, handle(3)) && !gp_is_loaded(last, handle(3)));
+	CUgraphExec exec = (CUgraphExec)handle(3);
+	CHECK(gp_graph_is_loaded(two, exec)); // it is not known
+	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);
+	CHECK(!gp_graph_is_loaded(two, exec) && !gp_graph_is_loaded(last, exec));
+	gp_remember_loaded_graph(two, exec);
+	gp_remember_loaded_graph(last, exec);
+	gp_forget_loaded(two);
+	CHECK(!gp_graph_is_loaded(two, exec) && gp_graph_is_loaded(last, exec));
+	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL); // another one
+	CHECK(!gp_graph_is_loaded(last, exec));
+	gp_remember_loaded_graph(one, exec);
 
 	gp_forget_loaded(NULL); // a library, which may be loaded in all
-	CHECK(!gp_is_loaded(one, handle(1)) && !gp_is_loaded(last, handle(1)));
+	CHECK(!gp_is_loaded(one, handle(1)) && !gp_is_loaded(last, handle(1)) && !gp_graph_is_loaded(one, exec));
 
 	enum { MANY = 100000 };
 	for (uintptr_t n = 0; n < MANY; n++)

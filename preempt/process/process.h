@@ -415,8 +415,9 @@ void gp_captures_let_on(void);
 void gp_capture_ended(CUstream); // or did not begin. Does nothing for other streams
 
 // first_launch.c
-bool gp_is_loaded(const struct gp_context *, const void *handle);
+bool gp_is_loaded(const struct gp_context *, const void *handle); // of a kernel
 void gp_remember_loaded(const struct gp_context *, const void *handle);
-void gp_forget_graph(CUgraphExec);                // an instance is about to be destroyed
+bool gp_graph_is_loaded(const struct gp_context *, CUgraphExec);
+void gp_remember_loaded_graph(const struct gp_context *, CUgraphExec);
 void gp_forget_loaded(const struct gp_context *); // all entries of a context; NULL: of all contexts
 #endif

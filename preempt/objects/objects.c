@@ -1,0 +1,122 @@
+// objects.c - see objects.h.
+//
+// Open addressing. A search looks at places from that of the handle on, up to one that was never used. An object keeps its place, and no
+// place ahead of it becomes one that was never used: so a search without the lock finds each object that is there all the while.
+#define _GNU_SOURCE
+#include "preempt/objects/objects.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <string.h>
+
+enum { STREAM_BITS = 11, GRAPH_BITS = 13, EVENT_BITS = 14, PROBES = 64 };
+#define GONE ((void *)~0ul) // an object had the place
+
+static struct gp_object streams[1 << STREAM_BITS], graphs[1 << GRAPH_BITS], events[1 << EVENT_BITS];
+static struct table {
+	struct gp_object *const place;
+	const int bits;
+	uint32_t there;       // objects
+	pthread_mutex_t lock; // of all changes
+} tables[] = {
+	[GP_STREAM] = {streams, STREAM_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
+	[GP_GRAPH_INSTANCE] = {graphs, GRAPH_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
+	[GP_EVENT] = {events, EVENT_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
+};
+
+static size_t home_of(const struct table *t, const void *handle)
+{
+	return (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> (64 - t->bits);
+}
+
+static size_t mask_of(const struct table *t) { return ((size_t)1 << t->bits) - 1; }
+
+static void *handle_at(const struct table *t, size_t at)
+{
+	return atomic_load_explicit(&t->place[at & mask_of(t)].handle, memory_order_acquire);
+}
+
+struct gp_object *gp_object_find(enum gp_thing thing, const void *handle, CUcontext context)
+{
+	const struct table *t = &tables[thing];
+	void *found;
+	for (size_t at = home_of(t, handle), n = 0; n < PROBES && (found = handle_at(t, at)); n++, at++) {
+		struct gp_object *o = &t->place[at & mask_of(t)];
+		if (found == handle && atomic_load_explicit(&o->context, memory_order_relaxed) == context)
+			return o;
+	}
+	return NULL;
+}
+
+void gp_objects_lock(enum gp_thing thing) { pthread_mutex_lock(&tables[thing].lock); }
+void gp_objects_unlock(enum gp_thing thing) { pthread_mutex_unlock(&tables[thing].lock); }
+
+struct gp_object *gp_object_enter(enum gp_thing thing, void *handle, CUcontext context)
+{
+	struct table *t = &tables[thing];
+	struct gp_object *o = gp_object_find(thing, handle, context);
+	void *there;
+	if (o || !handle)
+		return o;
+	size_t at = home_of(t, handle), end = at + PROBES;
+	while ((there = handle_at(t, at)) && there != GONE)
+		if (++at == end)
+			return NULL;
+	o = &t->place[at & mask_of(t)];
+	memset(&o->context, 0, sizeof *o - offsetof(struct gp_object, context));
+	atomic_store_explicit(&o->context, context, memory_order_relaxed);
+	atomic_store_explicit(&o->handle, handle, memory_order_release);
+	t->there++;
+	return o;
+}
+
+struct gp_object *gp_objects_next(enum gp_thing thing, const struct gp_object *before)
+{
+	const struct table *t = &tables[thing];
+	struct gp_object *o = before ? (struct gp_object *)before + 1 : t->place, *end = t->place + mask_of(t) + 1;
+	while (t->there && o < end && (!o->handle || o->handle == GONE))
+		o++;
+	return t->there && o < end ? o : NULL;
+}
+
+// With the lock. Where no search goes on behind the place, it counts as never used, and so do those ahead of it that objects had.
+static void end(struct table *t, size_t at)
+{
+	atomic_store_explicit(&t->place[at & mask_of(t)].handle, GONE, memory_order_release);
+	t->there--;
+	if (handle_at(t, at + 1))
+		return;
+	for (; handle_at(t, at) == GONE; at--)
+		atomic_store_explicit(&t->place[at & mask_of(t)].handle, NULL, memory_order_release);
+}
+
+void gp_object_end(enum gp_thing thing, const void *handle)
+{
+	struct table *t = &tables[thing];
+	void *found;
+	pthread_mutex_lock(&t->lock);
+	for (size_t at = home_of(t, handle), n = 0; handle && n < PROBES && (found = handle_at(t, at)); n++, at++)
+		if (found == handle)
+			end(t, at);
+	pthread_mutex_unlock(&t->lock);
+}
+
+// One of that handle may have ended unseen.
+void gp_object_begin(enum gp_thing thing, void *handle, CUcontext context)
+{
+	gp_object_end(thing, handle);
+	gp_objects_lock(thing);
+	gp_object_enter(thing, handle, context);
+	gp_objects_unlock(thing);
+}
+
+void gp_objects_end_with(CUcontext context)
+{
+	struct table *t = &tables[GP_STREAM];
+	pthread_mutex_lock(&t->lock);
+	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_STREAM, o));)
+		if (o->context == context)
+			end(t, (size_t)(o - t->place));
+	pthread_mutex_unlock(&t->lock);
+}

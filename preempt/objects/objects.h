@@ -1,0 +1,49 @@
+// objects.h - what is known of objects of the program, by their handles: its streams, instances of graphs, and events.
+//
+// A table for each kind. Whoever has a handle looks without a lock; facts that several threads write have the table's lock, or are
+// atomic. An object ends in one place (gp_ending in preempt/lifecycle.c), and all that is known of it with it. So the next object to which
+// the driver gives the handle begins with nothing known. While a thread holds a table's lock, no object of the kind ends.
+//
+// Not here, since launches look there with one or two loads: the places of contexts (gp_context), a context's streams with work
+// (gp_context.stream), and a domain's (gp_domain.stream_of). Nor are kernels: nobody says which of them end, so what is known of these is
+// forgotten as a whole (preempt/code/handles.h, preempt/process/first_launch.c). Modules and libraries are in preempt/code, which alone asks for them.
+#ifndef GPREEMPT_OBJECTS_H
+#define GPREEMPT_OBJECTS_H
+
+#include "preempt/driver/hooks.h"
+
+struct blp_twin;
+
+struct gp_object {
+	_Atomic(void *) handle;     // NULL: never used, a search ends here
+	_Atomic(CUcontext) context; // of a stream, since default streams have the same handle in each; else NULL
+	union {
+		struct {                          // an instance of a graph
+			_Atomic bool free_of_cpu; // it does not wait for the CPU
+			_Atomic bool blocked;     // a hold would keep it from running
+			_Atomic uint64_t launched; // where, since code was last unloaded: one bit for each place in gp_context
+			struct blp_twin *_Atomic twin; // what is launched in its place (preempt/blp/graph.c); NULL: nothing
+		} graph;
+	};
+};
+
+// NULL: it is not known. Without a lock.
+struct gp_object *gp_object_find(enum gp_thing, const void *handle, CUcontext);
+
+void gp_objects_lock(enum gp_thing);
+void gp_objects_unlock(enum gp_thing);
+void gp_object_begin(enum gp_thing, void *handle, CUcontext); // the driver has made it
+// With the lock. What is known of the object, or a place for it; NULL: there is none.
+struct gp_object *gp_object_enter(enum gp_thing, void *handle, CUcontext);
+// With the lock. The next one in the table, or the first; NULL: these were all.
+struct gp_object *gp_objects_next(enum gp_thing, const struct gp_object *before);
+
+void gp_object_end(enum gp_thing, const void *handle); // in whatever context
+void gp_objects_end_with(CUcontext);                   // the streams of a context
+
+static inline struct gp_object *gp_graph_find(CUgraphExec exec)
+{
+	return gp_object_find(GP_GRAPH_INSTANCE, exec, NULL);
+}
+
+#endif
