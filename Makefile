@@ -219,14 +219,15 @@ $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/
 
 # For random programs: calls wait 20 ms instead of 1 s for what they come behind, so that kernels may often spin until the program goes
 # on. In one of the two builds stops wait 50 us for what runs instead of 100 ms, so that most are late, in the other 5 ms.
-LATE := preempt/blp/stop.c preempt/blp/log.c preempt/blp/barrier.c
+# Both end the process where a state machine refuses a transition (preempt/blp/states.c).
+LATE := preempt/blp/stop.c preempt/blp/log.c preempt/blp/barrier.c preempt/blp/states.c
 build/late/libgpreempt.so: LATE_NS := 50000
 build/impatient/libgpreempt.so: LATE_NS := 5000000
 build/late/libgpreempt.so build/impatient/libgpreempt.so: build/libgpreempt.so
 	@mkdir -p $(@D)
 	@rm -f $@ $(@D)/core.a
 	for c in $(LATE); do \
-		$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=$(LATE_NS) -DGP_PATIENCE_NS=20000000 -c -o $(@D)/$$(basename $$c .c).o $$c || exit; \
+		$(CC) $(CFLAGS) $(C_FLAGS) -DGP_DRAIN_NS=$(LATE_NS) -DGP_PATIENCE_NS=20000000 -DGP_ASSERTS -c -o $(@D)/$$(basename $$c .c).o $$c || exit; \
 	done
 	$(LD) -r -o $(@D)/core.o $(filter-out $(LATE:%.c=build/c/%.o),$(CORE:%.c=build/c/%.o)) $(patsubst preempt/blp/%.c,$(@D)/%.o,$(LATE)) && \
 		$(AR) rcs $(@D)/core.a $(@D)/core.o

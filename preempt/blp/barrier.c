@@ -7,8 +7,8 @@
 static bool knows_end(const struct blp_stream *s) { return s->taint_behind >= s->taints_upto; }
 
 // Lets what the stream has in flight run to its end, since it may wait for the program: the domain is not cut before that is
-// over, and the caller may go on behind it in the driver's order. Who stops a domain first makes the epoch odd, then reads
-// firm: one of the two sees the other. True: so it is, or nothing of it can be cut any more. False: the domain is being stopped, or the
+// over, and the caller may go on behind it in the driver's order. The thread that stops a domain closes it, then
+// reads firm: one of the two sees the other. True: so it is, or nothing of it can be cut any more. False: the domain is being stopped, or the
 // driver refused.
 static bool let_run(struct gp_domain *d, struct blp_stream *s)
 {
@@ -42,7 +42,7 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 			continue;
 		if (let_run(d, s))
 			return true;
-		if (!(d->epoch % 2))
+		if (!blp_is_closed(d))
 			return false;
 	}
 }
@@ -503,7 +503,7 @@ static bool another_tainted(const struct gp_operation *o)
 void blp_wait_as_at_gate(const struct gp_operation *o, struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
-	if (d->epoch % 2)
+	if (blp_is_closed(d))
 		blp_begin_late(o->handle);
 	blp_wait_resumed(d, blp_patience());
 	pthread_mutex_unlock(&d->lock);

@@ -204,7 +204,7 @@ static void complete_passed(struct gp_domain *d)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (!d->late[e->stream] || at < s->done)
+		if (d->drain[e->stream].as != BLP_IS_LATE || at < s->done)
 			continue;
 		if (e->driven && !e->complete && !e->bare && previous[e->stream] &&
 		    ((e->kind == BLP_LAUNCH && has_run(blp_record_of(d, e))) || (e->kind == BLP_GRAPH && touched(e->twin))))

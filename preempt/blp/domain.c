@@ -8,7 +8,6 @@
 #include <time.h>
 
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
-_Atomic uint32_t blp_changes, blp_stopped;
 _Atomic CUresult blp_error, blp_late;
 _Atomic uint32_t gp_blp_takes; // beside these: each launch reads them
 _Atomic bool blp_retired;
@@ -370,12 +369,10 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->before = NULL;
 	d->made = ++number;
 	d->reasons = 0;
-	d->stopped = d->flagged = d->to_freeze = d->quiet = d->drained = false;
-	d->epoch += d->epoch % 2;
+	d->to_freeze = false;
 	d->given_up = 0;
 	d->drains = 0;
 	memset(d->drain, 0, sizeof d->drain);
-	memset(d->late, 0, sizeof d->late);
 	d->error = 0;
 	d->head = d->tail = 0;
 	d->bytes_head = 0;
@@ -410,6 +407,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 				pthread_mutex_lock(&d->control);
 			}
 			d->leaves = leaves;
+			blp_become(d, BLP_RUNNING); // before others find the domain
 			d->context = context;
 		}
 		gp_driver.cuThreadExchangeStreamCaptureMode(&mode);

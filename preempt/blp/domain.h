@@ -4,6 +4,7 @@
 
 #include "kernels/guard/guard.h"
 #include "preempt/blp/blp.h"
+#include "preempt/blp/states.h"
 #include "preempt/process/process.h"
 
 #include <sched.h>
@@ -182,26 +183,26 @@ struct gp_domain {
 	_Atomic uint64_t made;            // number of the domain: another for each that has this place
 	pthread_mutex_t control;          // held by who stops or resumes; what follows changes under it
 	_Atomic uint32_t reasons;         // set of enum gp_blp_reason
-	bool stopped, flagged;            // flagged: the flag is set
 	bool to_freeze;                   // records of graphs, once they are zeroed
-	bool quiet, drained;              // quiet: no block runs, late streams apart; drained: what was cut is known
 	uint32_t drains;                  // streams that there were when the stop began
 	struct {
 		CUevent event; // a marker's, behind the last launch of the stream; NULL: there is none to drain
 		uint64_t upto; // entries below have drained: those below the marker, or, of a late stream, so many of them
+		enum {
+			BLP_DRAINS,
+			BLP_RUNS_ON, // it runs a bare launch and is not waited for
+			BLP_IS_LATE, // it did not drain in time
+		} as;
 	} drain[BLP_STREAMS];
-	bool late[BLP_STREAMS];    // did not drain in time
-	bool runs_on[BLP_STREAMS]; // it runs a bare launch and is not waited for
 	uint64_t flagged_ns;
 	uint64_t counted_ns;                // since when the stop lasts that is under way; 0: none is
 	uint32_t first_record, last_record; // those that image holds; 0: none
 	uint64_t ranged;                    // image holds the records of entries below this sequence
 
-	_Atomic uint32_t epoch;    // odd while stopped or about to be; changed under control
-	_Atomic bool deciding;     // the epoch just became odd, and may become even at once: close_gate
-	_Atomic uint32_t given_up; // the driver refused a call: nothing is stopped any more
-	_Atomic CUresult error;    // what the driver returned then
-	pthread_mutex_t lock;      // of what follows
+	_Atomic enum blp_state state; // changed by blp_become, under control
+	_Atomic uint32_t given_up;    // the driver refused a call: nothing is stopped any more
+	_Atomic CUresult error;       // what the driver returned then
+	pthread_mutex_t lock;         // of what follows
 	pthread_cond_t resumed;
 	// Calls under way for which the driver waits with its lock: nothing is submitted under lock, and no window stops the domain (take.c).
 	_Atomic uint32_t driver_waits;
@@ -277,16 +278,19 @@ struct gp_domain {
 
 extern struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 
-// Whether the domain is stopped: work is only logged, and is launched when the stop ends. Elsewhere an odd epoch is enough.
+// Whether new work does not reach the driver: the domain is stopped, or about to be.
+static inline bool blp_is_closed(const struct gp_domain *d) { return d->state >= BLP_CLOSING; }
+// Whether the domain is stopped: work is only logged, and is launched when the stop ends. Elsewhere that it is closed is enough.
 static inline bool blp_is_stopped(const struct gp_domain *d)
 {
-	for (uint32_t epoch; (epoch = d->epoch) % 2; sched_yield())
-		if (!d->deciding && d->epoch == epoch)
-			return true;
-	return false;
+	enum blp_state state;
+	while ((state = d->state) == BLP_CLOSING)
+		sched_yield();
+	return state > BLP_CLOSING;
 }
+static inline bool blp_is_flagged(const struct gp_domain *d) { return d->state >= BLP_STOPPING; } // the flag is set
 
-// blp_changes counts stops and resumptions of all domains, blp_stopped the domains that are stopped. The driver's answer to a
+// blp_changes counts stops and resumptions of all domains, blp_stopped the domains that are closed: states.c. The driver's answer to a
 // question is true if neither shows a stop while it was asked.
 extern _Atomic uint32_t blp_changes, blp_stopped;
 

@@ -42,12 +42,7 @@ static void end(struct gp_domain *d, uint64_t made, CUcontext context, struct bl
 	pthread_mutex_lock(&d->lock);
 	d->context = NULL;
 	d->reasons = 0;
-	if (d->stopped) {
-		d->stopped = false;
-		d->epoch++;
-		blp_changes++;
-		blp_stopped--;
-	}
+	blp_become(d, BLP_ABSENT);
 	d->head = d->tail = 0;
 	d->streams = 0;
 	d->driver_waits = 0;

@@ -1,4 +1,4 @@
-// ends_test.c - with preempt/blp/ends.c preempt/blp/domain.c preempt/blp/records.c preempt/driver/environment.c
+// ends_test.c - with preempt/blp/ends.c preempt/blp/domain.c preempt/blp/states.c preempt/blp/records.c preempt/driver/environment.c
 //
 // One thread destroys a stream that has a domain of its own, another one the stream's context, on a driver that is made up: what the domain
 // had is given back once, and not when the context is gone. Ends well or says what is wrong.
@@ -28,6 +28,7 @@ void gp_context_unpin(struct gp_context *c) { stub++; }
 bool gp_driver_loads_lazily(void) { return false; }
 bool gp_blp_wanted(void) { return true; }
 void gp_ring_windows(struct gp_gpu *g) { stub++; }
+void gp_log_line(const char *text) { stub++; }
 void gp_blp_loading(bool begins) { stub++; }
 void gp_blp_flush_all(CUcontext context) { stub++; }
 void gp_blp_come_behind(CUstream s) { stub++; }
@@ -196,7 +197,7 @@ static void *wait_in_domain(void *waiter)
 	pthread_mutex_lock(&w->of->lock);
 	w->waits = true; // who has the lock next finds it waiting
 	CHECK(!pthread_cond_timedwait(w->on, &w->of->lock, &until));
-	CHECK(!w->of->context && !(w->of->epoch % 2) && !w->of->driver_waits);
+	CHECK(!w->of->context && w->of->state == BLP_ABSENT && !w->of->driver_waits);
 	pthread_mutex_unlock(&w->of->lock);
 	return NULL;
 }
@@ -210,9 +211,8 @@ static void stopped(void)
 		struct gp_domain *d = separate();
 		CHECK(d);
 		d->reasons = GP_BLP_ASKED; // as gp_blp_stop leaves it
-		d->stopped = true;
-		d->epoch++;
-		blp_stopped++;
+		blp_become(d, BLP_CLOSING);
+		blp_become(d, BLP_HELD);
 		d->driver_waits = 1;
 		uint32_t changes = blp_changes;
 		pthread_t thread[WAITERS];
@@ -229,7 +229,7 @@ static void stopped(void)
 		for (int i = 0; i < WAITERS; i++)
 			CHECK(!pthread_join(thread[i], NULL));
 		CHECK(blp_changes == changes + 1); // the driver's answers of before are not taken for true
-		CHECK(!d->stopped && !d->reasons);
+		CHECK(d->state == BLP_ABSENT && !d->reasons);
 		check();
 	}
 }

@@ -478,7 +478,7 @@ bool blp_await(struct gp_operation *o)
 			break;
 	} while (true);
 	if (d) {
-		if (!d->recorded && !(d->epoch % 2)) // nothing can be cut: from here on the driver answers
+		if (!d->recorded && !blp_is_closed(d)) // nothing can be cut: from here on the driver answers
 			blp_forget_all(d);
 		joins |= joins_others(d, stream); // the lock may have been given up since
 		ahead |= blp_may_be_cut(stream);
@@ -596,7 +596,7 @@ static bool is_over(enum gp_wait kind, void *what)
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *s = &d->stream_of[a->stream];
 		if (d->context && s->handle == a->handle && a->upto > s->done && !s->firm) {
-			over = blp_changes == a->changes && !(d->epoch % 2);
+			over = blp_changes == a->changes && !blp_is_closed(d);
 			// The driver was asked about the thread's own stream, or what was launched again may be on another one.
 			if (over && kind == GP_ASK_STREAM &&
 			    (s->thread || blp_marker_behind(d, s->first_marker, a->upto) >= 0))
@@ -623,7 +623,8 @@ static bool is_over(enum gp_wait kind, void *what)
 			for (uint32_t j = 0; j < d->streams && over; j++) {
 				struct blp_stream *s = &d->stream_of[j];
 				if (s->blocking && blp_may_be_cut(s)) // as far as the log has heard
-					over = !(d->epoch % 2) && blp_has_ended(d, s, s->last) && blp_reached(s, s->last);
+					over = !blp_is_closed(d) && blp_has_ended(d, s, s->last) &&
+					       blp_reached(s, s->last);
 			}
 			pthread_mutex_unlock(&d->lock);
 		}

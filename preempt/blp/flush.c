@@ -93,7 +93,7 @@ static void visit(const struct scope *f,
 // Whether a stop can cut something, or has. Otherwise there is nothing to wait for. The event records that are left are forgotten then:
 // a stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work ahead of
 // them that is not logged goes on. Those that the driver does not tell of are kept until they are over.
-static bool has_cuts(const struct gp_domain *d) { return d->recorded || d->epoch % 2; }
+static bool has_cuts(const struct gp_domain *d) { return d->recorded || blp_is_closed(d); }
 
 static void flush_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
 {
@@ -346,7 +346,7 @@ static bool is_empty(struct gp_domain *d)
 	bool empty = true;
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
-		if (blp_may_be_cut(s) && (d->epoch % 2 || !blp_has_ended(d, s, s->last)))
+		if (blp_may_be_cut(s) && (blp_is_closed(d) || !blp_has_ended(d, s, s->last)))
 			empty = false;
 	}
 	blp_advance(d);

@@ -530,7 +530,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired || blp_lingers(d) ||
 		    !(stream = blp_find_stream(d, o->stream, true)) || !blp_may_log(stream))
 			break;
-		if (d->epoch % 2 && patient) {
+		if (blp_is_closed(d) && patient) {
 			blp_begin_late(o->handle);
 			if (!deadline)
 				deadline = blp_patience();
@@ -548,13 +548,13 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		if (!blp_has_room(d, stream, 0)) {
 			blp_begin_late(o->handle);
 			if (!blp_make_room(d, stream, 0)) {
-				if (!(d->epoch % 2))
+				if (!blp_is_closed(d))
 					break;
 				blp_wait_step(d, 0);
 			}
 			continue; // the lock was given up: another operation may be on its way by now
 		}
-		if (d->epoch % 2 && patient)
+		if (blp_is_closed(d) && patient)
 			continue;
 		bool now = !blp_is_stopped(d);
 		struct blp_entry *e = blp_append(d, stream, BLP_GRAPH, now, 0, NULL);

@@ -348,7 +348,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		blp_give_way(d);
 		if (d->context != o->handle || d->given_up || !(s = blp_find_stream(d, o->stream, true)) || !blp_may_log(s))
 			break;
-		if (d->epoch % 2 && !blp_has_room(d, s, bytes)) {
+		if (blp_is_closed(d) && !blp_has_room(d, s, bytes)) {
 			blp_begin_late(o->handle);
 			blp_wait_step(d, 0);
 			continue;
@@ -362,7 +362,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		}
 		if (!blp_has_room(d, s, bytes)) {
 			blp_begin_late(o->handle);
-			if (!blp_make_room(d, s, bytes) && !(d->epoch % 2))
+			if (!blp_make_room(d, s, bytes) && !blp_is_closed(d))
 				break;
 			continue; // the lock was given up: another operation may be on its way by now
 		}
@@ -399,7 +399,10 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 
 // While nobody could ask for a stop, and nothing in flight could be cut, a launch needs no record and no place in the log. Its
 // blocks then cost next to nothing more.
-static bool must_be_logged(struct gp_domain *d) { return d->recorded || d->tainted || d->epoch % 2 || blp_can_stop(d); }
+static bool must_be_logged(struct gp_domain *d)
+{
+	return d->recorded || d->tainted || blp_is_closed(d) || blp_can_stop(d);
+}
 
 // Launches past the log. False: it must be logged by now, or its stream has another domain. From the count on, nobody begins to
 // log (blp_append) before the driver has the launch.

@@ -255,13 +255,13 @@ bool blp_mark_ahead(struct gp_domain *d, const struct blp_stream *of, enum blp_k
 }
 
 // Asks the driver how far the stream is. While the domain is stopped, the end of a launch does not mean that it ran. A stop
-// may begin at any time, without the lock, so the epoch is read after the question.
+// may begin at any time, without the lock, so the state is read after the question.
 static CUresult poll_markers(struct gp_domain *d, struct blp_stream *s)
 {
 	int mode = gp_relax_captures();
 	CUresult result = CUDA_ERROR_NOT_READY;
 	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) &&
-	       (s->firm || !(d->epoch % 2)))
+	       (s->firm || !blp_is_closed(d)))
 		blp_complete_to(d, s, d->marker[s->first_marker].upto);
 	gp_unrelax_captures(mode);
 	return result;
@@ -281,7 +281,7 @@ static CUresult poll_queue(struct gp_domain *d, struct blp_stream *s)
 	int mode = gp_relax_captures();
 	CUresult result = gp_driver.cuStreamQuery(blp_queue_of(d, s));
 	gp_unrelax_captures(mode);
-	if (!result && (s->firm || !(d->epoch % 2))) // in this order, as in poll_markers
+	if (!result && (s->firm || !blp_is_closed(d))) // in this order, as in poll_markers
 		blp_complete_to(d, s, s->last);
 	return result;
 }
@@ -289,7 +289,7 @@ static CUresult poll_queue(struct gp_domain *d, struct blp_stream *s)
 bool blp_has_ended(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	// During a stop the driver does not have all of it: a marker would say nothing.
-	if (!(d->epoch % 2) && blp_marker_behind(d, s->first_marker, upto) < 0) {
+	if (!blp_is_closed(d) && blp_marker_behind(d, s->first_marker, upto) < 0) {
 		if (blp_driver_waits(d))
 			poll_queue(d, s);
 		else
@@ -316,7 +316,7 @@ static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t u
 	struct blp_entry *e = upto > d->tail ? blp_entry_at(d, upto - 1) : NULL;
 	CUresult result =
 		e && e->kind == BLP_RECORD && e->driven ? blp_query_record(d, e->event, upto) : CUDA_ERROR_NOT_FOUND;
-	if (!result && (s->firm || !(d->epoch % 2))) // in this order, as in poll_markers
+	if (!result && (s->firm || !blp_is_closed(d))) // in this order, as in poll_markers
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
@@ -364,7 +364,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 	       d->context == context) {
 		if (upto > s->last) // the driver refused what was there
 			upto = s->last;
-		if (d->epoch % 2 && !s->firm) {
+		if (blp_is_closed(d) && !s->firm) {
 			uint64_t stopped = gp_now_ns();
 			blp_wait_step(d, 0);
 			since += (gp_now_ns() - stopped) / 8 *
@@ -397,21 +397,21 @@ uint64_t blp_patience(void)
 void blp_wait_step(struct gp_domain *d, uint64_t deadline_ns)
 {
 	struct timespec t = gp_kernel_time(deadline_ns);
-	if (!(d->epoch % 2) || !d->context)
+	if (!blp_is_closed(d) || !d->context)
 		return;
 	gp_wait_changed(&d->resumed, &d->lock, deadline_ns ? &t : NULL);
 }
 
 bool blp_wait_turn(struct gp_domain *d, uint64_t deadline_ns)
 {
-	while (d->epoch % 2 && d->context && !d->narrow.on && gp_now_ns() < deadline_ns)
+	while (blp_is_closed(d) && d->state != BLP_NARROW && d->context && gp_now_ns() < deadline_ns)
 		blp_wait_step(d, deadline_ns);
 	return !blp_is_stopped(d) || !d->context;
 }
 
 bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)
 {
-	while (d->epoch % 2 && d->context) {
+	while (blp_is_closed(d) && d->context) {
 		if (deadline_ns && gp_now_ns() >= deadline_ns)
 			return false;
 		blp_wait_step(d, deadline_ns);

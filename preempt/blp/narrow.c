@@ -296,7 +296,7 @@ static bool is_idle(struct gp_domain *d)
 // The stop has drained, or found nothing to cut. Under gp_domain.control.
 static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 {
-	if (!is_idle(d) || (d->flagged && !blp_unfreeze(d)))
+	if (!is_idle(d) || (blp_is_flagged(d) && !blp_unfreeze(d)))
 		return;
 	pthread_mutex_lock(&d->lock);
 	bool plain = is_plain(d) && !d->given_up;
@@ -309,9 +309,9 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 		d->narrow.driven[i] = s->done;
 	}
 	if (plain) {
-		d->flagged = d->quiet = d->drained = false;
 		d->narrow.graph = d->narrow.pieces = 0;
 		d->narrow.on = q;
+		blp_become(d, BLP_NARROW);
 		d->narrow.since_ns = gp_now_ns();
 		pthread_cond_broadcast(&d->resumed);
 	}
@@ -632,17 +632,17 @@ static void go_on(struct gp_domain *d)
 
 bool blp_narrow(struct gp_domain *d)
 {
-	uint32_t width = d->stopped && !d->given_up ? blp_width(d) : 0;
+	uint32_t width = blp_is_closed(d) && !d->given_up ? blp_width(d) : 0;
 	struct blp_narrow_queue *q = widest(d, width);
 
 	d->narrow.runs = false;
-	if (d->narrow.on && d->narrow.on->sms > width)
+	if (d->state == BLP_NARROW && d->narrow.on->sms > width)
 		blp_widen(d);
 	if (!q || !blp_drained(d))
 		return false;
-	if (!d->narrow.on)
+	if (d->state != BLP_NARROW)
 		begin(d, q);
-	if (d->narrow.on) {
+	if (d->state == BLP_NARROW) {
 		pthread_mutex_lock(&d->lock);
 		blp_give_way(d);
 		complete(d);
@@ -673,6 +673,7 @@ void blp_leave_narrow(struct gp_domain *d)
 	gp_count(&d->gpu->stops.narrow_ns, gp_now_ns() - d->narrow.since_ns);
 	d->narrow.was = d->narrow.on;
 	d->narrow.on = NULL;
+	blp_become(d, BLP_HELD);
 }
 
 bool blp_keep_narrow(struct gp_domain *d)
@@ -711,7 +712,7 @@ CUresult gp_blp_set_width(struct gp_domain *d, uint32_t sms)
 	if (d->context && !d->given_up && blp_enter(d->context, &pushed)) {
 		result = 0;
 		d->narrow.asked = sms;
-		if (d->narrow.on && d->narrow.on->sms > blp_width(d)) // sooner than the watcher would
+		if (d->state == BLP_NARROW && d->narrow.on->sms > blp_width(d)) // sooner than the watcher would
 			blp_widen(d);
 		blp_leave(pushed);
 	}

@@ -29,7 +29,7 @@ bool gp_blp_logs(const struct gp_operation *o)
 	if (!d || !takes(o, d))
 		return false;
 	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
-		if (d->epoch % 2)
+		if (blp_is_closed(d))
 			return true;
 		if (gp_now_ns() >= until)
 			return false;

@@ -46,7 +46,6 @@ static bool freeze_graphs(struct gp_domain *d)
 static bool find_drains(struct gp_domain *d)
 {
 	uint64_t launched[BLP_STREAMS] = {0}, driven[BLP_STREAMS] = {0}; // up to there
-	memset(d->runs_on, 0, sizeof d->runs_on);
 	memset(d->drain, 0, sizeof d->drain);
 	d->drains = d->streams;
 	for (uint64_t at = d->tail; at < d->head; at++) {
@@ -57,7 +56,7 @@ static bool find_drains(struct gp_domain *d)
 		if (e->kind > BLP_GRAPH)
 			continue;
 		if (!launched[e->stream])
-			d->runs_on[e->stream] = e->bare;
+			d->drain[e->stream].as = e->bare ? BLP_RUNS_ON : BLP_DRAINS;
 		launched[e->stream] = at + 1;
 	}
 	for (uint32_t i = 0; i < d->drains; i++) {
@@ -83,7 +82,7 @@ static bool find_drains(struct gp_domain *d)
 
 // From here on work is only logged. False: the stop is for a window, and a call is under way for which the driver waits with its lock. The
 // stop would wait for that lock while nobody may say what has ended, and the call may wait for who asks. So it comes when such calls
-// are over: either the call is seen here, or who calls sees the epoch (blp_begin_driver_wait). Nothing is logged before that is known.
+// are over: either the call is seen here, or who calls sees the state (blp_begin_driver_wait). Nothing is logged before that is known.
 static bool close_gate(struct gp_domain *d)
 {
 	bool waits = !(d->reasons & ~(uint32_t)GP_BLP_WINDOW);
@@ -92,15 +91,10 @@ static bool close_gate(struct gp_domain *d)
 		if (d->driver_waits) // else its end may have come too early to be told
 			return false;
 	}
-	d->deciding = true;
-	blp_stopped++;
-	d->epoch++;
+	blp_become(d, BLP_CLOSING);
 	if (waits && d->driver_waits) {
 		d->postponed = true;
-		blp_stopped--;
-		d->epoch++;
-		d->deciding = false;
-		blp_changes++;
+		blp_become(d, BLP_RUNNING);
 		pthread_mutex_lock(&d->lock);
 		pthread_cond_broadcast(&d->resumed);
 		bool over = !d->driver_waits;
@@ -110,11 +104,8 @@ static bool close_gate(struct gp_domain *d)
 		return false;
 	}
 	d->postponed = false;
-	d->stopped = true;
-	d->flagged = d->quiet = d->drained = false;
 	d->counted_ns = 0;
-	d->deciding = false;
-	blp_changes++;
+	blp_become(d, BLP_HELD);
 	return true;
 }
 
@@ -126,15 +117,21 @@ static bool may_cut(struct gp_domain *d)
 	return !d->firm && !blp_is_held_up(d);
 }
 
+static void set_flag(struct gp_domain *d)
+{
+	if (blp_set_flag(d, true))
+		blp_become(d, BLP_STOPPING);
+}
+
 // Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
 	d->narrow.asking = false; // what the driver has got since is not known to be over
 	if (!may_cut(d))
 		return;
-	if (d->recorded && !d->flagged)
-		d->flagged = blp_set_flag(d, true);
-	if (!d->flagged || !blp_freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
+	if (d->recorded && !blp_is_flagged(d))
+		set_flag(d);
+	if (!blp_is_flagged(d) || !blp_freeze_launches(d, from, d->next_record) || !freeze_graphs(d))
 		return;
 	d->flagged_ns = d->counted_ns = gp_now_ns();
 	gp_count(&d->gpu->stops.stops, 1);
@@ -150,10 +147,10 @@ static void stop_blocks(struct gp_domain *d)
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Without the lock, since a launch may hold it: an entry is in the log before the driver has its launch.
-	if (d->recorded && !d->firm && !blp_is_held_up(d)) { // a stream became firm before the epoch was odd, or not at all
+	if (d->recorded && !d->firm && !blp_is_held_up(d)) { // a stream became firm before the domain was closed, or not at all
 		uint32_t next = d->next_record;
-		d->flagged = blp_set_flag(d, true);
-		if (d->flagged && blp_freeze_launches(d, first, next))
+		set_flag(d);
+		if (blp_is_flagged(d) && blp_freeze_launches(d, first, next))
 			frozen = next;
 	}
 	pthread_mutex_lock(&d->lock);
@@ -300,10 +297,11 @@ static uint64_t nap(uint64_t passed_ns)
 static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, struct patience *p)
 {
 	for (;;) {
-		bool over = d->runs_on[stream] || p->spent_ns >= DRAIN_NS; // before the driver is asked
+		bool over = d->drain[stream].as == BLP_RUNS_ON || p->spent_ns >= DRAIN_NS; // before the driver is asked
 		CUresult result = blp_query(d->drain[stream].event);
 		uint64_t now = gp_now_ns(), napped = 0;
-		d->late[stream] = result && over;
+		if (result && over)
+			d->drain[stream].as = BLP_IS_LATE;
 		if (result && result != CUDA_ERROR_NOT_READY)
 			blp_give_up(d, "cuEventQuery", result);
 		if (result != CUDA_ERROR_NOT_READY || over)
@@ -359,20 +357,22 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 	uint64_t asked = gp_now_ns();
 	struct patience patience = {.looked_ns = asked};
 
-	if (!d->flagged || d->quiet || d->given_up || !freeze_the_rest(d))
+	if (d->state != BLP_STOPPING || d->given_up || !freeze_the_rest(d))
 		return !d->given_up;
-	for (uint32_t i = 0; i < d->drains; i++) {
-		d->late[i] = false;
+	for (uint32_t i = 0; i < d->drains; i++)
 		if (d->drain[i].event && !wait_drained(d, i, asked + awake_ns, &patience))
 			return false;
-	}
+	bool late = false;
 	pthread_mutex_lock(&d->lock);
-	for (uint32_t i = 0; i < d->drains; i++)
-		if (d->late[i])
-			d->drain[i].upto = drained(d, &d->stream_of[i], d->drain[i].upto);
+	for (uint32_t i = 0; i < d->drains; i++) {
+		if (d->drain[i].as != BLP_IS_LATE)
+			continue;
+		d->drain[i].upto = drained(d, &d->stream_of[i], d->drain[i].upto);
+		late = true;
+	}
 	pthread_mutex_unlock(&d->lock);
 	count_drain(d, asked);
-	d->quiet = true;
+	blp_become(d, late ? BLP_LATE : BLP_QUIET);
 	return true;
 }
 
@@ -398,11 +398,7 @@ static bool read_records(struct gp_domain *d)
 // Sees to late streams. False: the driver refused.
 static bool let_go(struct gp_domain *d)
 {
-	bool late = false;
-
-	for (uint32_t i = 0; i < d->drains; i++)
-		late |= d->late[i];
-	if (late && (!blp_keep_narrow(d) || !blp_let_go(d)))
+	if (d->state == BLP_LATE && (!blp_keep_narrow(d) || !blp_let_go(d)))
 		return false;
 	d->narrow.was = NULL;
 	return true;
@@ -410,7 +406,7 @@ static bool let_go(struct gp_domain *d)
 
 bool blp_drained(struct gp_domain *d)
 {
-	if (!d->flagged || d->drained || d->given_up)
+	if (!blp_is_flagged(d) || d->state == BLP_STOPPED || d->given_up)
 		return !d->given_up;
 	if (!wait_quiet(d, 0) || !read_records(d) || !let_go(d))
 		return false;
@@ -418,7 +414,7 @@ bool blp_drained(struct gp_domain *d)
 	classify(d);
 	blp_keep_ahead(d);
 	pthread_mutex_unlock(&d->lock);
-	d->drained = true;
+	blp_become(d, BLP_STOPPED);
 	return true;
 }
 
@@ -432,7 +428,7 @@ void blp_widen(struct gp_domain *d)
 {
 	blp_leave_narrow(d);
 	stop_blocks(d);
-	if (!d->flagged && !d->given_up) // nothing was left there
+	if (!blp_is_flagged(d) && !d->given_up) // nothing was left there
 		d->narrow.was = NULL;
 }
 
@@ -462,18 +458,19 @@ static void finish(struct gp_domain *d)
 	bool gone = d->given_up && !d->error;
 	if (context && !gone && !blp_enter(context, &pushed))
 		blp_give_up(d, "cuCtxPushCurrent", CUDA_ERROR_INVALID_CONTEXT);
-	if (d->narrow.on)
+	if (d->state == BLP_NARROW)
 		blp_widen(d);
 	while (!d->reasons) {
-		if (blp_drained(d) && d->flagged)
+		if (blp_drained(d) && blp_is_flagged(d))
 			blp_unfreeze(d);
 		pthread_mutex_lock(&d->lock);
 		blp_give_way(d);
-		bool cut = d->flagged && !d->drained;
+		bool cut = blp_is_flagged(d) && d->state != BLP_STOPPED;
 		if (d->counted_ns)
 			gp_count_time(&d->gpu->stop_times, gp_now_ns() - d->counted_ns);
 		d->counted_ns = 0;
-		d->flagged = d->quiet = d->drained = false;
+		if (blp_is_flagged(d))
+			blp_become(d, BLP_HELD);
 		if (!d->given_up && !blp_relaunch(d) && !d->given_up) {
 			d->reasons |= GP_BLP_WINDOW;
 			stop_the_rest(d, d->oldest_record);
@@ -488,10 +485,7 @@ static void finish(struct gp_domain *d)
 						blp_come_behind_narrow(d, &d->stream_of[i]);
 			abandon(d, cut);
 		}
-		d->stopped = false;
-		blp_stopped--;
-		blp_changes++;
-		d->epoch++;
+		blp_become(d, d->given_up ? BLP_RETIRED : BLP_RUNNING);
 		pthread_cond_broadcast(&d->resumed);
 		pthread_mutex_unlock(&d->lock);
 		break;
@@ -507,14 +501,14 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 		d->reasons |= reason;
 		if (reason != GP_BLP_WINDOW)
 			blp_let_in();
-		if (!d->stopped && !close_gate(d))
+		if (!blp_is_closed(d) && !close_gate(d))
 			d->reasons = 0;
-		else if (d->narrow.on && d->narrow.on->sms > blp_width(d))
+		else if (d->state == BLP_NARROW && d->narrow.on->sms > blp_width(d))
 			blp_widen(d);
-		else if (!d->narrow.on && !d->flagged && d->reasons & ~(uint32_t)GP_BLP_HELD)
+		else if (d->state == BLP_HELD && d->reasons & ~(uint32_t)GP_BLP_HELD)
 			stop_blocks(d);
 	}
-	bool narrows = d->stopped && blp_width(d), given_up = d->stopped && gp_blp_given_up(d);
+	bool narrows = blp_is_closed(d) && blp_width(d), given_up = blp_is_closed(d) && gp_blp_given_up(d);
 	pthread_mutex_unlock(&d->control);
 	if (again)
 		gp_ring_windows(d->gpu);
@@ -528,7 +522,7 @@ void gp_blp_drain(struct gp_domain *d)
 {
 	bool pushed;
 	pthread_mutex_lock(&d->control);
-	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
+	if (d->context && blp_is_closed(d) && !d->given_up && blp_enter(d->context, &pushed)) {
 		blp_drained(d);
 		blp_leave(pushed);
 	}
@@ -559,13 +553,12 @@ static bool is_quiet(struct gp_domain *d)
 {
 	bool pushed, quiet = true;
 	pthread_mutex_lock(&d->control);
-	if (d->context && d->stopped && !d->given_up && blp_enter(d->context, &pushed)) {
-		if (d->flagged && wait_quiet(d, AWAKE_NS))
-			for (uint32_t i = 0; i < d->drains; i++)
-				if (d->late[i] && !blp_drained(d)) // a late stream may wait for what was cut
-					break;
-		if (!d->flagged) // the watcher stops what is on more SMs than it may be
-			quiet = d->narrow.on ? d->narrow.on->sms <= blp_width(d) : is_idle(d);
+	if (d->context && blp_is_closed(d) && !d->given_up && blp_enter(d->context, &pushed)) {
+		wait_quiet(d, AWAKE_NS);
+		if (d->state == BLP_LATE) // a late stream may wait for what was cut
+			blp_drained(d);
+		if (!blp_is_flagged(d)) // the watcher stops what is on more SMs than it may be
+			quiet = d->state == BLP_NARROW ? d->narrow.on->sms <= blp_width(d) : is_idle(d);
 		blp_leave(pushed);
 	}
 	pthread_mutex_unlock(&d->control);
@@ -585,7 +578,7 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 	d->reasons &= ~(uint32_t)reason;
 	if (reason & GP_BLP_WINDOW)
 		d->postponed = false;
-	if (d->context && d->stopped && !d->reasons)
+	if (d->context && blp_is_closed(d) && !d->reasons)
 		finish(d);
 	bool again = d->reasons & GP_BLP_WINDOW;
 	pthread_mutex_unlock(&d->control);
@@ -655,7 +648,7 @@ static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
 		if (d->gpu != g || !d->reasons) // another thread may make it, without a reason
 			continue;
 		pthread_mutex_lock(&d->control);
-		if (d->context && d->stopped && blp_enter(d->context, &pushed)) {
+		if (d->context && blp_is_closed(d) && blp_enter(d->context, &pushed)) {
 			d->narrow.left = left;
 			again |= blp_narrow(d);
 			*runs |= d->narrow.runs;
@@ -698,7 +691,7 @@ void gp_blp_watch(struct gp_gpu *g)
 			struct gp_domain *d = blp_domains[i];
 			if (d->gpu != g)
 				continue;
-			if (gp_blp_given_up(d) && d->epoch % 2) // who waits for the end of the stop may be who would end it
+			if (gp_blp_given_up(d) && blp_is_closed(d)) // who waits for the end of the stop may be who would end it
 				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
 			else if (want)
 				gp_blp_drain(d);

@@ -143,8 +143,9 @@ static bool enter(struct gp_domain *d, uint64_t since_ns)
 {
 	if (d->giving_way || (d->postponed && gp_now_ns() - since_ns < POSTPONED_NS))
 		return false;
-	d->driver_waits++; // before the epoch is read: close_gate
-	if (!(d->epoch % 2) || d->reasons & ~(uint32_t)GP_BLP_WINDOW || d->narrow.on || d->given_up)
+	d->driver_waits++; // before the state is read: close_gate
+	enum blp_state state = d->state;
+	if (state < BLP_CLOSING || state == BLP_NARROW || d->reasons & ~(uint32_t)GP_BLP_WINDOW || d->given_up)
 		return true;
 	leave(d);
 	return false;

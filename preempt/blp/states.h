@@ -1,0 +1,32 @@
+// states.h - the states of a domain.
+//
+// A thread changes a state with blp_become alone (states.c). Other threads may read it at any time.
+#ifndef GPREEMPT_BLP_STATES_H
+#define GPREEMPT_BLP_STATES_H
+
+#include <stdbool.h>
+
+struct gp_domain;
+
+// In this order: from BLP_CLOSING on, new work does not reach the driver; from BLP_STOPPING on, the flag is set.
+enum blp_state {
+	BLP_ABSENT,   // the place is free
+	BLP_RUNNING,  // the driver gets work as it comes
+	BLP_RETIRED,  // the same, for good: the driver refused a call (gp_domain.given_up), and the last stop is over
+	BLP_CLOSING,  // a stop begins, or is postponed at once
+	BLP_HELD,     // new work is only logged; what the driver has goes on
+	BLP_NARROW,   // what is logged goes on in a part of the SMs (gp_domain.narrow.on)
+	BLP_STOPPING, // blocks that have begun run to their end, no other one begins
+	BLP_QUIET,    // no block runs
+	BLP_LATE,     // blocks of some stream run on (BLP_IS_LATE), or may
+	BLP_STOPPED,  // it is known what was cut
+	BLP_STATES,
+};
+
+extern bool blp_asserts; // a transition that is not in the table ends the process; true in builds for tests
+
+bool blp_may_become(enum blp_state from, enum blp_state to);
+// Under gp_domain.control. A transition that is not in the table is logged and not made, and the domain is given up.
+void blp_become(struct gp_domain *, enum blp_state to);
+
+#endif

@@ -1,0 +1,105 @@
+// states_test.c - with preempt/blp/states.c
+//
+// Which state of a domain may follow which, over all pairs; what a transition counts; what becomes of one that must not be. Ends well or
+// says what is wrong.
+#include "preempt/blp/domain.h"
+#include "test/units/check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int lines, given_up;
+void gp_log_line(const char *text)
+{
+	CHECK(!strcmp(text, "BLP: a domain was to become RUNNING from NARROW"));
+	lines++;
+}
+void blp_give_up(struct gp_domain *d, const char *call, CUresult result) { given_up++; }
+
+// The design's arrows (docs/design/blp.md).
+static const struct {
+	enum blp_state from, to;
+} arrows[] = {
+	{BLP_ABSENT, BLP_RUNNING},  {BLP_RUNNING, BLP_CLOSING}, {BLP_CLOSING, BLP_RUNNING}, // postponed
+	{BLP_CLOSING, BLP_HELD},    {BLP_HELD, BLP_STOPPING},   {BLP_HELD, BLP_NARROW},     // nothing was to be cut
+	{BLP_HELD, BLP_RUNNING},    {BLP_HELD, BLP_RETIRED},    {BLP_STOPPING, BLP_QUIET},
+	{BLP_STOPPING, BLP_LATE},   {BLP_QUIET, BLP_STOPPED},   {BLP_LATE, BLP_STOPPED},
+	{BLP_STOPPED, BLP_NARROW},  {BLP_STOPPED, BLP_HELD},                               // to be launched again
+	{BLP_NARROW, BLP_HELD},     {BLP_STOPPING, BLP_HELD},                              // the driver refused
+	{BLP_QUIET, BLP_HELD},      {BLP_LATE, BLP_HELD},       {BLP_RUNNING, BLP_ABSENT}, // its context or stream ends
+	{BLP_RETIRED, BLP_ABSENT},  {BLP_HELD, BLP_ABSENT},     {BLP_NARROW, BLP_ABSENT},
+	{BLP_STOPPING, BLP_ABSENT}, {BLP_QUIET, BLP_ABSENT},    {BLP_LATE, BLP_ABSENT},
+	{BLP_STOPPED, BLP_ABSENT},
+};
+
+static bool is_arrow(enum blp_state from, enum blp_state to)
+{
+	for (size_t i = 0; i < sizeof arrows / sizeof *arrows; i++)
+		if (arrows[i].from == from && arrows[i].to == to)
+			return true;
+	return false;
+}
+
+static struct gp_domain domain;
+
+static void all_pairs(void)
+{
+	for (enum blp_state from = 0; from < BLP_STATES; from++)
+		for (enum blp_state to = 0; to < BLP_STATES; to++)
+			CHECK(blp_may_become(from, to) == is_arrow(from, to));
+}
+
+// A domain is closed once for each stop, and what the driver answered before either end of it is not taken for true.
+static void counts(void)
+{
+	static const enum blp_state stop[] = {BLP_RUNNING, BLP_CLOSING, BLP_HELD,   BLP_STOPPING, BLP_LATE,
+					      BLP_STOPPED, BLP_NARROW,  BLP_HELD,   BLP_STOPPING, BLP_QUIET,
+					      BLP_STOPPED, BLP_HELD,    BLP_RUNNING};
+	for (size_t i = 0; i < sizeof stop / sizeof *stop; i++) {
+		blp_become(&domain, stop[i]);
+		bool runs = stop[i] == BLP_RUNNING, begins = stop[i] == BLP_CLOSING;
+		CHECK(blp_is_closed(&domain) == !runs && blp_stopped == !runs);
+		CHECK(blp_changes == (i < 2 ? 0u : i + 1 < sizeof stop / sizeof *stop ? 1u : 2u));
+		CHECK(begins || blp_is_stopped(&domain) == !runs);
+		CHECK(blp_is_flagged(&domain) ==
+		      (stop[i] == BLP_STOPPING || stop[i] == BLP_LATE || stop[i] == BLP_QUIET || stop[i] == BLP_STOPPED));
+	}
+	blp_become(&domain, BLP_CLOSING);
+	blp_become(&domain, BLP_RUNNING); // postponed
+	CHECK(!blp_stopped && blp_changes == 3);
+	blp_become(&domain, BLP_CLOSING);
+	blp_become(&domain, BLP_HELD);
+	blp_become(&domain, BLP_ABSENT);
+	CHECK(!blp_stopped && blp_changes == 5);
+}
+
+// In a program the domain is given up, and stays closed until the end of its stop. In a test the process ends.
+static void refused(void)
+{
+	domain.state = BLP_NARROW;
+	blp_asserts = false;
+	blp_become(&domain, BLP_RUNNING);
+	CHECK(domain.state == BLP_NARROW && lines == 1 && given_up == 1);
+
+	int status = 0;
+	fflush(NULL);
+	pid_t child = fork();
+	if (!child) {
+		blp_asserts = true;
+		close(STDERR_FILENO);
+		blp_become(&domain, BLP_RUNNING);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+int main(void)
+{
+	all_pairs();
+	counts();
+	refused();
+	return 0;
+}
