@@ -259,7 +259,7 @@ RACE := ./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./cmd/gpreempt-b
 COMPUTE := ./test/units ./patch ./preempt/agent
 UNIT = $(filter-out %/test/e2e %/test/dist $(shell $(GO) list $(RACE) $(COMPUTE)),$(shell $(GO) list ./...))
 GO_TEST_FLAGS :=
-GO_TEST = env -u MAKEFLAGS -u MAKEOVERRIDES $(GO) test -count=1 -timeout 1h -p 3 -parallel 4 $(GO_TEST_FLAGS)
+GO_TEST = env -u MAKEFLAGS -u MAKEOVERRIDES $(GO) test -count=1 -timeout $(if $(GPREEMPT_CI),40m,1h) -p 3 -parallel 4 $(GO_TEST_FLAGS)
 WITH_TOOLS := ./test/tools.sh
 FUZZ_INPUTS ?= $(if $(GPREEMPT_DEEP),20000,5000)
 PARTS := e2e vet compute race unit fuzz glibc

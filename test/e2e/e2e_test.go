@@ -4,6 +4,7 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -115,7 +116,16 @@ func (m *machine) configure(text string) {
 
 // command is a program under the preload; role "" leaves GPREEMPT_PRIORITY unset.
 func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
-	cmd := exec.CommandContext(m.t.Context(), program, arguments...)
+	ctx, cancel := context.WithTimeout(m.t.Context(), lifetime)
+	m.t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, arguments...)
+	cmd.WaitDelay = patience // what it started may have its output
+	cmd.Cancel = func() error {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			m.t.Errorf("%s, process %d, has not ended after %v: %s", program, cmd.Process.Pid, lifetime, threads(cmd.Process.Pid))
+		}
+		return cmd.Process.Kill()
+	}
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool {
 		return strings.HasPrefix(s, "GPREEMPT_") || strings.HasPrefix(s, "SIMCUDA_") || strings.HasPrefix(s, "LD_")
 	})
@@ -128,6 +138,18 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 	cmd.Env = append(cmd.Env, sanitizer.options(m.dir)...)
 	cmd.Env = append(cmd.Env, m.environment...)
 	return cmd
+}
+
+// threads is what each thread of a process is called, and where in the kernel it waits.
+func threads(pid int) string {
+	var all []string
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	for _, task := range tasks {
+		name, _ := os.ReadFile(filepath.Join(task, "comm"))
+		waits, _ := os.ReadFile(filepath.Join(task, "wchan"))
+		all = append(all, fmt.Sprintf("%s %s %s", filepath.Base(task), bytes.TrimSpace(name), waits))
+	}
+	return strings.Join(all, ", ")
 }
 
 // driverPath is where programs find the driver, and NVML, which no sanitizer watches.
@@ -225,7 +247,10 @@ func (p *process) exited() bool {
 	return err != nil || bytes.Contains(status, []byte(") Z "))
 }
 
-const patience = 3 * time.Minute // for what a loaded machine does in milliseconds when idle
+const (
+	patience = 3 * time.Minute  // for what a loaded machine does in milliseconds when idle
+	lifetime = 15 * time.Minute // of a program: five times what the longest takes on two busy cores
+)
 
 // often is how often something happens: as usual, or where GPREEMPT_DEEP is set (.ci/run), which finds rarer faults.
 func often(usual, deep uint64) uint64 {
