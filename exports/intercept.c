@@ -278,10 +278,10 @@ static CUdevice device_of(CUcontext context)
 			gp_call_end(call, WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, \
 						    other ? REAL(cuStreamCreateWithPriority)(stream, flags, given) : \
 							    REAL(name) args)); \
-		if (other && result == CUDA_SUCCESS && (stream)) \
-			call.hooks->stream_created(*(stream), asked); \
 		if (result == CUDA_SUCCESS && (stream)) \
 			gp_note_stream(*(stream)); \
+		if (other && result == CUDA_SUCCESS && (stream)) \
+			call.hooks->stream_created(*(stream), asked); \
 		return result; \
 	}
 

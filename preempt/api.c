@@ -285,7 +285,7 @@ PUBLIC int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 		return GPREEMPT_ERROR_INVALID;
 	switch (gp_driver.cuStreamSetAttribute(stream, CU_STREAM_ATTRIBUTE_PRIORITY, &value)) {
 	case CUDA_SUCCESS:
-		gp_mps_forget_stream(stream); // the program hears of this one
+		gp_stream_has_priority(stream); // the program hears of this one
 		return GPREEMPT_SUCCESS;
 	case CUDA_ERROR_INVALID_HANDLE: return GPREEMPT_ERROR_INVALID;
 	case CUDA_ERROR_NOT_SUPPORTED:

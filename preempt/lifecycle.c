@@ -88,10 +88,9 @@ static void end_context(CUcontext handle)
 	struct gp_context *c = gp_find_context(handle);
 
 	gp_memory_context_destroying(handle);
-	gp_mps_forget_context(handle);
-	gp_known_context_ends(handle);
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
+	gp_objects_end_with(handle);
 	gp_unloads_finish(handle);
 	gp_code_context_destroying(handle);
 	if (!c)
@@ -109,11 +108,11 @@ void gp_context_ended(CUcontext handle, bool is)
 
 static void end_stream(CUstream stream)
 {
-	gp_mps_forget_stream(stream);
 	gp_known_stream_ends(stream);
 	gp_streams_forget(stream); // before the stream's domain ends
 	gp_blp_stream_destroying(stream);
 	gp_stream_forget(stream);
+	gp_object_end(GP_STREAM, stream);
 }
 
 static void end_graph(CUgraphExec exec)

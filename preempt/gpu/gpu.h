@@ -96,8 +96,7 @@ bool gp_mps_server_runs(void);  // a daemon has left its socket where this proce
 bool gp_stream_creating(int *priority);
 void gp_stream_created(CUstream, int asked_priority);
 void gp_stream_priority(CUstream, int *priority);
-void gp_mps_forget_stream(CUstream);
-void gp_mps_forget_context(CUcontext);
+void gp_stream_has_priority(CUstream); // from here on the one that the driver says
 
 // runlist.c
 // Takes a TSG off the runlist of a GPU or puts it back. What is off comes back by itself 1.5 s after the last gp_runlist_set or

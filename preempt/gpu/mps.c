@@ -10,6 +10,7 @@
 // take it out.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/objects/objects.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,22 +69,6 @@ void gp_mps_lower_client(void)
 
 // Streams that were made with another priority than the program asked for.
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static struct asked {
-	CUcontext context;
-	CUstream stream;
-	int priority;
-} *asked;
-static size_t count, capacity;
-
-static struct asked *find(CUcontext context, CUstream stream)
-{
-	for (size_t i = 0; i < count; i++)
-		if (asked[i].context == context && asked[i].stream == stream)
-			return &asked[i];
-	return NULL;
-}
-
 // Levels are spread over the priorities that there are: numerically from greatest, below 0, to least.
 bool gp_stream_creating(int *priority)
 {
@@ -105,53 +90,33 @@ void gp_stream_created(CUstream stream, int priority)
 	if (!c || gp_driver.cuCtxGetStreamPriorityRange(&least, &greatest))
 		return;
 	priority = priority > least ? least : priority < greatest ? greatest : priority; // as the driver would
-	pthread_mutex_lock(&lock);
-	struct asked *a = find(c->handle, stream);
-	if (!a && count == capacity) {
-		size_t more = capacity ? 2 * capacity : 64;
-		struct asked *grown = realloc(asked, more * sizeof *asked);
-		if (grown) {
-			asked = grown;
-			capacity = more;
-		}
+	gp_objects_lock(GP_STREAM);
+	struct gp_object *o = gp_object_enter(GP_STREAM, stream, c->handle);
+	if (o) { // else the program hears what is in force
+		o->stream.asked = priority;
+		o->stream.lowered = true;
 	}
-	if (!a && count < capacity)
-		a = &asked[count++];
-	if (a) // else the program hears what is in force
-		*a = (struct asked){c->handle, stream, priority};
-	pthread_mutex_unlock(&lock);
+	gp_objects_unlock(GP_STREAM);
+}
+
+static CUcontext owner_of(CUstream stream) // a program may ask in any context
+{
+	CUcontext context = NULL, owner;
+	if (gp_driver.cuCtxGetCurrent(&context))
+		return NULL;
+	return gp_driver.cuStreamGetCtx && !gp_driver.cuStreamGetCtx(stream, &owner) ? owner : context;
 }
 
 void gp_stream_priority(CUstream stream, int *priority)
 {
-	CUcontext context = NULL, owner;
-
-	if (gp_driver.cuCtxGetCurrent(&context))
-		return;
-	if (gp_driver.cuStreamGetCtx && !gp_driver.cuStreamGetCtx(stream, &owner))
-		context = owner; // a program may ask in any context
-	pthread_mutex_lock(&lock);
-	struct asked *a = find(context, stream);
-	if (a)
-		*priority = a->priority;
-	pthread_mutex_unlock(&lock);
+	const struct gp_object *o = gp_object_find(GP_STREAM, stream, owner_of(stream));
+	if (o && o->stream.lowered)
+		*priority = o->stream.asked;
 }
 
-static void forget(CUcontext context, CUstream stream) // NULL: all
+void gp_stream_has_priority(CUstream stream)
 {
-	pthread_mutex_lock(&lock);
-	for (size_t i = 0; i < count;)
-		if ((!context || asked[i].context == context) && (!stream || asked[i].stream == stream))
-			asked[i] = asked[--count];
-		else
-			i++;
-	pthread_mutex_unlock(&lock);
+	struct gp_object *o = gp_object_find(GP_STREAM, stream, owner_of(stream));
+	if (o)
+		o->stream.lowered = false;
 }
-
-void gp_mps_forget_stream(CUstream stream)
-{
-	if (stream)
-		forget(NULL, stream);
-}
-
-void gp_mps_forget_context(CUcontext context) { forget(context, NULL); }

@@ -1,8 +1,9 @@
-// mps_test.c - with preempt/gpu/mps.c preempt/driver/environment.c
+// mps_test.c - with preempt/gpu/mps.c preempt/objects/objects.c preempt/driver/environment.c
 //
 // Under an MPS server streams have the priority of their process's level, and programs hear what they asked for, each in its context.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/objects/objects.h"
 #include "test/units/check.h"
 
 #include <stdlib.h>
@@ -104,15 +105,19 @@ static void test_asked(void)
 	}
 	for (uintptr_t i = 2; i < STREAMS; i++)
 		CHECK(heard(0, i) == -(int)(i % 6) && heard(1, i) == -(int)((i + 1) % 6));
-	gp_mps_forget_stream(NULL);
+	current = &gp_context[0];
+	gp_stream_has_priority((CUstream)3); // the program sets another one
+	CHECK(heard(0, 3) == 99 && heard(1, 3) == -4);
+	make(0, 3, -3);
+	gp_object_end(GP_STREAM, NULL);
 	for (uintptr_t i = 2; i < STREAMS; i += 2)
-		gp_mps_forget_stream((CUstream)i);
+		gp_object_end(GP_STREAM, (CUstream)i);
 	for (uintptr_t i = 2; i < STREAMS; i++)
 		CHECK(heard(0, i) == (i % 2 ? -(int)(i % 6) : 99));
-	gp_mps_forget_context(gp_context[0].handle);
+	gp_objects_end_with(gp_context[0].handle);
 	for (uintptr_t i = 2; i < STREAMS; i++)
 		CHECK(heard(0, i) == 99 && heard(1, i) == (i % 2 ? -(int)((i + 1) % 6) : 99));
-	gp_mps_forget_context(gp_context[1].handle);
+	gp_objects_end_with(gp_context[1].handle);
 	CHECK(heard(1, 3) == 99);
 }
 

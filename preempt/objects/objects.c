@@ -10,7 +10,7 @@
 #include <stddef.h>
 #include <string.h>
 
-enum { STREAM_BITS = 11, GRAPH_BITS = 13, EVENT_BITS = 14, PROBES = 64 };
+enum { STREAM_BITS = 12, GRAPH_BITS = 13, EVENT_BITS = 14, PROBES = 64 };
 #define GONE ((void *)~0ul) // an object had the place
 
 static struct gp_object streams[1 << STREAM_BITS], graphs[1 << GRAPH_BITS], events[1 << EVENT_BITS];
@@ -80,6 +80,16 @@ struct gp_object *gp_objects_next(enum gp_thing thing, const struct gp_object *b
 	return t->there && o < end ? o : NULL;
 }
 
+struct gp_object *gp_objects_of(enum gp_thing thing, const void *handle, const struct gp_object *before)
+{
+	const struct table *t = &tables[thing];
+	size_t home = home_of(t, handle), n = before ? ((size_t)(before - t->place) - home + 1) & mask_of(t) : 0;
+	void *found = NULL;
+	while (n < PROBES && (found = handle_at(t, home + n)) && found != handle)
+		n++;
+	return handle && n < PROBES && found ? &t->place[(home + n) & mask_of(t)] : NULL;
+}
+
 // With the lock. Where no search goes on behind the place, it counts as never used, and so do those ahead of it that objects had.
 static void end(struct table *t, size_t at)
 {
@@ -94,21 +104,20 @@ static void end(struct table *t, size_t at)
 void gp_object_end(enum gp_thing thing, const void *handle)
 {
 	struct table *t = &tables[thing];
-	void *found;
 	pthread_mutex_lock(&t->lock);
-	for (size_t at = home_of(t, handle), n = 0; handle && n < PROBES && (found = handle_at(t, at)); n++, at++)
-		if (found == handle)
-			end(t, at);
+	for (struct gp_object *o = NULL; (o = gp_objects_of(thing, handle, o));)
+		end(t, (size_t)(o - t->place));
 	pthread_mutex_unlock(&t->lock);
 }
 
 // One of that handle may have ended unseen.
-void gp_object_begin(enum gp_thing thing, void *handle, CUcontext context)
+bool gp_object_begin(enum gp_thing thing, void *handle, CUcontext context)
 {
 	gp_object_end(thing, handle);
 	gp_objects_lock(thing);
-	gp_object_enter(thing, handle, context);
+	bool has_place = gp_object_enter(thing, handle, context);
 	gp_objects_unlock(thing);
+	return has_place;
 }
 
 void gp_objects_end_with(CUcontext context)

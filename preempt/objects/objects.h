@@ -18,6 +18,10 @@ struct gp_object {
 	_Atomic(void *) handle;     // NULL: never used, a search ends here
 	_Atomic(CUcontext) context; // of a stream, since default streams have the same handle in each; else NULL
 	union {
+		struct {
+			_Atomic bool lowered; // it was made with another priority than the program asked for (preempt/gpu/mps.c)
+			_Atomic int asked; // that one
+		} stream;
 		struct {                          // an instance of a graph
 			_Atomic bool free_of_cpu; // it does not wait for the CPU
 			_Atomic bool blocked;     // a hold would keep it from running
@@ -32,11 +36,12 @@ struct gp_object *gp_object_find(enum gp_thing, const void *handle, CUcontext);
 
 void gp_objects_lock(enum gp_thing);
 void gp_objects_unlock(enum gp_thing);
-void gp_object_begin(enum gp_thing, void *handle, CUcontext); // the driver has made it
+bool gp_object_begin(enum gp_thing, void *handle, CUcontext); // the driver has made it; false: there is no place
 // With the lock. What is known of the object, or a place for it; NULL: there is none.
 struct gp_object *gp_object_enter(enum gp_thing, void *handle, CUcontext);
 // With the lock. The next one in the table, or the first; NULL: these were all.
 struct gp_object *gp_objects_next(enum gp_thing, const struct gp_object *before);
+struct gp_object *gp_objects_of(enum gp_thing, const void *handle, const struct gp_object *before); // in whatever context
 
 void gp_object_end(enum gp_thing, const void *handle); // in whatever context
 void gp_objects_end_with(CUcontext);                   // the streams of a context

@@ -162,6 +162,7 @@ struct gp_context {
 	_Alignas(64) struct gp_refused_call hold_refusal;
 	struct gp_refused_call blp_refusal;
 	struct gp_hold hold;
+	uint64_t orphaned; // number of the latest destruction of a stream that had work, which only a wait for the context waits for; 0: none (known.c)
 	uint64_t seen_activity;    // watcher only
 	uint64_t unfinished_ns;    // watcher only: since when work has been unfinished; 0 = it is not
 	struct {                   // watcher only: the driver has finished what it has, and calls are under way
@@ -383,7 +384,6 @@ void gp_stream_forget(CUstream); // it is about to be destroyed
 // known.c
 void gp_stream_made(CUstream);       // a hook (preempt/driver/hooks.h)
 void gp_known_stream_ends(CUstream); // it is about to be destroyed
-void gp_known_context_ends(CUcontext);
 // Streams that were destroyed with work so far; and a context has been waited for since there were so many.
 uint64_t gp_known_destructions(void);
 void gp_known_synchronized(CUcontext, uint64_t destructions);
