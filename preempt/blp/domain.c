@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
+#include "preempt/objects/objects.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,16 +14,8 @@ _Atomic uint32_t gp_blp_takes; // beside these: each launch reads them
 _Atomic bool blp_retired;
 __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
-// Streams that do not belong to the domain of their context.
-static struct {
-	_Atomic(CUstream) handle; // NULL: free
-	CUcontext context;
-	struct gp_domain *_Atomic domain;
-} special[BLP_SPECIAL];
 _Atomic uint32_t blp_specials;
-static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains and special streams
-// Of special, where it changes: one thread may forget a stream and another one its context. None is taken under it.
-static pthread_mutex_t naming = PTHREAD_MUTEX_INITIALIZER;
+static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains
 
 // Memory of a domain that ended with its stream, or that the driver refused the rest of what a domain needs. To free it would wait for all
 // that the context has, with the domain's locks, as the program's call does not. So the context's next domain gets it, or it is freed with
@@ -83,20 +76,17 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 
 bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }
 
-static int special_of(CUcontext context, CUstream stream)
+// Of a stream that does not belong to the domain of its context; else NULL.
+static struct gp_domain *special_of(CUcontext context, CUstream stream)
 {
-	for (uint32_t i = 0, n = blp_specials; i < n; i++)
-		if (special[i].handle == stream && special[i].context == context)
-			return (int)i;
-	return -1;
+	const struct gp_object *o = blp_specials ? gp_object_find(GP_STREAM, stream, context) : NULL;
+	return o ? o->stream.domain : NULL;
 }
 
 static struct gp_domain *domain_in(struct gp_context *c, CUcontext context, CUstream stream)
 {
-	int i = blp_specials ? special_of(context, stream) : -1;
-	if (i >= 0)
-		return special[i].domain;
-	return c ? c->domain : NULL;
+	struct gp_domain *own = special_of(context, stream);
+	return own || !c ? own : c->domain;
 }
 
 struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
@@ -445,20 +435,28 @@ CUresult gp_blp_prepare(struct gp_context *c, const char **call)
 	return result;
 }
 
+// False: there is no place for what is known of the stream.
+static bool set_special(CUcontext context, CUstream stream, struct gp_domain *d)
+{
+	gp_objects_lock(GP_STREAM);
+	struct gp_object *o = gp_object_enter(GP_STREAM, stream, context);
+	if (o)
+		o->stream.domain = d;
+	gp_objects_unlock(GP_STREAM);
+	return o;
+}
+
 CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream stream)
 {
 	const char *call;
 	struct gp_domain *d = NULL;
 	CUresult result = 0;
 	unsigned flags = 0;
-	int i;
 
 	pthread_mutex_lock(&making);
-	if (special_of(context, stream) >= 0)
+	if (special_of(context, stream))
 		goto out;
-	for (i = 0; i < BLP_SPECIAL && special[i].handle; i++)
-		;
-	if (i == BLP_SPECIAL) {
+	if (!set_special(context, stream, NULL)) {
 		result = CUDA_ERROR_NOT_SUPPORTED;
 		goto out;
 	}
@@ -471,42 +469,38 @@ CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream str
 	d->before = c->domain;
 	d->blocking = stream == GP_STREAM_LEGACY || gp_driver.cuStreamGetFlags(stream, &flags) ||
 		      !(flags & CU_STREAM_NON_BLOCKING);
-	pthread_mutex_lock(&naming);
-	special[i].domain = d;
-	special[i].context = context;
-	special[i].handle = stream;
-	pthread_mutex_unlock(&naming);
-	if ((uint32_t)i >= blp_specials)
-		blp_specials = (uint32_t)i + 1;
+	if (set_special(context, stream, d))
+		blp_specials++;
+	else // the stream was destroyed meanwhile: the domain ends with the context
+		result = CUDA_ERROR_NOT_SUPPORTED;
 out:
 	pthread_mutex_unlock(&making);
 	return result;
 }
 
-bool blp_is_special(CUcontext context, CUstream stream) { return special_of(context, stream) >= 0; }
+bool blp_is_special(CUcontext context, CUstream stream) { return special_of(context, stream); }
 
 void blp_forget_specials(CUcontext context)
 {
-	pthread_mutex_lock(&naming);
-	for (uint32_t i = 0; i < blp_specials; i++)
-		if (special[i].context == context)
-			special[i].handle = NULL;
-	pthread_mutex_unlock(&naming);
+	gp_objects_lock(GP_STREAM);
+	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_STREAM, o));)
+		if (o->context == context)
+			o->stream.domain = NULL;
+	gp_objects_unlock(GP_STREAM);
 }
 
 // The number is read while the stream is there: who ends its context forgets it before the domain ends.
 struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context, uint64_t *made)
 {
 	struct gp_domain *d = NULL;
-	pthread_mutex_lock(&naming);
-	for (uint32_t i = 0; i < blp_specials && !d; i++) {
-		if (special[i].handle != stream)
+	gp_objects_lock(GP_STREAM);
+	for (struct gp_object *o = NULL; !d && (o = gp_objects_of(GP_STREAM, stream, o));) {
+		if (!(d = o->stream.domain))
 			continue;
-		*context = special[i].context;
-		special[i].handle = NULL;
-		d = special[i].domain;
+		o->stream.domain = NULL;
+		*context = o->context;
 		*made = d->made;
 	}
-	pthread_mutex_unlock(&naming);
+	gp_objects_unlock(GP_STREAM);
 	return d;
 }

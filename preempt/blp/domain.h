@@ -37,9 +37,8 @@ enum {
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // records that no flag stops: beside.c
 	BLP_PARTITION = 8, // SMs of which green contexts have a multiple (compute capability 9.0 on), and which are of one GPC
-	BLP_PIECES = 2,   // of graphs that run narrow, in flight at a time
-	BLP_WIDTHS = 8,   // of a domain, ever
-	BLP_SPECIAL = 64, // streams with a domain of their own
+	BLP_PIECES = 2, // of graphs that run narrow, in flight at a time
+	BLP_WIDTHS = 8, // of a domain, ever
 	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 	// the stream's kernels may wait for the program, and later calls wait for it less and less.
 	BLP_PATIENCE_NS = GP_PATIENCE_NS,
@@ -304,7 +303,7 @@ extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
 // domain.c
 extern _Atomic bool blp_loads_lazily; // the driver loads a kernel's code with its first launch
-extern _Atomic uint32_t blp_specials; // places ever used of streams that have domains of their own
+extern _Atomic uint32_t blp_specials; // streams that ever got domains of their own
 static inline bool blp_separated(void) { return blp_specials; }
 bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
 void blp_leave(bool pushed);
@@ -335,7 +334,7 @@ void blp_keep_memory(struct gp_domain *, struct blp_memory *);
 void blp_free_kept(CUcontext); // as the context ends
 // Gives a stream a domain of its own, where it has none.
 CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
-bool blp_is_special(CUcontext, CUstream); // the stream has a place of its own, though maybe no domain yet
+bool blp_is_special(CUcontext, CUstream); // the stream has a domain of its own
 void blp_forget_specials(CUcontext);
 // Returns a domain that the stream had, with its context and number; NULL: none is left.
 struct gp_domain *blp_forget_special(CUstream, CUcontext *, uint64_t *made);

@@ -13,6 +13,7 @@
 #include "preempt/driver/hooks.h"
 
 struct blp_twin;
+struct gp_domain;
 
 struct gp_object {
 	_Atomic(void *) handle;     // NULL: never used, a search ends here
@@ -20,7 +21,8 @@ struct gp_object {
 	union {
 		struct {
 			_Atomic bool lowered; // it was made with another priority than the program asked for (preempt/gpu/mps.c)
-			_Atomic int asked; // that one
+			_Atomic int asked;                // that one
+			struct gp_domain *_Atomic domain; // its own (preempt/blp/domain.c); NULL: it is in its context's
 		} stream;
 		struct {                          // an instance of a graph
 			_Atomic bool free_of_cpu; // it does not wait for the CPU
