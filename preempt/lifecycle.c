@@ -134,8 +134,7 @@ void gp_ending(enum gp_thing thing, void *handle)
 		gp_event_forget(handle);
 		if (gp_objective.on)
 			gp_step_event_forget(handle);
-		if (gp_blp_started)
-			gp_blp_event_destroying(handle);
+		gp_object_end(GP_EVENT, handle);
 		break;
 	}
 }

@@ -23,7 +23,7 @@
 // Captures: the log holds nothing of a captured stream, and nothing of the legacy stream while any stream is captured, since
 // that must not be used then. Both are flushed before the driver hears of a capture.
 //
-// Lock order: gp_domain.control, gp_domain.lock, the table of events. Only control is held while the GPU is waited for.
+// Lock order: gp_domain.control, gp_domain.lock, the lock of the events (preempt/objects). Only control is held while the GPU is waited for.
 // Nobody who holds lock waits for control. No thread holds the lock of two domains.
 #ifndef GPREEMPT_BLP_H
 #define GPREEMPT_BLP_H
@@ -41,7 +41,6 @@ void gp_blp_context_destroying(CUcontext);
 void gp_blp_stream_destroying(CUstream);
 void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_blp_graph_changed(CUgraphExec); // the instance is about to be changed or destroyed
-void gp_blp_event_destroying(CUevent);
 void gp_blp_event_shared(CUevent);                       // other processes may see it
 void gp_blp_capture_beginning(CUstream);                 // after gp_capture_begins
 bool gp_blp_complete(CUfunction, struct gp_arguments *); // a hook (preempt/driver/hooks.h)

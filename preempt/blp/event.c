@@ -6,22 +6,7 @@
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
-
-enum { EVENTS = 1 << 14, PROBES = 64 };
-
-struct event {
-	CUevent handle; // NULL: never used, the search ends here
-	bool shared;    // other processes see it
-	bool tainted;   // it was recorded behind a taint
-	bool captured;  // it was recorded on a captured stream
-	uint16_t stream;
-	struct gp_domain *domain; // NULL: not recorded in the log
-	uint64_t upto;            // sequence + 1 of its entry
-};
-
-static struct event events[EVENTS];
-static pthread_mutex_t events_lock = PTHREAD_MUTEX_INITIALIZER;
-#define GONE ((CUevent)~0ul)
+#include "preempt/objects/objects.h"
 
 // What the calling thread asks or waits for, from gp_blp_begin_wait to gp_blp_end_wait.
 GP_OF_THREAD struct asked {
@@ -33,38 +18,35 @@ GP_OF_THREAD struct asked {
 	CUstream handle;
 } asked;
 
-static struct event *find(CUevent handle, bool insert)
+// With the events' lock. NULL: the event is not known.
+static struct gp_event_record *find(CUevent handle)
 {
-	size_t at = (uintptr_t)handle * 0x9E3779B97F4A7C15ull >> 50; // 14 bits
-	struct event *unused = NULL;
-	for (int n = 0; n < PROBES; n++, at = (at + 1) % EVENTS) {
-		struct event *e = &events[at];
-		if (e->handle == handle)
-			return e;
-		bool empty = !e->handle;
-		if (!unused && (empty || e->handle == GONE))
-			unused = e;
-		if (empty)
-			break;
-	}
-	if (!insert || !unused)
-		return NULL;
-	*unused = (struct event){.handle = handle};
-	return unused;
+	struct gp_object *o = gp_object_find(GP_EVENT, handle, NULL);
+	return o ? &o->event : NULL;
 }
 
-static struct event look(CUevent handle)
+// With the events' lock. NULL: there is no place.
+static struct gp_event_record *enter_event(CUevent handle)
 {
-	pthread_mutex_lock(&events_lock);
-	struct event *e = find(handle, false);
-	struct event copy = e ? *e : (struct event){0};
-	pthread_mutex_unlock(&events_lock);
+	struct gp_object *o = gp_object_enter(GP_EVENT, handle, NULL);
+	if (!o)
+		return NULL;
+	o->event.known = true;
+	return &o->event;
+}
+
+static struct gp_event_record look(CUevent handle)
+{
+	gp_objects_lock(GP_EVENT);
+	const struct gp_event_record *e = find(handle);
+	struct gp_event_record copy = e ? *e : (struct gp_event_record){0};
+	gp_objects_unlock(GP_EVENT);
 	return copy;
 }
 
 static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 {
-	struct event e = look(handle);
+	struct gp_event_record e = look(handle);
 	return e.domain == d && e.upto == upto;
 }
 
@@ -72,8 +54,8 @@ static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 // False: the table is full.
 static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
-	pthread_mutex_lock(&events_lock);
-	struct event *e = find(handle, true);
+	gp_objects_lock(GP_EVENT);
+	struct gp_event_record *e = enter_event(handle);
 	if (e) {
 		e->domain = d;
 		e->stream = stream;
@@ -81,7 +63,7 @@ static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint6
 		e->tainted = tainted;
 		e->captured = false;
 	}
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_unlock(GP_EVENT);
 	return e;
 }
 
@@ -89,79 +71,70 @@ void blp_event_captured(CUevent handle)
 {
 	if (!blp_domains[0])
 		return;
-	pthread_mutex_lock(&events_lock);
-	struct event *e = find(handle, true);
+	gp_objects_lock(GP_EVENT);
+	struct gp_event_record *e = enter_event(handle);
 	if (e) {
 		e->domain = NULL;
 		e->tainted = false;
 		e->captured = true;
 	}
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_unlock(GP_EVENT);
 }
 
 void blp_forget_events(struct gp_domain *d)
 {
-	pthread_mutex_lock(&events_lock);
-	for (int i = 0; i < EVENTS; i++)
-		if (events[i].domain == d)
-			events[i].domain = NULL;
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_lock(GP_EVENT);
+	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_EVENT, o));)
+		if (o->event.domain == d)
+			o->event.domain = NULL;
+	gp_objects_unlock(GP_EVENT);
 }
 
 void blp_record_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
 {
-	pthread_mutex_lock(&events_lock); // the event is not destroyed meanwhile
-	struct event *e = find(handle, false);
+	gp_objects_lock(GP_EVENT); // the event is not destroyed meanwhile
+	struct gp_event_record *e = find(handle);
 	if (e && e->domain == d && e->upto == upto) // not recorded elsewhere since
 		gp_driver.cuEventRecord(handle, stream);
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_unlock(GP_EVENT);
 }
 
 bool blp_wait_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
 {
-	pthread_mutex_lock(&events_lock);
-	struct event *e = find(handle, false);
+	gp_objects_lock(GP_EVENT);
+	struct gp_event_record *e = find(handle);
 	bool is = e && e->domain == d && e->upto == upto && !gp_driver.cuStreamWaitEvent(stream, handle, 0);
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_unlock(GP_EVENT);
 	return is;
 }
 
 CUresult blp_query_record(struct gp_domain *d, CUevent handle, uint64_t upto)
 {
-	pthread_mutex_lock(&events_lock); // the event is not destroyed meanwhile
-	struct event *e = find(handle, false);
+	gp_objects_lock(GP_EVENT); // the event is not destroyed meanwhile
+	struct gp_event_record *e = find(handle);
 	CUresult result = e && e->domain == d && e->upto == upto ? blp_query(handle) : CUDA_ERROR_NOT_FOUND;
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_unlock(GP_EVENT);
 	return result;
-}
-
-void gp_blp_event_destroying(CUevent handle)
-{
-	pthread_mutex_lock(&events_lock);
-	struct event *e = find(handle, false);
-	if (e)
-		*e = (struct event){.handle = GONE};
-	pthread_mutex_unlock(&events_lock);
 }
 
 void gp_blp_event_shared(CUevent handle)
 {
-	pthread_mutex_lock(&events_lock);
-	struct event *e = handle ? find(handle, true) : NULL;
+	gp_objects_lock(GP_EVENT);
+	struct gp_event_record *e = enter_event(handle);
 	if (e)
 		e->shared = true;
-	pthread_mutex_unlock(&events_lock);
+	gp_objects_unlock(GP_EVENT);
 }
 
 // d->lock is held.
-static bool pending(struct gp_domain *d, const struct event *e)
+static bool pending(struct gp_domain *d, const struct gp_event_record *e)
 {
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
 // Waits for a record in the log, whatever becomes of the event meanwhile. True: the GPU has reached it. False: it cannot be cut
 // any more, or the driver refused; the driver is to wait for the event.
-static bool wait_record(const struct event *e, bool bounded)
+static bool wait_record(const struct gp_event_record *e, bool bounded)
 {
 	struct gp_domain *d = e->domain;
 	bool complete = false;
@@ -419,7 +392,7 @@ bool blp_await(struct gp_operation *o)
 {
 	struct blp_stream *stream;
 	struct gp_domain *d;
-	struct event e;
+	struct gp_event_record e;
 	uint64_t deadline = 0;
 	bool joins = false, ahead = false, came_behind = false, tainted;
 
@@ -431,12 +404,12 @@ bool blp_await(struct gp_operation *o)
 	}
 	do {
 		e = look(o->event);
-		if (gp_capturing() && (e.captured || !e.handle)) {
+		if (gp_capturing() && (e.captured || !e.known)) {
 			blp_come_behind(o); // the stream joins the capture: its log entries could not be launched again
 			return false;
 		}
 		o->cpu |= e.shared || e.tainted || gp_graphs_record() ||
-			  (!e.handle && blp_query(o->event) == CUDA_ERROR_NOT_READY);
+			  (!e.known && blp_query(o->event) == CUDA_ERROR_NOT_READY);
 		d = enter(o, &stream, &tainted);
 		joins = d && joins_others(d, stream);
 		ahead = d && blp_may_be_cut(stream);
@@ -547,7 +520,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	case GP_WAIT_STREAM: blp_expect_stream(what, current); break;
 	case GP_WAIT_ALL: gp_blp_expect_all(what == GP_CURRENT ? current : what); break;
 	case GP_WAIT_EVENT: {
-		struct event e = look(what);
+		struct gp_event_record e = look(what);
 		return e.domain && wait_record(&e, false);
 	}
 	case GP_WAIT_CONTEXT:
@@ -571,7 +544,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 		}
 		break;
 	case GP_ASK_EVENT: {
-		struct event e = look(what);
+		struct gp_event_record e = look(what);
 		if ((d = e.domain)) {
 			pthread_mutex_lock(&d->lock); // held until the driver has the record too
 			a->domain = d;

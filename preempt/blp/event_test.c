@@ -1,9 +1,10 @@
-// event_test.c - with preempt/blp/event.c
+// event_test.c - with preempt/blp/event.c preempt/objects/objects.c
 //
-// The table of events: handles and places come again, and what is asked of a record is never answered with another one. Ends well or says what
+// Records of events: handles and places come again, and what is asked of a record is never answered with another one. Ends well or says what
 // is wrong.
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
+#include "preempt/objects/objects.h"
 #include "test/units/check.h"
 
 #define CONTEXT ((CUcontext)0x10)
@@ -130,16 +131,16 @@ static void later_ones(void)
 	CHECK(!stands(domain, event, second));
 
 	second = record(event, true);
-	gp_blp_event_destroying(event);
+	gp_object_end(GP_EVENT, event);
 	CHECK(!stands(domain, event, second));
 	uint64_t third = record(event, true); // the handle came again
 	CHECK(!stands(domain, event, second) && stands(domain, event, third));
 
 	gp_blp_event_shared(event); // other processes may record it: the log knows nothing of it
 	CHECK(!record(event, true) && !stands(domain, event, third));
-	gp_blp_event_destroying(event);
+	gp_object_end(GP_EVENT, event);
 	CHECK(record(event, true)); // the next one of the handle is not shared
-	gp_blp_event_destroying(event);
+	gp_object_end(GP_EVENT, event);
 }
 
 // A domain ends, and the next one in its place counts its entries from 0 on.
@@ -154,8 +155,8 @@ static void later_domains(void)
 	current = domain;
 	domain[0].head = 0;
 	CHECK(record(other, true) == 1 && !stands(domain, event, 1) && stands(domain, other, 1));
-	gp_blp_event_destroying(event);
-	gp_blp_event_destroying(other);
+	gp_object_end(GP_EVENT, event);
+	gp_object_end(GP_EVENT, other);
 }
 
 enum { PROBES = 64, PLACES = 1 << 14 };
@@ -176,12 +177,12 @@ static void full(void)
 		CHECK(stands(domain, event[n], upto[n]));
 
 	enum { GONE = 5, LATER = 20 };
-	gp_blp_event_destroying(event[GONE]);
+	gp_object_end(GP_EVENT, event[GONE]);
 	for (n = 0; n < PROBES; n++)
 		CHECK(stands(domain, event[n], upto[n]) == (n != GONE)); // also those that are behind it
 	uint64_t anew = record(event[LATER], true);                      // it has a place behind the one that is free
 	CHECK(stands(domain, event[LATER], anew));
-	gp_blp_event_destroying(event[LATER]);
+	gp_object_end(GP_EVENT, event[LATER]);
 	CHECK(!stands(domain, event[LATER], anew) && !stands(domain, event[LATER], upto[LATER]));
 	upto[GONE] = record(event[PROBES], true);
 	CHECK(upto[GONE] && stands(domain, event[PROBES], upto[GONE]));

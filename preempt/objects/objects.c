@@ -17,8 +17,8 @@ static struct gp_object streams[1 << STREAM_BITS], graphs[1 << GRAPH_BITS], even
 static struct table {
 	struct gp_object *const place;
 	const int bits;
-	uint32_t there;       // objects
-	pthread_mutex_t lock; // of all changes
+	_Atomic uint32_t there; // objects
+	pthread_mutex_t lock;   // of all changes
 } tables[] = {
 	[GP_STREAM] = {streams, STREAM_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
 	[GP_GRAPH_INSTANCE] = {graphs, GRAPH_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
@@ -104,6 +104,8 @@ static void end(struct table *t, size_t at)
 void gp_object_end(enum gp_thing thing, const void *handle)
 {
 	struct table *t = &tables[thing];
+	if (!t->there) // what the calling thread knows of was counted before
+		return;
 	pthread_mutex_lock(&t->lock);
 	for (struct gp_object *o = NULL; (o = gp_objects_of(thing, handle, o));)
 		end(t, (size_t)(o - t->place));

@@ -15,6 +15,17 @@
 struct blp_twin;
 struct gp_domain;
 
+// The latest record of an event, for block-level preemption (preempt/blp/event.c). With the events' lock.
+struct gp_event_record {
+	bool known;
+	bool shared;   // other processes see it
+	bool tainted;  // it was recorded behind a taint
+	bool captured; // it was recorded on a captured stream
+	uint16_t stream;
+	struct gp_domain *domain; // NULL: not recorded in the log
+	uint64_t upto;            // sequence + 1 of its entry
+};
+
 struct gp_object {
 	_Atomic(void *) handle;     // NULL: never used, a search ends here
 	_Atomic(CUcontext) context; // of a stream, since default streams have the same handle in each; else NULL
@@ -30,6 +41,7 @@ struct gp_object {
 			_Atomic uint64_t launched; // where, since code was last unloaded: one bit for each place in gp_context
 			struct blp_twin *_Atomic twin; // what is launched in its place (preempt/blp/graph.c); NULL: nothing
 		} graph;
+		struct gp_event_record event;
 	};
 };
 
