@@ -79,14 +79,22 @@ bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) 
 // Of a stream that does not belong to the domain of its context; else NULL.
 static struct gp_domain *special_of(CUcontext context, CUstream stream)
 {
-	const struct gp_object *o = blp_specials ? gp_object_find(GP_STREAM, stream, context) : NULL;
+	const struct gp_object *o = gp_object_find(GP_STREAM, stream, context);
 	return o ? o->stream.domain : NULL;
+}
+
+static __attribute__((noinline)) struct gp_domain *domain_beside_specials(struct gp_context *c, CUcontext context,
+									  CUstream stream)
+{
+	struct gp_domain *own = special_of(context, stream);
+	return own || !c ? own : c->domain;
 }
 
 static struct gp_domain *domain_in(struct gp_context *c, CUcontext context, CUstream stream)
 {
-	struct gp_domain *own = special_of(context, stream);
-	return own || !c ? own : c->domain;
+	if (blp_specials) // what this takes is off the way of launches elsewhere
+		return domain_beside_specials(c, context, stream);
+	return c ? c->domain : NULL;
 }
 
 struct gp_domain *blp_domain_of(CUcontext context, CUstream stream)
