@@ -116,10 +116,11 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 	const struct gpreempt_record *r = blp_record_of(d, e);
 	struct gpreempt_record *staged = &d->staged[e->stream];
 
-	e->bare = true;
-	if ((has_begun(r) || is_whole(r, windows_of(e))) && !blp_come_behind_narrow(d, &d->stream_of[e->stream]))
+	bool begun = has_begun(r), whole = is_whole(r, windows_of(e));
+	blp_turn(d, e, begun || whole ? BLP_BARE : BLP_CUT_BARE);
+	if ((begun || whole) && !blp_come_behind_narrow(d, &d->stream_of[e->stream]))
 		return false;
-	if (is_whole(r, windows_of(e)))
+	if (whole)
 		return true;
 	gp_count(&d->gpu->stops.cuts, 1);
 	if (r->count || r->done) {
@@ -128,11 +129,7 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 		staged->done = r->count;
 		e->spare = spare_of_stream(e->stream);
 	}
-	if (!has_begun(r)) {
-		e->driven = false;
-		return true;
-	}
-	return launch_rest(d, e, e->stream, staged, e->spare, parted);
+	return !begun || launch_rest(d, e, e->stream, staged, e->spare, parted);
 }
 
 // A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get
@@ -144,10 +141,9 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 	struct blp_twin *t = e->twin;
 	bool beside = false, missing = false;
 
-	e->bare = true;
 	t->parted = touched(t);
 	if (!t->parted) {
-		e->driven = false;
+		blp_turn(d, e, BLP_CUT_BARE);
 		gp_count(&d->gpu->stops.cuts, 1);
 		return true;
 	}
@@ -156,15 +152,15 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		bool begun = has_begun(r);
-		t->kernel[i].bare = begun || is_whole(r, t->windows[i]);
-		missing |= !t->kernel[i].bare;
+		t->over[i] = begun || is_whole(r, t->windows[i]);
+		missing |= !t->over[i];
 		if (!begun || is_whole(r, t->windows[i]))
 			continue;
 		if (!launch_rest(d, &t->kernel[i], e->stream, r, spare_of_node(t, i), parted))
 			return false;
 		t->retired = beside = true;
 	}
-	e->driven = !missing;
+	blp_turn(d, e, missing ? BLP_CUT_BARE : BLP_BARE);
 	gp_count(&d->gpu->stops.cuts, missing || beside);
 	return true;
 }
@@ -178,7 +174,7 @@ CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
 	for (uint32_t i = 0; i < t->count && !result; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		CUdeviceptr record = 0;
-		if (t->kernel[i].bare)
+		if (t->over[i])
 			continue;
 		if (r->count) { // some of its blocks ran in an earlier launch
 			record = blp_spare(d, spare_of_node(t, i));
@@ -191,9 +187,10 @@ CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
 		}
 		if (!result)
 			result = blp_drive_on(&t->kernel[i], stream, blp_priority_on(d, e->stream, stream), record);
-		t->kernel[i].bare = !result;
+		t->over[i] = !result;
 	}
-	e->driven = !result;
+	if (!result)
+		blp_send(d, e);
 	return result;
 }
 
@@ -206,7 +203,7 @@ static void complete_passed(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (d->drain[e->stream].as != BLP_IS_LATE || at < s->done)
 			continue;
-		if (e->driven && !e->complete && !e->bare && previous[e->stream] &&
+		if (blp_is_stoppable(e) && previous[e->stream] &&
 		    ((e->kind == BLP_LAUNCH && has_run(blp_record_of(d, e))) || (e->kind == BLP_GRAPH && touched(e->twin))))
 			blp_complete_to(d, s, previous[e->stream]);
 		previous[e->stream] = at + 1;
@@ -217,27 +214,23 @@ static void keep_launch(struct gp_domain *d, struct blp_entry *e, bool *begun)
 {
 	const struct gpreempt_record *r = blp_record_of(d, e);
 
-	e->bare = true;
-	if (!e->record || !r->count)
+	bool run = e->record && r->count;
+	blp_turn(d, e, run && *begun ? BLP_DONE : BLP_CUT_BARE); // done: a launch behind it has begun
+	if (!run || *begun)
 		return;
-	if (*begun) { // a launch behind it has begun
-		e->complete = true;
-		return;
-	}
 	d->staged[e->stream] = *r;
 	e->spare = spare_of_stream(e->stream);
 	*begun = true;
 }
 
-static void keep_graph(struct blp_entry *e, bool *begun)
+static void keep_graph(struct gp_domain *d, struct blp_entry *e, bool *begun)
 {
 	struct blp_twin *t = e->twin;
 
-	e->bare = true;
 	t->parted = touched(t);
 	for (uint32_t i = 0; i < t->count; i++)
-		t->kernel[i].bare = t->image[i].count == GPREEMPT_MOST;
-	e->complete = t->parted && *begun;
+		t->over[i] = t->image[i].count == GPREEMPT_MOST;
+	blp_turn(d, e, t->parted && *begun ? BLP_DONE : BLP_CUT_BARE);
 	*begun |= t->parted;
 }
 
@@ -251,9 +244,9 @@ void blp_keep_ahead(struct gp_domain *d)
 	for (uint64_t at = d->head; at-- > d->tail;) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || at < s->done)
+		if (blp_is_done(e) || at < s->done)
 			continue;
-		if (e->bare && !e->driven)
+		if (e->stage == BLP_CUT_BARE)
 			kept[e->stream] = at + 1 > kept[e->stream] ? at + 1 : kept[e->stream];
 		if (at >= kept[e->stream])
 			continue;
@@ -262,12 +255,12 @@ void blp_keep_ahead(struct gp_domain *d)
 		for (uint32_t i = 0; i < d->streams; i++)
 			if (&d->stream_of[i] != s && blp_related(&d->stream_of[i], s->handle, s->blocking) && at > kept[i])
 				kept[i] = at;
-		if (e->bare || e->driven)
+		if (blp_is_bare(e) || blp_is_sent(e))
 			continue;
 		if (e->kind == BLP_LAUNCH)
 			keep_launch(d, e, &begun[e->stream]);
 		else if (e->kind == BLP_GRAPH)
-			keep_graph(e, &begun[e->stream]);
+			keep_graph(d, e, &begun[e->stream]);
 	}
 }
 
@@ -281,12 +274,13 @@ bool blp_let_go(struct gp_domain *d)
 	complete_passed(d);
 	for (uint64_t at = d->tail; at < d->head && accepted; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		if (at < d->drain[e->stream].upto || e->complete || at < d->stream_of[e->stream].done || !e->driven ||
-		    e->bare)
+		if (at < d->drain[e->stream].upto || at < d->stream_of[e->stream].done || !blp_is_stoppable(e))
 			continue;
 		// Narrow, the order of the log kept a wait. From now on its stream's own queue does.
-		if (e->kind == BLP_WAIT && d->narrow.was && at < d->narrow.driven[e->stream])
-			e->driven = e->accepted = false;
+		if (e->kind == BLP_WAIT && d->narrow.was && at < d->narrow.driven[e->stream]) {
+			blp_turn(d, e, BLP_CUT);
+			e->accepted = false;
+		}
 		if (e->kind == BLP_LAUNCH)
 			accepted = let_launch_go(d, e, &parted);
 		else if (e->kind == BLP_GRAPH)

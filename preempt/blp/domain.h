@@ -110,11 +110,13 @@ struct blp_twin {                // graph.c
 	struct gp_domain *domain;
 	uint32_t first, count;    // records
 	uint32_t *windows;        // of each of its kernels
+	bool *over;               // parted: of each of its kernels, whether it is not launched alone any more
 	struct blp_entry *kernel; // how each of its kernels is launched alone
 	uint32_t next;            // narrow: its next kernel
 	bool skips;               // narrow: those that the latest stop saw complete are left out
 	bool retired;             // from now on the program's own instance is launched
 	bool loaded;              // the code of its kernels is
+	bool blank;               // the records of the latest launch are not zeroed yet
 	uint64_t beside;          // narrow: blocks of the kernels put there, without those that had run before
 	bool parted;              // the latest launch did not drain midway: the rest of it is launched kernel by kernel
 	CUevent zeroed;           // recorded behind the zeroing of its records
@@ -133,39 +135,35 @@ struct blp_narrow_queue { // narrow.c
 	CUstream stream;
 };
 
+// An operation. Fields that do not follow from its stage name the file that writes them in brackets.
 struct blp_entry {
 	uint8_t kind;
-	bool driven;   // the driver has it; cleared where a stop cut it
-	bool accepted; // the driver took it once
-	bool complete; // entries before it may not be
-	bool counted;  // its resumed blocks are counted
-	bool waited;   // somebody waits for it, and not for what comes behind it
-	bool held;     // it is counted as held back: narrow.c
-	bool beside; // BLP_LAUNCH: it was put where the domain runs narrow, and what of it ran there is not counted yet
+	uint8_t stage; // enum blp_stage [blp_turn]
+	bool accepted; // its stream's own queue had it once [states.c; beside.c where that does not count]
+	bool counted;  // its resumed blocks are counted [stop.c]
+	bool waited;   // somebody waits for it, and not for what comes behind it [log.c]
+	bool held;     // it is counted as held back [narrow.c]
+	bool beside;   // BLP_LAUNCH: what of it ran narrow is not counted yet [narrow.c]
 	uint16_t stream;
 	uint64_t ordinal;     // its number on its stream
 	uint64_t threads;     // of its stream, up to and with this entry
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
-	bool awaited;         // BLP_RECORD: a wait in the log is for it
-	bool foreign;         // BLP_WAIT: it may be for what the driver does not order ahead of its stream anyway
-	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
-	bool again; // the driver took it once more. Not above: who looks at kind and complete without the lock reads what lies between
+	bool awaited;         // BLP_RECORD: a wait in the log is for it [event.c]
+	bool ordered;         // BLP_RECORD: an event of d->order stands for it [relaunch.c, narrow.c]
+	bool foreign; // BLP_WAIT: it may be for what the driver does not order ahead of its stream anyway [event.c]
+	uint16_t of;  // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
+	bool again; // the driver took it once more [relaunch.c]. Not above: copy_graphs reads kind and stage without the lock, and what lies between
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
-	// BLP_LAUNCH: none of its blocks has run: while the driver does not have it, its record is zero. BLP_GRAPH: its records are not
-	// zeroed yet. BLP_RECORD: an event of d->order stands for it.
-	bool fresh;
-	bool partly;         // BLP_GRAPH: kernels of it have been put where the domain runs narrow, and others have not
-	bool bare;           // no stop reaches it any more
-	uint32_t spare;      // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
-	CUfunction function; // BLP_LAUNCH from here on
+	uint32_t spare;        // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
+	CUfunction function;   // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
 	uint32_t record;  // 0: the domain was given up
 	uint32_t cluster; // blocks of a cluster, which share a number
 	uint32_t on_sm;   // blocks that an SM has room for, at most
-	uint64_t before;  // beside: blocks that had run before
-	uint8_t shift;    // log2 of the blocks, or clusters, of a window (kernels/guard/guard.h)
+	uint64_t ran; // blocks that have run, as the latest stop saw it. 0: while the driver does not have it, its record is zero
+	uint8_t shift; // log2 of the blocks, or clusters, of a window (kernels/guard/guard.h)
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
@@ -176,13 +174,13 @@ struct gp_domain {
 	_Atomic(CUcontext) ends;    // the context that it had, while it is taken apart; changed under control
 	_Atomic(CUcontext) whole;   // gp_context.whole
 	struct gp_gpu *_Atomic gpu;
-	bool separate;                    // of one stream, which the program stops (gpreempt.h)
+	bool separate;                    // of one stream, which the program stops (gpreempt.h) [domain.c]
 	struct gp_domain *_Atomic before; // separate: the stream's domain until then, which may have work of it; NULL: has none
-	bool blocking;                    // separate: the stream is
+	bool blocking;                    // separate: the stream is [domain.c]
 	_Atomic uint64_t made;            // number of the domain: another for each that has this place
 	pthread_mutex_t control;          // held by who stops or resumes; what follows changes under it
 	_Atomic uint32_t reasons;         // set of enum gp_blp_reason
-	bool to_freeze;                   // records of graphs, once they are zeroed
+	bool to_freeze;                   // records of graphs, once they are zeroed [freeze_graphs]
 	uint32_t drains;                  // streams that there were when the stop began
 	struct {
 		CUevent event; // a marker's, behind the last launch of the stream; NULL: there is none to drain
@@ -199,13 +197,13 @@ struct gp_domain {
 	uint64_t ranged;                    // image holds the records of entries below this sequence
 
 	_Atomic enum blp_state state; // changed by blp_become, under control
-	_Atomic uint32_t given_up;    // the driver refused a call: nothing is stopped any more
-	_Atomic CUresult error;       // what the driver returned then
-	pthread_mutex_t lock;         // of what follows
+	_Atomic uint32_t given_up; // the driver refused a call: nothing is stopped any more, whatever the state [blp_give_up]
+	_Atomic CUresult error; // what the driver returned then
+	pthread_mutex_t lock;   // of what follows
 	pthread_cond_t resumed;
 	// Calls under way for which the driver waits with its lock: nothing is submitted under lock, and no window stops the domain (take.c).
 	_Atomic uint32_t driver_waits;
-	_Atomic bool postponed; // a window is to stop the domain when they are over
+	_Atomic bool postponed; // a window is to stop the domain when they are over [stop.c]
 	uint32_t giving_way;    // threads that wait for their end
 	pthread_cond_t driver_left;
 	_Atomic uint64_t head, tail; // sequences
@@ -217,8 +215,8 @@ struct gp_domain {
 	_Atomic uint32_t firm;                       // number of firm streams
 	_Atomic uint32_t recorded; // number of entries with records, and of others while the driver gets them
 	_Atomic uint32_t passing;  // launches under way past the log; recorded is 0 then
-	_Atomic bool passed;       // there were any in this phase
-	uint32_t phase;            // how often logging began behind such launches
+	_Atomic bool passed; // there were any in this phase [set by a launch: launch.c; cleared as logging begins: log.c]
+	uint32_t phase;      // how often logging began behind such launches
 	_Atomic uint32_t crossing[BLP_SIDES]; // operations under way on each side
 	_Atomic uint32_t forgotten;           // how often entries were forgotten (blp_forget)
 	int free_marker;
@@ -353,6 +351,20 @@ static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t seque
 	return &d->log[sequence % BLP_LOG];
 }
 static inline uint64_t blp_blocks(const struct blp_entry *e) { return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2]; }
+// The driver has it, or a part of it.
+static inline bool blp_is_sent(const struct blp_entry *e)
+{
+	return e->stage == BLP_SENT || e->stage == BLP_PARTLY || e->stage == BLP_BARE;
+}
+// The same, and a stop reaches it.
+static inline bool blp_is_stoppable(const struct blp_entry *e)
+{
+	return e->stage == BLP_SENT || e->stage == BLP_PARTLY;
+}
+// No stop reaches it, or is to reach it once it is sent again.
+static inline bool blp_is_bare(const struct blp_entry *e) { return e->stage == BLP_CUT_BARE || e->stage == BLP_BARE; }
+// It is complete, also where entries before it are not.
+static inline bool blp_is_done(const struct blp_entry *e) { return e->stage == BLP_DONE; }
 uint64_t blp_threads(const struct blp_entry *); // as BLP_THREADS_IN_FLIGHT counts them
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
 static inline bool blp_may_be_cut(const struct blp_stream *s) { return blp_pending(s) && !s->firm; }
@@ -579,6 +591,7 @@ uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave
 
 // relaunch.c, under gp_domain.lock
 bool blp_wanted_stopped(struct gp_domain *);
+bool blp_runs_again(const struct gp_domain *, const struct blp_entry *);
 // Whether stops have added enough to the queue of a stream that gets nowhere. What holds it up may wait for the program, and the
 // next call might wait for room. So nothing is cut until it gets somewhere. Under gp_domain.control.
 bool blp_is_held_up(struct gp_domain *);

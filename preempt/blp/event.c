@@ -236,7 +236,8 @@ static void settle(struct gp_operation *o, struct gp_domain *d, struct blp_strea
 static bool carried_out(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, struct blp_entry *e,
 			enum turn turn)
 {
-	e->driven = e->accepted = turn == NOW;
+	if (turn == NOW)
+		blp_send(d, e);
 	o->result = CUDA_SUCCESS;
 	if (turn == LATER) {
 		blp_event_settled(d);

@@ -1,4 +1,4 @@
-// event_test.c - with preempt/blp/event.c preempt/objects/objects.c
+// event_test.c - with preempt/blp/event.c preempt/blp/states.c preempt/objects/objects.c
 //
 // Records of events: handles and places come again, and what is asked of a record is never answered with another one. Ends well or says what
 // is wrong.
@@ -13,7 +13,7 @@
 
 __typeof__(gp_driver) gp_driver;
 struct gp_context gp_context[GP_CONTEXTS];
-_Atomic uint32_t gp_captures, blp_specials, blp_changes, blp_stopped;
+_Atomic uint32_t gp_captures, blp_specials;
 _Atomic CUresult blp_error;
 _Atomic bool blp_loads_lazily;
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
@@ -36,8 +36,10 @@ bool blp_leave_own(struct blp_stream *s) { return true; }
 struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, bool now, uint32_t bytes,
 			     char **room)
 {
+	struct blp_entry *e = blp_entry_at(d, d->head++);
 	d->recorded++;
-	return blp_entry_at(d, d->head++);
+	e->stage = BLP_QUEUED;
+	return e;
 }
 void blp_appended(struct gp_domain *d, struct blp_stream *s) {}
 void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stream *s) {}
@@ -77,6 +79,7 @@ bool gp_code_is_loaded(CUfunction function, uint64_t context) { return true; }
 struct gp_context *gp_find_context(CUcontext handle) { return gp_context; }
 bool gp_graphs_record(void) { return false; }
 void gp_log_line(const char *text) { stub++; }
+void blp_give_up(struct gp_domain *d, const char *call, CUresult result) { stub++; }
 void gp_thread_make(void) { stub++; } // there is one thread
 CUcontext gp_whole_context(CUcontext handle) { return handle; }
 

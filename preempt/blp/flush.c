@@ -187,7 +187,7 @@ static void wait_domain(const struct scope *f, struct gp_domain *d, CUstream str
 	uint64_t upto[BLP_STREAMS] = {0}, made = d->made;
 	for (uint64_t at = d->tail; n && at < d->head && at < n->head; at++) {
 		const struct blp_stream *s = &d->stream_of[blp_entry_at(d, at)->stream];
-		if (!blp_entry_at(d, at)->complete && at >= s->done && is_in(f, s, stream, blocking))
+		if (!blp_is_done(blp_entry_at(d, at)) && at >= s->done && is_in(f, s, stream, blocking))
 			upto[s - d->stream_of] = at + 1;
 	}
 	for (uint32_t i = 0; i < d->streams && d->context && d->made == made; i++) {

@@ -236,6 +236,7 @@ static void unmake(struct blp_twin *t)
 	if (t->zeroed)
 		gp_driver.cuEventDestroy(t->zeroed);
 	free(t->windows);
+	free(t->over);
 	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
 		free(t->kernel[i].arguments);
 		free(t->kernel[i].attributes);
@@ -267,7 +268,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	void *pinned = d->graph_image;
 	*t = (struct blp_twin){.domain = d, .count = kernels};
 	if (!(t->first = take_records(d, kernels)) || !(t->windows = calloc(kernels, sizeof *t->windows)) ||
-	    !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
+	    !(t->over = calloc(kernels, sizeof *t->over)) || !(t->kernel = calloc(kernels, sizeof *t->kernel)) ||
 	    gp_driver.cuEventCreate(&t->plain, CU_EVENT_DISABLE_TIMING) ||
 	    gp_driver.cuEventCreate(&t->zeroed, CU_EVENT_DISABLE_TIMING) ||
 	    (!pinned &&
@@ -464,7 +465,7 @@ CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahe
 		result = gp_driver.cuEventRecord(t->zeroed, d->zeros);
 	if (!result)
 		result = gp_driver.cuStreamWaitEvent(ahead, t->zeroed, 0);
-	e->fresh = result;
+	t->blank = result;
 	return result;
 }
 
@@ -474,23 +475,18 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	CUresult result = 0;
 
-	if (e->bare && t->parted)
+	if (blp_is_bare(e) && t->parted)
 		return blp_drive_parted(d, e);
 	blp_inside = true;
-	if (e->bare) { // the program's own instance, whose kernels always run
-		result = gp_driver.cuGraphLaunch(t->of, stream);
-		blp_inside = false;
-		e->driven = !result;
-		return result;
-	}
 	// The launch before is complete. Not on the program's stream, behind what a stop is to cut: a freeze comes behind the zeroing
 	// (freeze_graphs). Else a launch that was replaced would run after all.
-	if (e->fresh)
+	if (!blp_is_bare(e) && t->blank)
 		result = blp_zero_records(d, e, stream);
-	if (!result)
-		result = gp_driver.cuGraphLaunch(t->own, stream);
+	if (!result) // bare: the program's own instance, whose kernels always run
+		result = gp_driver.cuGraphLaunch(blp_is_bare(e) ? t->of : t->own, stream);
 	blp_inside = false;
-	e->driven = !result;
+	if (!result)
+		blp_send(d, e);
 	return result;
 }
 
@@ -565,7 +561,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 			break;
 		}
 		e->twin = t;
-		e->fresh = true;
+		t->blank = true;
 		uint64_t before = t->upto;
 		t->stream = e->stream;
 		t->upto = d->head;

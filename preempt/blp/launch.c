@@ -64,12 +64,12 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 	size_t bytes = e->argument_bytes;
 	void *parameters[given ? count + 1 : 1];
 	CUdeviceptr record =
-		e->record && !e->bare ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
+		e->record && !blp_is_bare(e) ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
 	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, NULL};
 
-	if (e->bare && e->spare) {
+	if (blp_is_bare(e) && e->spare) {
 		struct gpreempt_record *staged = &d->staged[e->stream];
 		blp_inside = true;
 		CUresult result = gp_driver.cuMemcpyHtoDAsync(blp_spare(d, e->spare), staged, sizeof *staged, stream);
@@ -85,8 +85,8 @@ static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, ui
 	CUresult result = call_driver_for(e, stream, blp_priority_on(d, e->stream, stream), given ? parameters : NULL,
 					  given ? NULL : extra);
 	blp_inside = false;
-	e->driven = !result;
-	e->accepted |= !result;
+	if (!result)
+		blp_send(d, e);
 	return result;
 }
 
@@ -307,7 +307,6 @@ static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_la
 	e->attribute_count = 0;
 	e->cluster = shape->cluster;
 	e->on_sm = shape->on_sm;
-	e->fresh = true;
 	blp_pack(code, l->parameters, l->extra, room);
 	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {

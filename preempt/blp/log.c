@@ -191,7 +191,7 @@ void blp_advance(struct gp_domain *d)
 {
 	while (d->tail < d->head) {
 		const struct blp_entry *e = blp_entry_at(d, d->tail);
-		if (!e->complete && d->tail >= d->stream_of[e->stream].done)
+		if (!blp_is_done(e) && d->tail >= d->stream_of[e->stream].done)
 			break;
 		d->recorded -= has_record(e);
 		if (e->kind == BLP_LAUNCH && e->record)
@@ -238,7 +238,7 @@ bool blp_mark_or_forget(struct gp_domain *d, struct blp_stream *s)
 bool blp_keep_mark(struct gp_domain *d, struct blp_stream *s)
 {
 	const struct blp_entry *e = s->last > d->tail && blp_may_be_cut(s) ? blp_entry_at(d, s->last - 1) : NULL;
-	return !e || e->kind != BLP_RECORD || !e->waited || !e->driven || blp_mark(d, s, s->last);
+	return !e || e->kind != BLP_RECORD || !e->waited || !blp_is_sent(e) || blp_mark(d, s, s->last);
 }
 
 bool blp_mark_ahead(struct gp_domain *d, const struct blp_stream *of, enum blp_kind kind, const uint64_t *driven)
@@ -314,8 +314,8 @@ void blp_pause(uint64_t since_ns)
 static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	struct blp_entry *e = upto > d->tail ? blp_entry_at(d, upto - 1) : NULL;
-	CUresult result =
-		e && e->kind == BLP_RECORD && e->driven ? blp_query_record(d, e->event, upto) : CUDA_ERROR_NOT_FOUND;
+	CUresult result = e && e->kind == BLP_RECORD && blp_is_sent(e) ? blp_query_record(d, e->event, upto) :
+									 CUDA_ERROR_NOT_FOUND;
 	if (!result && (s->firm || !blp_is_closed(d))) // in this order, as in poll_markers
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
@@ -551,8 +551,10 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 		return NULL;
 	}
 	e->kind = kind;
-	e->driven = e->accepted = e->again = e->complete = e->counted = e->waited = e->held = e->awaited = e->foreign =
-		e->fresh = e->partly = e->bare = e->beside = false;
+	e->stage = BLP_QUEUED;
+	e->accepted = e->again = e->counted = e->waited = e->held = e->awaited = e->ordered = e->foreign = e->beside =
+		false;
+	e->ran = 0;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);
 	e->ordinal = ++s->entries;

@@ -268,7 +268,7 @@ static bool is_plain(struct gp_domain *d)
 		plain &= !d->beside[i].ahead && !d->beside[i].leads && !blp_is_orphan(&d->stream_of[i]);
 	for (uint64_t at = d->tail; at < d->head && plain; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		plain &= e->complete || at < d->stream_of[e->stream].done || !e->bare;
+		plain &= !blp_is_bare(e) || at < d->stream_of[e->stream].done;
 	}
 	return plain;
 }
@@ -318,16 +318,10 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 	pthread_mutex_unlock(&d->lock);
 }
 
-// Blocks that are known to have run of a launch that the driver does not have.
-static uint64_t run_so_far(struct gp_domain *d, const struct blp_entry *e)
-{
-	return e->fresh ? 0 : ((uint64_t)blp_record_of(d, e)->count << e->shift) * e->cluster;
-}
-
 void blp_count_beside(struct gp_domain *d, struct blp_entry *e, uint64_t ran)
 {
-	if (e->beside && ran > e->before)
-		gp_count(&d->gpu->stops.narrow_blocks, ran - e->before);
+	if (e->beside && ran > e->ran)
+		gp_count(&d->gpu->stops.narrow_blocks, ran - e->ran);
 	e->beside = false;
 }
 
@@ -412,7 +406,7 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 	for (uint32_t i = 0; i < e->attribute_count; i++)
 		if (e->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			return false;
-	if (e->bare || e->cluster > BLP_PARTITION || BLP_PARTITION % e->cluster)
+	if (blp_is_bare(e) || e->cluster > BLP_PARTITION || BLP_PARTITION % e->cluster)
 		return false;
 	if (e->shift != GPREEMPT_WHOLE)
 		return true;
@@ -497,29 +491,28 @@ static bool drive_graph(struct gp_domain *d, uint64_t at)
 {
 	struct blp_entry *e = blp_entry_at(d, at);
 	struct blp_twin *t = e->twin;
-	if (!e->partly) {
+	if (e->stage != BLP_PARTLY) {
 		if (d->narrow.graph) // another one, which comes later, but could begin earlier
 			return false;
-		t->skips = !e->fresh;
+		t->skips = !t->blank;
 		t->next = 0;
 		t->beside = 0;
 		const struct blp_entry *first = next_kernel(t);
 		_Atomic uint64_t *reason =
-			e->bare || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
+			blp_is_bare(e) || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
 		if (reason) {
 			hold_back(e, reason);
 			return false;
 		}
-		if (e->fresh && blp_zero_records(d, e, d->narrow.on->stream))
+		if (t->blank && blp_zero_records(d, e, d->narrow.on->stream))
 			return false;
 		d->narrow.graph = at + 1;
-		e->partly = true;
-		e->driven = true; // by and by: a stop tells from its records what of it has run
+		blp_turn(d, e, BLP_PARTLY); // a stop tells from its records what of it has run
 	}
 	if (d->narrow.graph != at + 1 || !launch_piece(d, e))
 		return false;
 	d->narrow.graph = 0;
-	e->partly = false;
+	blp_send(d, e);
 	return true;
 }
 
@@ -529,7 +522,7 @@ static bool may_wait(struct gp_domain *d, const struct blp_entry *wait)
 	if (!wait->upto || wait->upto <= d->tail || wait->upto <= d->stream_of[wait->of].done)
 		return true;
 	const struct blp_entry *record = blp_entry_at(d, wait->upto - 1);
-	return record->complete || record->driven;
+	return blp_is_done(record) || blp_is_sent(record);
 }
 
 // Puts an entry on the stream of the width. False: it is held back.
@@ -538,17 +531,14 @@ static bool drive(struct gp_domain *d, uint64_t at)
 	struct blp_entry *e = blp_entry_at(d, at);
 	struct gp_stop_counters *count = &d->gpu->stops;
 	_Atomic uint64_t *reason;
-	bool accepted = e->accepted; // what that says is of the stream's own queue
 	bool driven = false;
 
 	switch (e->kind) {
 	case BLP_LAUNCH:
 		reason = e->record ? against(d, e) : &count->held_together;
 		driven = !reason;
-		if (driven && e->fresh && e->shift != GPREEMPT_WHOLE) // else what is counted in its record is windows
+		if (driven && !e->ran && e->shift != GPREEMPT_WHOLE) // else what is counted in its record is windows
 			e->shift = blp_shift(e, d->narrow.on->sms);
-		if (driven)
-			e->before = run_so_far(d, e);
 		if (!driven)
 			hold_back(e, reason);
 		else if ((driven = !blp_drive(d, e)) == false)
@@ -558,13 +548,15 @@ static bool drive(struct gp_domain *d, uint64_t at)
 	case BLP_GRAPH: driven = drive_graph(d, at); break;
 	case BLP_RECORD:
 		blp_record_again(d, e->event, at + 1, d->narrow.on->stream);
-		e->fresh = false;
+		e->ordered = false;
+		blp_send(d, e);
 		driven = true;
 		break;
-	case BLP_WAIT: driven = may_wait(d, e); break;
+	case BLP_WAIT:
+		if ((driven = may_wait(d, e)))
+			blp_send(d, e);
+		break;
 	}
-	e->accepted = accepted;
-	e->driven |= driven;
 	return driven;
 }
 
@@ -592,9 +584,9 @@ static void go_on(struct gp_domain *d)
 	     at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || at < s->done)
+		if (blp_is_done(e) || at < s->done)
 			continue;
-		bool has = e->driven && !e->partly;
+		bool has = blp_is_sent(e) && e->stage != BLP_PARTLY;
 		if (has && at < d->narrow.driven[e->stream]) {
 			entries++;
 			launches += e->kind == BLP_LAUNCH;
@@ -604,7 +596,7 @@ static void go_on(struct gp_domain *d)
 			continue;
 		}
 		// What the driver has of the time before is over, but for marks.
-		if (!p.held[e->stream] && !has && !e->partly && !may_follow(d, &p, s)) {
+		if (!p.held[e->stream] && !has && e->stage != BLP_PARTLY && !may_follow(d, &p, s)) {
 			hold_back(e, &d->gpu->stops.held_behind);
 			p.held[e->stream] = true;
 		}
@@ -660,13 +652,11 @@ void blp_leave_narrow(struct gp_domain *d)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (!e->partly || at < s->done)
+		if (e->stage != BLP_PARTLY || at < s->done)
 			continue;
 		if (!blp_mark(d, s, at + 1)) // tells when the part of it that runs has drained
 			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
-		if (d->given_up) // the rest of it is lost
-			e->driven = false;
-		e->partly = false;
+		blp_turn(d, e, d->given_up ? BLP_CUT : BLP_SENT); // given up: the rest of it is lost
 	}
 	d->narrow.graph = 0;
 	pthread_mutex_unlock(&d->lock);

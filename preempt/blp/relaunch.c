@@ -80,9 +80,9 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 	CUevent *order = &d->order[at % BLP_LOG];
 	const struct blp_entry *record = blp_entry_at(d, at);
 
-	if (s == of || at < d->tail || at < of->done || record->complete)
+	if (s == of || at < d->tail || at < of->done || blp_is_done(record))
 		return true;
-	if (!record->fresh) {
+	if (!record->ordered) {
 		if (wait->accepted || blp_wait_again(d, record->event, wait->upto, blp_queue_of(d, s)))
 			return true;
 		if (!of->firm && !record_order(d, at))
@@ -99,9 +99,10 @@ struct relaunch {
 	uint64_t legacy[BLP_STREAMS]; // sequence of an entry on the legacy stream that the driver has, and new work comes behind
 };
 
-static bool runs_again(const struct gp_domain *d, const struct blp_entry *e)
+// Whether the driver gets it, or what of it is beside its stream, anew.
+bool blp_runs_again(const struct gp_domain *d, const struct blp_entry *e)
 {
-	return !e->driven || (e->bare && e->kind <= BLP_GRAPH && d->beside[e->stream].ahead);
+	return !blp_is_done(e) && (!blp_is_sent(e) || (e->stage == BLP_BARE && d->beside[e->stream].ahead));
 }
 
 // Takes markers that say nothing of what is launched again. They still say where the stream was. Those of a relaunch that a stop
@@ -132,9 +133,9 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		const struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || at < s->done)
+		if (blp_is_done(e) || at < s->done)
 			continue;
-		if (!r->first[e->stream] && runs_again(d, e))
+		if (!r->first[e->stream] && blp_runs_again(d, e))
 			r->first[e->stream] = at + 1;
 		if (e->accepted && e->kind == BLP_WAIT && e->foreign)
 			r->until[e->stream] = at;
@@ -214,7 +215,7 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 	CUresult result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
 	if (result && e->kind == BLP_LAUNCH && !e->accepted) { // a mistake of the program, which was not told yet
 		blp_late = result;
-		e->complete = true;
+		blp_turn(d, e, BLP_DONE);
 		return true;
 	}
 	if (result) {
@@ -229,10 +230,11 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 	if (e->kind == BLP_RECORD) {
 		if (e->awaited && !record_order(d, at))
 			return false;
-		e->fresh = e->awaited;
+		e->ordered = e->awaited;
 		blp_record_again(d, e->event, at + 1, blp_queue_of(d, s));
 	}
-	e->driven = e->accepted = true;
+	if (e->kind >= BLP_RECORD)
+		blp_send(d, e);
 	return true;
 }
 
@@ -258,7 +260,7 @@ static void forget_past(struct gp_domain *d)
 	bool driven = true;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		driven &= e->driven || e->complete || at < d->stream_of[e->stream].done;
+		driven &= blp_is_sent(e) || blp_is_done(e) || at < d->stream_of[e->stream].done;
 	}
 	if (driven && !d->recorded && (d->passed || d->passing))
 		blp_forget_all(d);
@@ -273,19 +275,20 @@ static bool relaunch(struct gp_domain *d, struct relaunch *r)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->complete || at < s->done || s->firm) // its marker would come behind what the stream got since
+		if (blp_is_done(e) || at < s->done || s->firm) // its marker would come behind what the stream got since
 			continue;
-		if (!e->driven && count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d)) {
+		bool sent = blp_is_sent(e);
+		if (!sent && count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d)) {
 			settle_streams(d, r);
 			return false;
 		}
-		if (!e->driven && !blp_mark_ahead(d, s, e->kind, r->driven)) {
+		if (!sent && !blp_mark_ahead(d, s, e->kind, r->driven)) {
 			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
 			return false;
 		}
-		if ((runs_again(d, e) || d->beside[e->stream].leads) && !find_place(d, r, at))
+		if ((blp_runs_again(d, e) || d->beside[e->stream].leads) && !find_place(d, r, at))
 			return false;
-		if (!e->driven && !launch_again(d, r, at))
+		if (!sent && !launch_again(d, r, at))
 			return false;
 		r->driven[e->stream] = at + 1;
 		if ((++s->unmarked >= BLP_MARKER_EVERY || e->waited) && !mark(d, s, at + 1))

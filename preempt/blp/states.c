@@ -1,4 +1,4 @@
-// states.c - the only function that changes the state of a domain.
+// states.c - the only functions that change the state of a domain, and of an operation in its log.
 #include "preempt/blp/domain.h"
 
 #include <stdio.h>
@@ -36,16 +36,16 @@ static const uint32_t next[BLP_STATES] = {
 
 bool blp_may_become(enum blp_state from, enum blp_state to) { return next[from] & TO(to); }
 
-static void refuse(struct gp_domain *d, enum blp_state from, enum blp_state to)
+static void refuse(struct gp_domain *d, const char *what, const char *from, const char *to)
 {
 	char text[64];
-	snprintf(text, sizeof text, "BLP: a domain was to become %s from %s", name[to], name[from]);
+	snprintf(text, sizeof text, "BLP: %s was to become %s from %s", what, to, from);
 	if (blp_asserts) {
 		fprintf(stderr, "gpreempt: %s\n", text);
 		abort();
 	}
 	gp_log_line(text);
-	blp_give_up(d, "blp_become", CUDA_ERROR_UNKNOWN);
+	blp_give_up(d, "none", CUDA_ERROR_UNKNOWN);
 }
 
 // Writers: the thread that holds control. Readers: all threads, at any time.
@@ -58,7 +58,7 @@ void blp_become(struct gp_domain *d, enum blp_state to)
 	enum blp_state from = d->state;
 	bool was_closed = from >= BLP_CLOSING, closes = to >= BLP_CLOSING;
 	if (!blp_may_become(from, to)) {
-		refuse(d, from, to);
+		refuse(d, "a domain", name[from], name[to]);
 		return;
 	}
 	if (closes && !was_closed)
@@ -70,4 +70,34 @@ void blp_become(struct gp_domain *d, enum blp_state to)
 	d->state = to;
 	if (from == BLP_CLOSING && closes)
 		blp_changes++;
+}
+
+static const char *const stage_name[BLP_STAGES] = {
+	[BLP_QUEUED] = "QUEUED",     [BLP_SENT] = "SENT", [BLP_PARTLY] = "PARTLY", [BLP_CUT] = "CUT",
+	[BLP_CUT_BARE] = "CUT_BARE", [BLP_BARE] = "BARE", [BLP_DONE] = "DONE",
+};
+
+static const uint32_t next_stage[BLP_STAGES] = {
+	[BLP_QUEUED] = TO(BLP_SENT) | TO(BLP_PARTLY) | TO(BLP_CUT_BARE) | TO(BLP_DONE),
+	[BLP_SENT] = TO(BLP_CUT) | TO(BLP_CUT_BARE) | TO(BLP_BARE) | TO(BLP_DONE),
+	[BLP_PARTLY] = TO(BLP_SENT) | TO(BLP_CUT),
+	[BLP_CUT] = TO(BLP_SENT) | TO(BLP_PARTLY) | TO(BLP_CUT_BARE) | TO(BLP_DONE),
+	[BLP_CUT_BARE] = TO(BLP_BARE) | TO(BLP_DONE),
+	[BLP_BARE] = TO(BLP_DONE),
+};
+
+bool blp_may_turn(enum blp_stage from, enum blp_stage to) { return next_stage[from] & TO(to); }
+
+void blp_turn(struct gp_domain *d, struct blp_entry *e, enum blp_stage to)
+{
+	if (blp_may_turn(e->stage, to))
+		e->stage = to;
+	else
+		refuse(d, "an operation", stage_name[e->stage], stage_name[to]);
+}
+
+void blp_send(struct gp_domain *d, struct blp_entry *e)
+{
+	blp_turn(d, e, e->stage == BLP_CUT_BARE ? BLP_BARE : BLP_SENT);
+	e->accepted |= d->state != BLP_NARROW;
 }

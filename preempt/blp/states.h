@@ -1,12 +1,13 @@
-// states.h - the states of a domain.
+// states.h - the states of a domain, and of an operation in its log.
 //
-// A thread changes a state with blp_become alone (states.c). Other threads may read it at any time.
+// A thread changes a state with blp_become or blp_turn alone (states.c). Other threads may read it at any time.
 #ifndef GPREEMPT_BLP_STATES_H
 #define GPREEMPT_BLP_STATES_H
 
 #include <stdbool.h>
 
 struct gp_domain;
+struct blp_entry;
 
 // In this order: from BLP_CLOSING on, new work does not reach the driver; from BLP_STOPPING on, the flag is set.
 enum blp_state {
@@ -23,10 +24,26 @@ enum blp_state {
 	BLP_STATES,
 };
 
+// Of an operation in the log. One whose stream has come further (blp_stream.done) is over in any of them.
+enum blp_stage {
+	BLP_QUEUED,   // it was only logged
+	BLP_SENT,     // the driver has it
+	BLP_PARTLY,   // the driver has some kernels of a graph, narrow
+	BLP_CUT,      // a stop cut it: it is sent again
+	BLP_CUT_BARE, // the same, and no stop is to reach it then
+	BLP_BARE,     // the driver has it, and no stop reaches it any more
+	BLP_DONE,     // it is complete, though entries before it on its stream may not be
+	BLP_STAGES,
+};
+
 extern bool blp_asserts; // a transition that is not in the table ends the process; true in builds for tests
 
 bool blp_may_become(enum blp_state from, enum blp_state to);
 // Under gp_domain.control. A transition that is not in the table is logged and not made, and the domain is given up.
 void blp_become(struct gp_domain *, enum blp_state to);
+bool blp_may_turn(enum blp_stage from, enum blp_stage to);
+// The same of an operation. Under gp_domain.lock.
+void blp_turn(struct gp_domain *, struct blp_entry *, enum blp_stage to);
+void blp_send(struct gp_domain *, struct blp_entry *); // the driver has all of it
 
 #endif

@@ -1,7 +1,7 @@
 // states_test.c - with preempt/blp/states.c
 //
-// Which state of a domain may follow which, over all pairs; what a transition counts; what becomes of one that must not be. Ends well or
-// says what is wrong.
+// Which state of a domain, and of an operation, may follow which, over all pairs; what a transition counts; what becomes of one that must
+// not be. Ends well or says what is wrong.
 #include "preempt/blp/domain.h"
 #include "test/units/check.h"
 
@@ -14,7 +14,8 @@
 static int lines, given_up;
 void gp_log_line(const char *text)
 {
-	CHECK(!strcmp(text, "BLP: a domain was to become RUNNING from NARROW"));
+	CHECK(!strcmp(text, lines ? "BLP: an operation was to become SENT from DONE" :
+				    "BLP: a domain was to become RUNNING from NARROW"));
 	lines++;
 }
 void blp_give_up(struct gp_domain *d, const char *call, CUresult result) { given_up++; }
@@ -43,6 +44,29 @@ static bool is_arrow(enum blp_state from, enum blp_state to)
 	return false;
 }
 
+static const struct {
+	enum blp_stage from, to;
+} stage_arrows[] = {
+	{BLP_QUEUED, BLP_SENT},     {BLP_QUEUED, BLP_PARTLY}, // a graph that goes on narrow
+	{BLP_QUEUED, BLP_CUT_BARE},                           // ahead of what runs on
+	{BLP_QUEUED, BLP_DONE},                               // a mistake of the program, or lost
+	{BLP_SENT, BLP_DONE},       {BLP_SENT, BLP_CUT},      {BLP_SENT, BLP_CUT_BARE}, // it is late, and has not begun
+	{BLP_SENT, BLP_BARE},                                                           // it is late, and runs on
+	{BLP_PARTLY, BLP_SENT},     {BLP_PARTLY, BLP_CUT},                              // the driver refused
+	{BLP_CUT, BLP_SENT},        {BLP_CUT, BLP_PARTLY},    {BLP_CUT, BLP_CUT_BARE},
+	{BLP_CUT, BLP_DONE},                                  // a launch behind it has begun; or lost
+	{BLP_CUT_BARE, BLP_BARE},   {BLP_CUT_BARE, BLP_DONE}, // lost
+	{BLP_BARE, BLP_DONE},
+};
+
+static bool is_stage_arrow(enum blp_stage from, enum blp_stage to)
+{
+	for (size_t i = 0; i < sizeof stage_arrows / sizeof *stage_arrows; i++)
+		if (stage_arrows[i].from == from && stage_arrows[i].to == to)
+			return true;
+	return false;
+}
+
 static struct gp_domain domain;
 
 static void all_pairs(void)
@@ -50,6 +74,28 @@ static void all_pairs(void)
 	for (enum blp_state from = 0; from < BLP_STATES; from++)
 		for (enum blp_state to = 0; to < BLP_STATES; to++)
 			CHECK(blp_may_become(from, to) == is_arrow(from, to));
+	for (enum blp_stage from = 0; from < BLP_STAGES; from++)
+		for (enum blp_stage to = 0; to < BLP_STAGES; to++)
+			CHECK(blp_may_turn(from, to) == is_stage_arrow(from, to));
+}
+
+// An operation that was made bare is bare once it is sent again.
+static void sent(void)
+{
+	struct blp_entry e = {.stage = BLP_CUT}, bare = {.stage = BLP_CUT_BARE};
+	CHECK(!blp_is_sent(&e) && !blp_is_bare(&e) && !blp_is_sent(&bare) && blp_is_bare(&bare));
+	blp_send(&domain, &e);
+	blp_send(&domain, &bare);
+	CHECK(e.accepted && bare.accepted);
+	CHECK(e.stage == BLP_SENT && blp_is_sent(&e) && !blp_is_bare(&e) && !blp_is_done(&e));
+	CHECK(bare.stage == BLP_BARE && blp_is_sent(&bare) && blp_is_bare(&bare) && !blp_is_done(&bare));
+	struct blp_entry narrow = {.stage = BLP_QUEUED};
+	domain.state = BLP_NARROW; // the stream's own queue has not got it
+	blp_send(&domain, &narrow);
+	CHECK(narrow.stage == BLP_SENT && !narrow.accepted);
+	domain.state = BLP_ABSENT;
+	blp_turn(&domain, &e, BLP_DONE);
+	CHECK(blp_is_done(&e) && !blp_is_sent(&e));
 }
 
 // A domain is closed once for each stop, and what the driver answered before either end of it is not taken for true.
@@ -83,6 +129,9 @@ static void refused(void)
 	blp_asserts = false;
 	blp_become(&domain, BLP_RUNNING);
 	CHECK(domain.state == BLP_NARROW && lines == 1 && given_up == 1);
+	struct blp_entry e = {.stage = BLP_DONE};
+	blp_send(&domain, &e);
+	CHECK(e.stage == BLP_DONE && lines == 2 && given_up == 2);
 
 	int status = 0;
 	fflush(NULL);
@@ -100,6 +149,7 @@ int main(void)
 {
 	all_pairs();
 	counts();
+	sent();
 	refused();
 	return 0;
 }

@@ -26,7 +26,7 @@ static bool freeze_graphs(struct gp_domain *d)
 	d->to_freeze = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_GRAPH || !e->driven || e->complete || at < d->stream_of[e->stream].done)
+		if (e->kind != BLP_GRAPH || !blp_is_sent(e) || at < d->stream_of[e->stream].done)
 			continue;
 		CUresult zeroed = blp_query(e->twin->zeroed); // a copy, which waits for no kernel of ours
 		if (zeroed == CUDA_ERROR_NOT_READY && blp_may_lack_channels(d)) {
@@ -50,13 +50,13 @@ static bool find_drains(struct gp_domain *d)
 	d->drains = d->streams;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->complete || at < d->stream_of[e->stream].done || !e->driven)
+		if (at < d->stream_of[e->stream].done || !blp_is_sent(e))
 			continue;
 		driven[e->stream] = at + 1;
 		if (e->kind > BLP_GRAPH)
 			continue;
 		if (!launched[e->stream])
-			d->drain[e->stream].as = e->bare ? BLP_RUNS_ON : BLP_DRAINS;
+			d->drain[e->stream].as = blp_is_bare(e) ? BLP_RUNS_ON : BLP_DRAINS;
 		launched[e->stream] = at + 1;
 	}
 	for (uint32_t i = 0; i < d->drains; i++) {
@@ -166,7 +166,8 @@ static bool copy_graphs(struct gp_domain *d, bool to_device, bool *any)
 {
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_GRAPH || e->complete || e->bare || e->fresh || e->driven == to_device ||
+		// Without the lock: another thread may log a graph, whose twin is not known yet.
+		if (e->kind != BLP_GRAPH || !(to_device ? e->stage == BLP_CUT : blp_is_stoppable(e)) ||
 		    at < d->stream_of[e->stream].done)
 			continue;
 		const struct blp_twin *t = e->twin;
@@ -194,7 +195,7 @@ static bool comes_again(struct gp_domain *d, const struct blp_entry *e, const bo
 	if (e->kind != BLP_WAIT || e->upto <= d->tail || e->upto <= d->stream_of[e->of].done)
 		return false;
 	const struct blp_entry *record = blp_entry_at(d, e->upto - 1);
-	return !record->complete && !record->driven;
+	return !blp_is_done(record) && !blp_is_sent(record);
 }
 
 // Finds out from the records which entries are complete. Others are to be driven again; their records say where they go on.
@@ -208,28 +209,29 @@ static void classify(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (at < s->done)
 			continue;
-		if (!e->complete && !e->driven && !e->bare && e->kind == BLP_LAUNCH && e->record && at < d->ranged) {
+		bool sent = blp_is_stoppable(e);
+		if ((e->stage == BLP_QUEUED || e->stage == BLP_CUT) && e->kind == BLP_LAUNCH && e->record &&
+		    at < d->ranged) {
 			blp_record_of(d, e)->state = 0; // frozen before the driver had it
 		} else if (at >= d->drain[e->stream].upto) {
 			// Of launches, blp_let_go has seen to it. A record or a wait that the driver has stays there where it can:
 			// recorded again, it would come behind later waits, which may wait for the program.
-			if (e->kind >= BLP_RECORD && !e->complete && e->driven)
-				e->driven = !comes_again(d, e, again);
-		} else if (!e->complete && e->bare) {
-			e->complete = e->driven && !d->beside[e->stream].ahead;
-		} else if (!e->complete && e->driven && e->kind == BLP_GRAPH) {
-			e->complete = blp_graph_is_complete(e);
+			if (e->kind >= BLP_RECORD && sent && comes_again(d, e, again))
+				blp_turn(d, e, BLP_CUT);
+		} else if (blp_is_bare(e)) {
+			if (e->stage == BLP_BARE && !d->beside[e->stream].ahead)
+				blp_turn(d, e, BLP_DONE);
+		} else if (sent && e->kind == BLP_GRAPH) {
+			blp_turn(d, e, blp_graph_is_complete(e) ? BLP_DONE : BLP_CUT);
 			blp_count_graph_beside(d, e->twin);
-			e->driven = false;
-			gp_count(&count->cuts, !e->complete);
-		} else if (!e->complete && e->driven && e->kind == BLP_LAUNCH) {
+			gp_count(&count->cuts, !blp_is_done(e));
+		} else if (sent && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = blp_record_of(d, e);
 			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
 			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
-				e->driven = false;
+				blp_turn(d, e, BLP_CUT);
 				r->state = 0;
-				e->fresh &= !r->count;
-				if (!e->fresh && blp_may_narrow(d)) { // as it goes on, a window is to be no larger than the width
+				if (ran && blp_may_narrow(d)) { // as it goes on, a window is to be no larger than the width
 					r->count <<= e->shift;
 					e->shift = 0;
 				}
@@ -239,17 +241,16 @@ static void classify(struct gp_domain *d)
 					gp_count(&count->resumed_blocks, blocks - ran);
 				e->counted = true;
 				blp_count_beside(d, e, ran);
+				e->ran = ran;
 			} else {
-				e->complete = true;
+				blp_turn(d, e, BLP_DONE);
 				blp_count_beside(d, e, blocks);
 			}
-		} else if (!e->complete && e->driven) {
-			e->complete = !comes_again(d, e, again);
-			e->driven = false;
+		} else if (sent) {
+			blp_turn(d, e, comes_again(d, e, again) ? BLP_CUT : BLP_DONE);
 		}
-		again[e->stream] |=
-			!e->complete && (!e->driven || (e->kind <= BLP_GRAPH && e->bare && d->beside[e->stream].ahead));
-		behind[e->stream] |= !e->complete;
+		again[e->stream] |= blp_runs_again(d, e);
+		behind[e->stream] |= !blp_is_done(e);
 		if (!behind[e->stream])
 			blp_complete_to(d, s, at + 1);
 	}
@@ -383,7 +384,7 @@ static bool read_records(struct gp_domain *d)
 	d->first_record = d->last_record = 0;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		if (e->kind != BLP_LAUNCH || !e->record || e->complete || at < d->stream_of[e->stream].done)
+		if (e->kind != BLP_LAUNCH || !e->record || blp_is_done(e) || at < d->stream_of[e->stream].done)
 			continue;
 		if (!d->first_record)
 			d->first_record = e->record;
@@ -439,8 +440,11 @@ static void abandon(struct gp_domain *d, bool cut)
 	bool lost = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		lost |= !e->complete && at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH && (cut || !e->driven);
-		e->complete |= !e->driven;
+		if (blp_is_done(e))
+			continue;
+		lost |= at >= d->stream_of[e->stream].done && e->kind <= BLP_GRAPH && (cut || !blp_is_sent(e));
+		if (!blp_is_sent(e))
+			blp_turn(d, e, BLP_DONE);
 	}
 	for (uint32_t i = 0; i < d->streams && (lost || !d->error); i++)
 		blp_complete_to(d, &d->stream_of[i], d->stream_of[i].last);
