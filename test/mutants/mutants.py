@@ -106,8 +106,8 @@ def sample(folder, seed):
     return sorted(found, key=lambda m: hashlib.sha256(f"{seed} {m.name}".encode()).digest())
 
 
-def digest(files, root=ROOT):
-    h = hashlib.sha256()
+def digest(files, root=ROOT, also=()):
+    h = hashlib.sha256("\0".join(also).encode())
     for file in files:
         h.update(file.encode() + b"\0" + (root / file).read_bytes())
     return h.hexdigest()[:16]
@@ -262,7 +262,7 @@ class Trial:
 def carry_out(folder, seed, count, timeout):
     """The rows of the first `count` mutants of the sample that can be tried: of those that were tried before, what is kept."""
     kept, trial, rows = Kept(folder), None, []
-    tests, sources = digest(matching(folder.watch)), {f: digest([f]) for f in folder.sources()}
+    tests, sources = digest(matching(folder.watch), also=folder.tests), {f: digest([f]) for f in folder.sources()}
     for m in sample(folder, seed):
         if len(rows) == count:
             break
