@@ -274,6 +274,7 @@ static void carry_out(const struct pending *p, uint64_t now)
 	uint64_t latest = 0, ahead = (p->start_ns - p->given_ns) / 2, lead = 2 * gp_hint_lead_ns(GP_HINT_EXPLICIT);
 	uint64_t since = p->start_ns - (ahead > lead ? ahead : lead), arrived = gp_last_arrival_ns;
 	int count = 0;
+	bool busy = false; // work is there already, also where its window is not open yet
 
 	if (p->end_ns <= now) // another's wait lasted for longer than its own, or this thread is so late
 		return drop(p->source, GP_DROPPED_OVERLAPS);
@@ -296,13 +297,12 @@ static void carry_out(const struct pending *p, uint64_t now)
 				best = c;
 		}
 		if (best) {
-			activity[count] = gp_activity(best);
+			uint64_t word = best->window;
+			activity[count] = gp_window_activity(word);
+			busy |= word & GP_WINDOW_WORKS;
 			chosen[count++] = best;
 		}
 	}
-	bool busy = false;
-	for (int i = 0; i < count; i++)
-		busy |= gp_window_state(chosen[i]->window) == GP_OPEN;
 	if (!count)
 		return drop(p->source, GP_DROPPED_NOBODY);
 	if (busy || (arrived > p->given_ns && arrived >= since)) {

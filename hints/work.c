@@ -73,8 +73,9 @@ void gp_hint_closed(struct gp_context *c, uint64_t now)
 
 	if (copied & 1 && slot) {
 		gp_count(&slot->hint[GP_HINT_COPY].wrong, 1);
-		gp_count(&slot->hint[GP_HINT_COPY].waited_ns, now - copied);
-		gp_hint_copy_wrong(now - copied);
+		uint64_t waited = now > copied ? now - copied : 0; // the next window's may have come
+		gp_count(&slot->hint[GP_HINT_COPY].waited_ns, waited);
+		gp_hint_copy_wrong(waited);
 	}
 	if (gp_settings.hints) {
 		gp_arrivals.bell++;

@@ -133,8 +133,8 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 		return;
 	uint64_t lasted = m->finished_ns > m->opened_ns ? m->finished_ns - m->opened_ns : 0;
 	uint64_t gaps = m->joined ? 0 : c->gaps_ns - c->gaps_before_ns;
-	// More than the window lasted: a thread that submits ended one before, and was kept from counting it until another thread had
-	// opened this window.
+	// More than the window lasted: one that a thread counted as it ended, when a hint or a wait had opened this window before; or one that
+	// two threads counted, of which one took it back.
 	bool judged = m->contested && !in_the_way(g) && gaps <= lasted;
 	enum gp_verdict verdict = judged ? gp_width_verdict(&m->widths, lasted - gaps, m->operations) : GP_UNJUDGED;
 	struct gp_line *line = gp_own_line(g);
@@ -230,7 +230,8 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	uint32_t wakes = WAKE_WATCHER;
 
 	pthread_mutex_lock(&g->lock);
-	if (gp_is_open(c) || !c->handle) { // without a handle the context ends, and nobody would close the window
+	// Without a handle the context ends, and nobody would close the window. Another has its place where the GPU is another.
+	if (gp_is_open(c) || !c->handle || c->gpu != g) {
 		pthread_mutex_unlock(&g->lock);
 		return 0;
 	}
@@ -246,8 +247,8 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 		measures[g - gp_gpu].joined = true;
 	}
 	c->gaps_before_ns = c->gaps_ns;
-	while (!gp_window_change(&c->window, c->window, GP_OPENS))
-		;
+	while (!gp_is_open(c))
+		gp_window_change(&c->window, c->window, GP_OPENS);
 	pthread_mutex_unlock(&g->lock);
 	return wakes;
 }
@@ -371,8 +372,8 @@ static bool close_window(struct gp_context *c, uint64_t word)
 	pthread_mutex_lock(&g->lock);
 	bool closed = gp_window_change(&c->window, word, GP_CLOSES);
 	if (closed && (c->waits || c->hint.until_ns > gp_now_ns())) {
-		while (!gp_window_change(&c->window, c->window, GP_OPENS))
-			;
+		while (!gp_is_open(c))
+			gp_window_change(&c->window, c->window, GP_OPENS);
 		closed = false;
 	}
 	if (!closed) {
@@ -490,9 +491,11 @@ static void watch_width(struct gp_context *c, uint64_t now)
 	if (!g->segment || !g->told.leaves || c->hint.until_ns > now)
 		return;
 	pthread_mutex_lock(&g->lock);
-	// In this order: gaps that end later make it seem to have had work for less, and operations for more.
-	if (!gp_is_idle(c) && !m->joined) {
-		uint64_t from = m->opened_ns + (c->gaps_ns - c->gaps_before_ns);
+	// In this order: gaps that end later make it seem to have had work for less, and operations for more. Below what there were before is a
+	// gap that two threads had counted when it opened, and one took back.
+	uint64_t gaps = c->gaps_ns, before = c->gaps_before_ns;
+	if (!gp_is_idle(c) && !m->joined && gaps >= before) {
+		uint64_t from = m->opened_ns + (gaps - before);
 		if (now > from && gp_width_falls(&m->widths, now - from, gp_activity(c) - c->activity_before)) {
 			g->told.leaves = 0;
 			tell(g);
@@ -541,6 +544,8 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 			return poll;
 		word = gp_window_after(word, GP_FINISHED);
 	}
+	if (!c->idle_since_ns) // a hint or a wait opened it before any work
+		c->idle_since_ns = now;
 	uint64_t idle_since = c->idle_since_ns;
 	uint64_t wait = gp_objective.on && gp_lend_drains(c->gpu) ? 0 : grace(c),
 		 passed = now > idle_since ? now - idle_since : 0;

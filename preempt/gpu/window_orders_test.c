@@ -75,7 +75,7 @@ static void closed(void)
 	second->handle = (CUcontext)second;
 }
 
-// Its work is done, and no thread has said so yet.
+// A hint has opened it: no work was there yet.
 static void open(void)
 {
 	closed();
@@ -89,7 +89,7 @@ static void idle(void)
 	c->idle_since_ns = gp_now_ns();
 }
 
-// A wait on stream a has succeeded, and another thread may submit to b.
+// Its work is done, and no thread has said so yet. Another thread may submit to b.
 static void waited(void)
 {
 	open();
@@ -167,6 +167,17 @@ static void announce(void)
 
 static void succeed(void) { gp_completed(c, gp_find_stream(c, a, false), 1); }
 
+// All that is there is done, then more comes, and that is done too.
+static uint64_t came_ns;
+static void go_on(void)
+{
+	watch();
+	submit();
+	came_ns = gp_now_ns();
+	done[1] = launched[1];
+	watch();
+}
+
 static void give_way(void)
 {
 	gp_gpu_give_way(g, true);
@@ -189,6 +200,12 @@ static void unfinished(void)
 {
 	told();
 	CHECK(gp_window_state(c->window) == GP_OPEN);
+}
+
+static void never_back(void)
+{
+	told();
+	CHECK(!gp_is_idle(c) || c->idle_since_ns >= came_ns);
 }
 
 static void both(void)
@@ -232,11 +249,12 @@ int main(void)
 {
 	const struct interleaving tests[] = {
 		{"work comes as the window closes", idle, {submit, watch}, unfinished, 2},
-		{"work comes as it is found to be done", open, {submit, watch}, unfinished, 2},
+		{"work comes as it is found to be done", waited, {submit, watch}, unfinished, 2},
 		{"work comes before a window", closed, {submit, watch}, unfinished, 3},
 		{"two submit as the window closes", idle, {submit, submit, watch}, unfinished, 1},
 		{"work comes to another context", idle, {submit_to_second, watch}, both, 2},
 		{"work comes as other work is found to be done", waited, {submit, succeed, watch}, unfinished, 2},
+		{"a thread is late to say that work was done", waited, {succeed, go_on}, never_back, 2},
 		{"a thread waits as the window closes", idle, {wait, watch}, over, 2},
 		{"work is announced as the window closes", idle, {announce, watch}, told, 2},
 		{"lower levels are to run as the window opens", closed, {submit, give_way}, unfinished, 2},

@@ -148,8 +148,7 @@ struct gp_context {
 	_Atomic uint32_t ending;              // it is being destroyed, and gets no domain any more
 	struct gp_domain *_Atomic domain;     // of block-level preemption (blp.h); NULL: none
 	_Alignas(64) _Atomic uint64_t window; // window_word.h: its state, and how many operations were submitted, ever
-	// When the latest work was found to be done; 0: there was none. Of threads that find that at once, one that is late leaves its earlier
-	// time: the grace ends by so much earlier.
+	// When the latest work was found to be done; 0: none was. It never goes back.
 	_Atomic uint64_t idle_since_ns;
 	struct {
 		_Atomic uint64_t until_ns;   // a hint keeps the window open at most until then; 0 = none does

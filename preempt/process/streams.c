@@ -46,9 +46,11 @@ bool gp_all_complete(struct gp_context *c)
 
 bool gp_idle(struct gp_context *c, uint64_t word, uint64_t now)
 {
-	if (c->window != word)
-		return false;
-	c->idle_since_ns = now; // first: where no work is, threads read it
+	// First: where no work is, threads read it. A thread that is late does not turn it back.
+	for (uint64_t was = c->idle_since_ns; was < now && c->window == word;)
+		if (__atomic_compare_exchange_n((uint64_t *)&c->idle_since_ns, &was, now, false, __ATOMIC_SEQ_CST,
+						__ATOMIC_SEQ_CST))
+			break;
 	return gp_window_change(&c->window, word, GP_FINISHED);
 }
 

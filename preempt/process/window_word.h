@@ -1,7 +1,8 @@
 // window_word.h - the state of a context's window and the count of its operations, in one word: neither changes behind the other's back.
 //
 // Writers: who submits counts and has work by one compare-and-swap; who finds all that is counted to be done, and the watcher that
-// closes, swap from the very word that they looked at. Readers: any thread. Pairing: the swap fails where work came meanwhile. Without
+// closes, swap from the very word that they looked at. Under the GPU's lock the window is opened, and dropped as its context ends, from any
+// word. Readers: any thread. Pairing: the swap fails where work came meanwhile. Without
 // that a window would be closed over work. window_orders_test.c tries every order.
 #ifndef GPREEMPT_WINDOW_WORD_H
 #define GPREEMPT_WINDOW_WORD_H
