@@ -108,6 +108,9 @@ void gp_context_ended(CUcontext handle, bool is)
 
 static void end_stream(CUstream stream)
 {
+	if (!stream || stream == GP_STREAM_LEGACY ||
+	    stream == GP_STREAM_PER_THREAD) // the driver refuses: they end with their context
+		return;
 	gp_known_stream_ends(stream);
 	gp_streams_forget(stream); // before the stream's domain ends
 	gp_blp_stream_destroying(stream);

@@ -443,11 +443,11 @@ CUresult gp_blp_prepare(struct gp_context *c, const char **call)
 	return result;
 }
 
-// False: there is no place for what is known of the stream.
+// False: there is no place for what is known of the stream; or, with a domain, it was destroyed since it got one.
 static bool set_special(CUcontext context, CUstream stream, struct gp_domain *d)
 {
 	gp_objects_lock(GP_STREAM);
-	struct gp_object *o = gp_object_enter(GP_STREAM, stream, context);
+	struct gp_object *o = d ? gp_object_find(GP_STREAM, stream, context) : gp_object_enter(GP_STREAM, stream, context);
 	if (o)
 		o->stream.domain = d;
 	gp_objects_unlock(GP_STREAM);

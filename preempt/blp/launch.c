@@ -229,6 +229,8 @@ bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
 static bool can_be_stopped(const struct gp_launch *l)
 {
 	bool clusters = false;
+	if (!gp_threads_of(l->block)) // the driver refuses it before it looks at the arguments
+		return false;
 	if ((l->cooperative && !gp_driver.cuLaunchKernelEx) || l->attribute_count > GP_LAUNCH_ATTRIBUTES)
 		return false;
 	for (uint32_t i = 0; i < l->attribute_count; i++)
@@ -263,12 +265,10 @@ static bool are_blocks_resident(const struct gp_domain *d, const struct gp_launc
 }
 
 // Whether the driver takes a launch for certain. During a stop the call succeeds before the driver has the launch.
-static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, const struct blp_shape *shape)
+static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, uint32_t cluster)
 {
 	enum { LARGEST = 8 }; // of the clusters that every kernel may have
 	bool cooperative = l->cooperative;
-	if (!shape->sound)
-		return false;
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
 		uint64_t blocks = 1;
@@ -284,7 +284,7 @@ static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, con
 					return false;
 				blocks *= length;
 			}
-			if (blocks > LARGEST || shape->cluster != 1)
+			if (blocks > LARGEST || cluster != 1)
 				return false;
 			break;
 		default: return false; // also what drivers to come know
@@ -340,6 +340,8 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 	struct blp_shape shape = blp_shape_of(d, l->function, code, l->grid, l->block, l->shared_bytes);
 	bool now;
 
+	if (!shape.sound) // as above: its arguments may be anything
+		return false;
 	bytes = (uint32_t)round_up(bytes);
 	pthread_mutex_lock(&d->lock);
 	for (;;) {
@@ -366,7 +368,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			continue; // the lock was given up: another operation may be on its way by now
 		}
 		now = !blp_is_stopped(d); // during a stop it is only logged, and the program goes on
-		if (!now && !is_certain(d, l, &shape))
+		if (!now && !is_certain(d, l, shape.cluster))
 			break;
 		struct blp_entry *e = blp_append(d, s, BLP_LAUNCH, now, bytes, &room);
 		if (!e)
@@ -440,7 +442,7 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 	if (!code && !blp_domains[0])
 		return false;
 	if (blp_inside || o->captured)
-		return code && pass(o, code, l);
+		return code && gp_threads_of(l->block) && pass(o, code, l);
 	if (blp_error) {
 		o->result = blp_error;
 		return true;
@@ -468,7 +470,7 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 	blp_pass(o);
 	if (d)
 		gp_count(&d->gpu->stops.uncovered, 1);
-	return code && pass(o, code, l);
+	return code && gp_threads_of(l->block) && pass(o, code, l);
 }
 
 bool gp_blp_complete(CUfunction function, struct gp_arguments *a)

@@ -51,8 +51,8 @@ static void refuse(struct gp_domain *d, const char *what, const char *from, cons
 // Writers: the thread that holds control. Readers: all threads, at any time.
 // A thread that closes a domain stores CLOSING, then reads driver_waits, firm and recorded. Others count themselves there, then read the state.
 // So one of the two sees the other. Without that a stop would cut what another thread lets run, or wait for a call that waits for it.
-// A thread that asks the driver reads blp_changes, asks, then reads the state and blp_changes again. So the state is closed before a change is
-// counted, and open after it. Without that the end of a launch that was cut would count as its completion.
+// A thread that asks the driver reads blp_changes, asks, then reads blp_stopped, the state and blp_changes again. So the state is closed, and
+// counted in blp_stopped, before a change is counted, and open after it. Without that the end of a launch that was cut would count as its completion.
 void blp_become(struct gp_domain *d, enum blp_state to)
 {
 	enum blp_state from = d->state;
@@ -64,8 +64,8 @@ void blp_become(struct gp_domain *d, enum blp_state to)
 	if (closes && !was_closed)
 		blp_stopped++;
 	if (was_closed && !closes) {
-		blp_stopped--;
 		blp_changes++;
+		blp_stopped--;
 	}
 	d->state = to;
 	if (from == BLP_CLOSING && closes)

@@ -95,12 +95,16 @@ int gp_common_capability(void)
 
 // Options.
 
+enum { MOST_OPTIONS = 64 }; // a load has: CUDA 13 knows 35, each of which a program names once
+
 const char *gp_jit_copy(struct gp_jit *to, unsigned count, const int *option, void *const *value)
 {
 	char *text = to->text + sprintf(to->text, "%d ", gp_driver_version());
 	to->count = 0;
 	if (count && (!option || !value))
 		return "options that are missing";
+	if (count > MOST_OPTIONS) // what is behind the first few may not be memory
+		return "too many options";
 	for (unsigned i = 0; i < count; i++) {
 		int o = option[i];
 		if (o >= CU_JIT_WALL_TIME && o <= CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES)

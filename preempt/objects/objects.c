@@ -41,9 +41,12 @@ struct gp_object *gp_object_find(enum gp_thing thing, const void *handle, CUcont
 {
 	const struct table *t = &tables[thing];
 	void *found;
+	if (handle == GONE)
+		return NULL;
 	for (size_t at = home_of(t, handle), n = 0; n < PROBES && (found = handle_at(t, at)); n++, at++) {
 		struct gp_object *o = &t->place[at & mask_of(t)];
-		if (found == handle && atomic_load_explicit(&o->context, memory_order_relaxed) == context)
+		if (found == handle && atomic_load_explicit(&o->context, memory_order_acquire) == context &&
+		    handle_at(t, at) == handle) // again: the context may be that of the next object in the place
 			return o;
 	}
 	return NULL;
@@ -57,7 +60,7 @@ struct gp_object *gp_object_enter(enum gp_thing thing, void *handle, CUcontext c
 	struct table *t = &tables[thing];
 	struct gp_object *o = gp_object_find(thing, handle, context);
 	void *there;
-	if (o || !handle)
+	if (o || !handle || handle == GONE)
 		return o;
 	size_t at = home_of(t, handle), end = at + PROBES;
 	while ((there = handle_at(t, at)) && there != GONE)
@@ -83,11 +86,13 @@ struct gp_object *gp_objects_next(enum gp_thing thing, const struct gp_object *b
 struct gp_object *gp_objects_of(enum gp_thing thing, const void *handle, const struct gp_object *before)
 {
 	const struct table *t = &tables[thing];
+	if (!handle || handle == GONE)
+		return NULL;
 	size_t home = home_of(t, handle), n = before ? ((size_t)(before - t->place) - home + 1) & mask_of(t) : 0;
 	void *found = NULL;
 	while (n < PROBES && (found = handle_at(t, home + n)) && found != handle)
 		n++;
-	return handle && n < PROBES && found ? &t->place[(home + n) & mask_of(t)] : NULL;
+	return n < PROBES && found ? &t->place[(home + n) & mask_of(t)] : NULL;
 }
 
 // With the lock. Where no search goes on behind the place, it counts as never used, and so do those ahead of it that objects had.

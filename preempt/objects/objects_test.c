@@ -99,6 +99,19 @@ static void test_ends(void)
 		CHECK(!place[i]->handle);
 }
 
+// The value that marks a place of an object that has ended is no handle.
+static void test_mark(void)
+{
+	void *mark = (void *)~0ul;
+	CHECK(enter(GP_EVENT, handle(1), NULL) && enter(GP_EVENT, handle(2), NULL));
+	gp_object_end(GP_EVENT, handle(1));
+	gp_object_end(GP_EVENT, mark);
+	CHECK(!enter(GP_EVENT, mark, NULL) && !gp_object_find(GP_EVENT, mark, NULL));
+	CHECK(count(GP_EVENT) == 1);
+	gp_object_end(GP_EVENT, handle(2));
+	CHECK(!count(GP_EVENT));
+}
+
 enum { STAY = 64 };
 static _Atomic bool over;
 static void *stay[STAY];
@@ -137,6 +150,7 @@ int main(void)
 	test_reuse();
 	test_room();
 	test_ends();
+	test_mark();
 	test_looks();
 	return 0;
 }
