@@ -117,20 +117,11 @@ static void waited_whole(struct gp_context *c, const struct gp_context *current)
 		gp_hold_arm(c);
 }
 
-// A wait for a primary context is also one for green contexts, whose default streams nobody lists.
-static bool has_green(const struct gp_context *c)
-{
-	for (uint32_t i = 0; i < gp_context_places; i++)
-		if (&gp_context[i] != c && gp_context[i].handle && gp_context[i].whole == c->whole)
-			return true;
-	return false;
-}
-
 // Whether a wait for all of a context can be one for each of its streams: the hold's stream is none of them. So the hold stays.
 static bool answers(enum gp_wait kind, const void *what, struct gp_context *c)
 {
 	return kind == GP_WAIT_ALL && gp_settings.hold_synchronize && c && (what == GP_CURRENT || what == c->handle) &&
-	       gp_is_open(c) && c->hold.state == GP_HOLD_ARMED && !gp_blp_started && !has_green(c) &&
+	       gp_is_open(c) && c->hold.state == GP_HOLD_ARMED && !gp_blp_started &&
 	       !gp_find_stream(c, GP_STREAM_PER_THREAD,
 			       false); // another thread's can only be waited for by way of the legacy stream
 }

@@ -138,12 +138,12 @@ struct blp_narrow_queue { // narrow.c
 // An operation. Fields that do not follow from its stage name the file that writes them in brackets.
 struct blp_entry {
 	uint8_t kind;
-	uint8_t stage; // enum blp_stage [blp_turn]
-	bool accepted; // its stream's own queue had it once [states.c; beside.c where that does not count]
-	bool counted;  // its resumed blocks are counted [stop.c]
-	bool waited;   // somebody waits for it, and not for what comes behind it [log.c]
-	bool held;     // it is counted as held back [narrow.c]
-	bool beside;   // BLP_LAUNCH: what of it ran narrow is not counted yet [narrow.c]
+	uint8_t stage; // Enum blp_stage [blp_turn; log.c appends it as BLP_QUEUED].
+	bool accepted; // Its stream's own queue had it once [states.c; beside.c where that does not count].
+	bool counted;  // Its resumed blocks are counted [stop.c].
+	bool waited;   // A thread waits for it, and not for what comes behind it [log.c].
+	bool held;     // It is counted as held back [narrow.c].
+	bool beside;   // BLP_LAUNCH: what of it ran narrow is not counted yet [narrow.c].
 	uint16_t stream;
 	uint64_t ordinal;     // its number on its stream
 	uint64_t threads;     // of its stream, up to and with this entry

@@ -11,28 +11,28 @@ struct blp_entry;
 
 // In this order: from BLP_CLOSING on, new work does not reach the driver; from BLP_STOPPING on, the flag is set.
 enum blp_state {
-	BLP_ABSENT,   // the place is free
-	BLP_RUNNING,  // the driver gets work as it comes
-	BLP_RETIRED,  // the same, for good: the driver refused a call (gp_domain.given_up), and the last stop is over
-	BLP_CLOSING,  // a stop begins, or is postponed at once
-	BLP_HELD,     // new work is only logged; what the driver has goes on
-	BLP_NARROW,   // what is logged goes on in a part of the SMs (gp_domain.narrow.on)
-	BLP_STOPPING, // blocks that have begun run to their end, no other one begins
-	BLP_QUIET,    // no block runs
-	BLP_LATE,     // blocks of some stream run on (BLP_IS_LATE), or may
-	BLP_STOPPED,  // it is known what was cut
+	BLP_ABSENT,   // No domain is here.
+	BLP_RUNNING,  // The driver gets each operation at once.
+	BLP_RETIRED,  // RUNNING to the end: the driver refused a call (gp_domain.given_up).
+	BLP_CLOSING,  // A stop begins, or is postponed at once.
+	BLP_HELD,     // New work is only logged; what the driver has goes on.
+	BLP_NARROW,   // Logged work goes on in a part of the SMs (gp_domain.narrow.on).
+	BLP_STOPPING, // Blocks that have begun run to their end, no other one begins.
+	BLP_QUIET,    // No block runs.
+	BLP_LATE,     // Blocks of some stream run on (BLP_IS_LATE), or may.
+	BLP_STOPPED,  // It is known what was cut.
 	BLP_STATES,
 };
 
 // Of an operation in the log. One whose stream has come further (blp_stream.done) is over in any of them.
 enum blp_stage {
-	BLP_QUEUED,   // it was only logged
-	BLP_SENT,     // the driver has it
-	BLP_PARTLY,   // the driver has some kernels of a graph, narrow
-	BLP_CUT,      // a stop cut it: it is sent again
-	BLP_CUT_BARE, // the same, and no stop is to reach it then
-	BLP_BARE,     // the driver has it, and no stop reaches it any more
-	BLP_DONE,     // it is complete, though entries before it on its stream may not be
+	BLP_QUEUED,   // It was only logged.
+	BLP_SENT,     // The driver has it.
+	BLP_PARTLY,   // The driver has some kernels of a graph, narrow.
+	BLP_CUT,      // A stop cut it: it is sent again.
+	BLP_CUT_BARE, // As CUT, and no stop is to reach it then.
+	BLP_BARE,     // The driver has it, and no stop reaches it any more.
+	BLP_DONE,     // It is complete, though entries before it on its stream may not be.
 	BLP_STAGES,
 };
 

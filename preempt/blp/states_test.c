@@ -29,7 +29,7 @@ static const struct {
 	{BLP_HELD, BLP_RUNNING},    {BLP_HELD, BLP_RETIRED},    {BLP_STOPPING, BLP_QUIET},
 	{BLP_STOPPING, BLP_LATE},   {BLP_QUIET, BLP_STOPPED},   {BLP_LATE, BLP_STOPPED},
 	{BLP_STOPPED, BLP_NARROW},  {BLP_STOPPED, BLP_HELD},                               // to be launched again
-	{BLP_NARROW, BLP_HELD},     {BLP_STOPPING, BLP_HELD},                              // the driver refused
+	{BLP_NARROW, BLP_HELD},     {BLP_STOPPING, BLP_HELD},                              // The driver refused.
 	{BLP_QUIET, BLP_HELD},      {BLP_LATE, BLP_HELD},       {BLP_RUNNING, BLP_ABSENT}, // its context or stream ends
 	{BLP_RETIRED, BLP_ABSENT},  {BLP_HELD, BLP_ABSENT},     {BLP_NARROW, BLP_ABSENT},
 	{BLP_STOPPING, BLP_ABSENT}, {BLP_QUIET, BLP_ABSENT},    {BLP_LATE, BLP_ABSENT},
@@ -47,14 +47,15 @@ static bool is_arrow(enum blp_state from, enum blp_state to)
 static const struct {
 	enum blp_stage from, to;
 } stage_arrows[] = {
-	{BLP_QUEUED, BLP_SENT},     {BLP_QUEUED, BLP_PARTLY}, // a graph that goes on narrow
-	{BLP_QUEUED, BLP_CUT_BARE},                           // ahead of what runs on
-	{BLP_QUEUED, BLP_DONE},                               // a mistake of the program, or lost
-	{BLP_SENT, BLP_DONE},       {BLP_SENT, BLP_CUT},      {BLP_SENT, BLP_CUT_BARE}, // it is late, and has not begun
-	{BLP_SENT, BLP_BARE},                                                           // it is late, and runs on
-	{BLP_PARTLY, BLP_SENT},     {BLP_PARTLY, BLP_CUT},                              // the driver refused
-	{BLP_CUT, BLP_SENT},        {BLP_CUT, BLP_PARTLY},    {BLP_CUT, BLP_CUT_BARE},
-	{BLP_CUT, BLP_DONE},                                  // a launch behind it has begun; or lost
+	{BLP_QUEUED, BLP_SENT},     {BLP_QUEUED, BLP_PARTLY}, // A graph that goes on narrow.
+	{BLP_QUEUED, BLP_CUT_BARE},                           // Ahead of what runs on.
+	{BLP_QUEUED, BLP_DONE},                               // A mistake of the program, or lost.
+	{BLP_SENT, BLP_DONE},       {BLP_SENT, BLP_CUT},
+	{BLP_SENT, BLP_CUT_BARE},                          // It is late, and has not begun.
+	{BLP_SENT, BLP_BARE},                              // It is late, and runs on.
+	{BLP_PARTLY, BLP_SENT},     {BLP_PARTLY, BLP_CUT}, // The driver refused.
+	{BLP_CUT, BLP_SENT},        {BLP_CUT, BLP_PARTLY},
+	{BLP_CUT, BLP_CUT_BARE},    {BLP_CUT, BLP_DONE},      // a launch behind it has begun; or lost
 	{BLP_CUT_BARE, BLP_BARE},   {BLP_CUT_BARE, BLP_DONE}, // lost
 	{BLP_BARE, BLP_DONE},
 };

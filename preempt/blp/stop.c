@@ -82,7 +82,7 @@ static bool find_drains(struct gp_domain *d)
 
 // From here on work is only logged. False: the stop is for a window, and a call is under way for which the driver waits with its lock. The
 // stop would wait for that lock while nobody may say what has ended, and the call may wait for who asks. So it comes when such calls
-// are over: either the call is seen here, or who calls sees the state (blp_begin_driver_wait). Nothing is logged before that is known.
+// are over: either the call is seen here, or the caller sees the state (blp_begin_driver_wait). Until that is known no thread logs anything.
 static bool close_gate(struct gp_domain *d)
 {
 	bool waits = !(d->reasons & ~(uint32_t)GP_BLP_WINDOW);

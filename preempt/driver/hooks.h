@@ -129,7 +129,7 @@ struct gp_retry {
 	uint64_t claim;     // bytes that it has waited for. Others leave it these until it is over.
 	uint64_t met;       // Part of the claim: the accounts of memory have it, and the driver is asked for it.
 	uint64_t bytes;     // Of device memory that it asks for; 0: not known.
-	uint32_t refused;   // Refusals with as much room as it was thought to need.
+	uint32_t refused;   // Refusals although there was the room that it needs by our reckoning.
 	uint32_t capped;    // How often in a row the driver refused it at a cap.
 	bool at_cap;        // The driver refused it last for another reason than a lack of room.
 	bool roomy;         // there was, when it was made last

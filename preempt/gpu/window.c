@@ -224,6 +224,14 @@ static uint32_t unpublish(struct gp_gpu *g, uint64_t now)
 	return wakes;
 }
 
+// From whatever word. The GPU's lock is held: no other thread opens, closes or drops the window.
+static void change(struct gp_context *c, enum gp_window_event event)
+{
+	uint64_t word = c->window;
+	while (gp_window_after(word, event) != word && !gp_window_change(&c->window, word, event))
+		word = c->window;
+}
+
 uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 {
 	struct gp_gpu *g = c->gpu;
@@ -247,8 +255,7 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 		measures[g - gp_gpu].joined = true;
 	}
 	c->gaps_before_ns = c->gaps_ns;
-	while (!gp_is_open(c))
-		gp_window_change(&c->window, c->window, GP_OPENS);
+	change(c, GP_OPENS);
 	pthread_mutex_unlock(&g->lock);
 	return wakes;
 }
@@ -371,12 +378,10 @@ static bool close_window(struct gp_context *c, uint64_t word)
 
 	pthread_mutex_lock(&g->lock);
 	bool closed = gp_window_change(&c->window, word, GP_CLOSES);
-	if (closed && (c->waits || c->hint.until_ns > gp_now_ns())) {
-		while (!gp_is_open(c))
-			gp_window_change(&c->window, c->window, GP_OPENS);
-		closed = false;
-	}
-	if (!closed) {
+	bool reopens = closed && (c->waits || c->hint.until_ns > gp_now_ns());
+	if (reopens)
+		change(c, GP_OPENS);
+	if (!closed || reopens) {
 		pthread_mutex_unlock(&g->lock);
 		return false;
 	}
@@ -396,8 +401,7 @@ void gp_window_drop(struct gp_context *c)
 
 	pthread_mutex_lock(&g->lock);
 	uint32_t wakes = gp_is_open(c) ? close_context(c, 0) : 0;
-	while (gp_is_open(c))
-		gp_window_change(&c->window, c->window, GP_ENDS);
+	change(c, GP_ENDS);
 	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 }

@@ -1,12 +1,12 @@
 // objects.h - what is known of objects of the program, by their handles: its streams, instances of graphs, and events.
 //
-// A table for each kind. Whoever has a handle looks without a lock; facts that several threads write have the table's lock, or are
+// A table for each kind. A thread that has a handle looks without a lock. Facts that several threads write have the table's lock, or are
 // atomic. An object ends in one place (gp_ending in preempt/lifecycle.c), and all that is known of it with it. So the next object to which
 // the driver gives the handle begins with nothing known. While a thread holds a table's lock, no object of the kind ends.
 //
 // Not here, since launches look there with one or two loads: the places of contexts (gp_context), a context's streams with work
-// (gp_context.stream), and a domain's (gp_domain.stream_of). Nor are kernels: nobody says which of them end, so what is known of these is
-// forgotten as a whole (preempt/code/handles.h, preempt/process/first_launch.c). Modules and libraries are in preempt/code, which alone asks for them.
+// (gp_context.stream), and a domain's (gp_domain.stream_of). Nor are kernels: no call says which of them end.
+// Their tables are emptied as a whole (preempt/code/handles.h, preempt/process/first_launch.c). Modules and libraries are in preempt/code, which alone asks for them.
 #ifndef GPREEMPT_OBJECTS_H
 #define GPREEMPT_OBJECTS_H
 
@@ -51,7 +51,7 @@ struct gp_object *gp_object_find(enum gp_thing, const void *handle, CUcontext);
 void gp_objects_lock(enum gp_thing);
 void gp_objects_unlock(enum gp_thing);
 bool gp_object_begin(enum gp_thing, void *handle, CUcontext); // the driver has made it; false: there is no place
-// With the lock. What is known of the object, or a place for it; NULL: there is none.
+// With the lock. The object, new if it was not known; NULL: there is no place.
 struct gp_object *gp_object_enter(enum gp_thing, void *handle, CUcontext);
 // With the lock. The next one in the table, or the first; NULL: these were all.
 struct gp_object *gp_objects_next(enum gp_thing, const struct gp_object *before);

@@ -67,7 +67,7 @@ static void test_reuse(void)
 	gp_object_end(GP_STREAM, NULL);
 }
 
-// Whatever had the places before, as many objects find room again.
+// As many objects find room again, in places that others had.
 static void test_room(void)
 {
 	enum { MANY = 1 << 14 };

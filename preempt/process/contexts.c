@@ -148,6 +148,8 @@ struct gp_context *gp_context_current(CUcontext handle)
 	struct gp_gpu *g = gp_gpu_of_device(device);
 	if (!g)
 		return NULL;
+	if (whole != handle) // a wait for the primary context is one for a green one's default stream too, which nobody makes
+		gp_stream_made(NULL);
 	bool added = false;
 	pthread_mutex_lock(&lock);
 	for (int i = 0; i < GP_CONTEXTS && !(known = gp_find_context(handle)); i++) {

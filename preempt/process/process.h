@@ -142,7 +142,8 @@ struct gp_context {
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
-	_Atomic uint32_t yielded; // no hold until everything submitted has finished. Zeroed, with all that follows, when another context takes the place
+	// Zeroed with all that follows when another context takes the place. No hold until everything submitted has finished.
+	_Atomic uint32_t yielded;
 	_Atomic uint32_t prepared;            // what is ours in it has been made, or refused, or is not wanted
 	_Atomic uint32_t initialised;         // by the driver: it answered a call that needs that. 0: it may be, or not
 	_Atomic uint32_t ending;              // it is being destroyed, and gets no domain any more

@@ -6,19 +6,12 @@
 
 void section_machine(void)
 {
-	char name[128];
-	int version, mps = 0;
-	CHECK(cuDeviceGetName(name, sizeof name, device));
-	CHECK(cuDriverGetVersion(&version));
-	ASK(cuDeviceGetAttribute, &mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-	fact(name, "device");
-	fact(text("%d", version), "CUDA version of the driver");
+	fact_device();
 	fact(text("%d", gpu.sms), "SMs");
 	fact(text("%d", gpu.threads_per_sm), "threads on an SM");
 	fact(text("%d", gpu.registers_per_sm), "registers of an SM");
 	fact(text("%d of a block, %d of an SM", gpu.shared_per_block, gpu.shared_per_sm), "shared memory in bytes");
 	fact(text("%d to %d", gpu.low, gpu.high), "priorities of streams, low to high");
-	fact(mps ? "yes" : "no", "MPS");
 }
 
 // Streams must not wait for each other because they share a channel; MPS would give a process two.
