@@ -28,6 +28,8 @@ const (
 	stepsRight         = .01  // how far the number of steps that are found may be off
 	aloneSeconds       = 8 * time.Second
 	hostOnly           = "host" // of be.py: a neighbour that never uses the GPU
+	restingSystem      = "gpreempt-quiet"
+	againSystem        = "alone-again"
 )
 
 // way is how a server and what runs beside it share the GPU.
@@ -43,7 +45,6 @@ const (
 type servingSystem struct {
 	name        string
 	alone       bool     // nothing runs beside the server
-	quiet       bool     // best-effort work is there, and rests
 	environment []string // of best-effort work
 	slowdown    float64  // the objective: so many times the p99 of the time per token alone; 0: none
 	least       float64  // best-effort work is to have, of alone; 0: no target
@@ -83,7 +84,7 @@ var allServing = func() []servingCase {
 	objectives := map[float64][]servingSystem{
 		1:  {{name: "gpreempt"}, objectiveSystem(2, 0)},
 		2:  {{name: "gpreempt"}, objectiveSystem(2, 0)},
-		6:  {{name: "gpreempt-quiet", quiet: true}, {name: "gpreempt"}, objectiveSystem(1.2, .30), objectiveSystem(1.5, .45), objectiveSystem(2, .60), objectiveSystem(3, .78)},
+		6:  {{name: "gpreempt"}, objectiveSystem(1.2, .30), objectiveSystem(1.5, .45), objectiveSystem(2, .60), objectiveSystem(3, .78)},
 		12: {{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, .55), objectiveSystem(3, 0)},
 	}
 	var plain, mps, library []servingCase
@@ -93,7 +94,6 @@ var allServing = func() []servingCase {
 		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, "train", mpsSystems, false})
 		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, "train", objectives[perSecond], false})
 	}
-	library = append(library, servingCase{"vllm-6-again", "vllm-6", vllm, wayLibrary, steadyLoad(6), "train", []servingSystem{{name: "gpreempt"}}, false}) // as a server is later
 	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems, false},
 		servingCase{"vllm-6-host", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), hostOnly, []servingSystem{{name: "default"}}, false})
 	library = append(library,
@@ -130,6 +130,7 @@ func servingCases() (cases []Case) {
 		cases = append(cases, Case{p.name, stepsTarget, []string{result.ServingSuite}, 40, p.measure})
 	}
 	cases = append(cases, Case{"http-service", serviceTarget, []string{result.ServingSuite}, 110, measureService})
+	cases = append(cases, Case{strictName, strictTarget, []string{result.ServingSuite}, 200, measureStrict})
 	return append(cases, Case{"vllm-cost", fmt.Sprintf("an objective that lends nothing costs <= %g %% of TPOT", servingCost), []string{result.ServingSuite}, 150, measureServingCost})
 }
 
@@ -279,10 +280,6 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
 	}
 	switch {
-	case system.quiet:
-		if _, err := serve(); err != nil {
-			return err
-		}
 	case system.alone:
 		rate, err := s.beAlone(ctx, be[0], float64(aloneSeconds)/float64(4*time.Second))
 		if err != nil {
@@ -334,7 +331,7 @@ func (c servingCase) judged(row result.Row, system servingSystem, different int)
 	case system.least > 0:
 		return row.Judged(fmt.Sprintf("TPOT held by >= %g %% of requests, BE >= %g of alone", 100*heldAtLeast, system.least), row.Serving.Held >= heldAtLeast && row.BE.Share >= system.least)
 	case c.way == wayLibrary && system.slowdown == 0:
-		return row.Judged(fmt.Sprintf("TTFT and TPOT p99 <= %g x alone", servingAlone), row.Ratio.P99 <= servingAlone && row.Serving.FirstRatio.P99 <= servingAlone)
+		return row.Judged(strictTarget, isStrict(row))
 	case strings.HasSuffix(c.name, "-steps"):
 		return row.Judged(stepsTarget, stepsAreRight(row.Serving.Steps.Found, row.Serving.Steps.Made))
 	case system.slowdown > 0:

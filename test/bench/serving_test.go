@@ -57,6 +57,50 @@ func TestServing(t *testing.T) {
 	}
 }
 
+// What is compared in turns has the requests of all rounds, and best-effort work only where it is to run.
+func TestServingInTurns(t *testing.T) {
+	t.Parallel()
+	stub, err := filepath.Abs("testdata/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var progress bytes.Buffer
+	suite := suiteOfCases(t, result.ServingSuite)
+	options := simulatedOptions(t, suite.name, &progress, strictName, "vllm-cost")
+	options.Requests, options.tests.beAlone = 3, 100*time.Millisecond
+	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
+	report, err := suite.measure(t.Context(), options)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, &progress)
+	}
+	var systems []string
+	for _, row := range report.Cases {
+		systems = append(systems, row.System)
+		if row.Serving == nil || row.LC == nil || row.LC.N != servingRounds*options.Requests || row.Serving.Goodput <= 0 {
+			t.Fatalf("%+v\n%s", row, &progress)
+		}
+		if trains := row.Case == strictName && (row.System == "alone" || row.System == "gpreempt"); trains != (row.BE != nil) {
+			t.Errorf("%s: BE %+v", row.System, row.BE)
+		}
+	}
+	if want := []string{"alone", restingSystem, "gpreempt", againSystem, "gpreempt"}; !slices.Equal(systems, want) {
+		t.Errorf("systems %v, want %v", systems, want)
+	}
+}
+
+// Rounds that were sent apart are joined as if each had begun at the end of the one before.
+func TestJoined(t *testing.T) {
+	start := time.Now()
+	ms := time.Millisecond
+	all := joined([][]generated{
+		{{arrived: start, came: []time.Duration{100 * ms, 200 * ms}, tokens: 2}, {arrived: start.Add(50 * ms), came: []time.Duration{10 * ms}, tokens: 1}},
+		{{arrived: start.Add(time.Hour), came: []time.Duration{300 * ms}, tokens: 1}},
+	})
+	if len(all) != 3 || !all[1].arrived.Equal(start.Add(50*ms)) || !all[2].arrived.Equal(start.Add(200*ms)) {
+		t.Errorf("%+v", all)
+	}
+}
+
 // Without the reference of the server alone, and without vLLM, cases say what they lack.
 func TestServingLacks(t *testing.T) {
 	t.Parallel()

@@ -8,56 +8,194 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// The rest of suite serving: the cost of an objective, a service of one step a request, and steps of programs.
+// The rest of suite serving: what is compared in turns, a service of one step a request, and steps of programs.
 
 const (
-	servingCost       = 1.0 // percent
-	servingCostRounds = 4   // of each, in turns
-	servingCostCount  = 60  // requests of a round
+	servingCost   = 1.0 // percent
+	servingRounds = 4   // of each that is compared in turns
 )
 
-// measureServingCost compares a server that has an objective, and nobody to lend to, with itself without one, in turns.
-func measureServingCost(ctx context.Context, s *session, name string) error {
-	server, err := s.models.server(ctx, s, vllm, wayLibrary)
+// turn is one of those that are compared in turns.
+type turn struct {
+	system    string
+	engine    engine
+	way       way
+	objective string // of the server, where it is under the library
+	beside    bool   // best-effort work runs
+}
+
+// turned is what became of all rounds of a turn.
+type turned struct {
+	rounds [][]generated
+	rates  []float64 // of best-effort work in each, where it runs
+}
+
+// inTurns sends the same load in each round to one after the other, and in the next round the other way round: what changes slowly, the clocks
+// of the GPU or other tenants of the host, meets all of them. Best-effort work may be nil.
+func (s *session) inTurns(ctx context.Context, turns []turn, load phase, be *worker) (all []turned, err error) {
+	all = make([]turned, len(turns))
+	order := make([]int, len(turns))
+	for i := range order {
+		order[i] = i
+	}
+	for round := range servingRounds {
+		for _, i := range order {
+			if err := s.takeTurn(ctx, turns[i], s.limited([]phase{load}), servingSeed+uint64(round), be, &all[i]); err != nil {
+				return nil, fmt.Errorf("%s: %w", turns[i].system, err)
+			}
+		}
+		slices.Reverse(order)
+	}
+	return all, nil
+}
+
+func (s *session) takeTurn(ctx context.Context, t turn, load []phase, seed uint64, be *worker, all *turned) error {
+	server, err := s.models.server(ctx, s, t.engine, t.way)
 	if err != nil {
 		return err
 	}
-	all := map[string][]generated{}
-	var costs []float64
-	for round := range servingCostRounds {
-		p50 := map[string]float64{}
-		order := []string{"none", "slowdown=1.5"}
-		if round%2 == 1 {
-			slices.Reverse(order)
+	if t.way == wayLibrary {
+		if err := s.models.setObjective(ctx, s, t.objective); err != nil {
+			return err
 		}
-		for _, objective := range order {
-			if err := s.models.setObjective(ctx, s, objective); err != nil {
-				return err
-			}
-			answers, err := sendLoad(ctx, server.url, []phase{{6, servingCostCount}}, servingSeed)
-			if err != nil {
-				return err
-			}
-			_, perToken, _, why := sumUpGenerated(answers)
-			if perToken == nil {
-				return why
-			}
-			p50[objective] = perToken.P50Us
-			all[objective] = append(all[objective], answers...)
-		}
-		costs = append(costs, 100*(p50["slowdown=1.5"]/p50["none"]-1))
 	}
-	_, without, _, _ := sumUpGenerated(all["none"])
-	serving, with, _, _ := sumUpGenerated(all["slowdown=1.5"])
+	var answers []generated
+	serve := func() (r lcResult, err error) {
+		from, err := monotonic()
+		if err != nil {
+			return r, err
+		}
+		if answers, err = sendLoad(ctx, server.url, load, seed); err != nil {
+			return r, err
+		}
+		to, err := monotonic()
+		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
+	}
+	if t.beside {
+		_, rate, err := be.beside(ctx, serve)
+		if err != nil {
+			return err
+		}
+		all.rates = append(all.rates, rate)
+	} else if _, err := serve(); err != nil {
+		return err
+	}
+	if len(answers) == 0 {
+		return errors.New("no request was sent")
+	}
+	all.rounds = append(all.rounds, answers)
+	return nil
+}
+
+// joined are the requests of all rounds, as if each had begun when the one before it ended.
+func joined(rounds [][]generated) (all []generated) {
+	var ended time.Time
+	for i, round := range rounds {
+		shift := time.Duration(0)
+		if i > 0 {
+			shift = ended.Sub(round[0].arrived)
+		}
+		for _, g := range round {
+			g.arrived = g.arrived.Add(shift)
+			end := g.arrived
+			if len(g.came) > 0 {
+				end = end.Add(g.came[len(g.came)-1])
+			}
+			if end.After(ended) {
+				ended = end
+			}
+			all = append(all, g)
+		}
+	}
+	return all
+}
+
+// measureServingCost compares a server that has an objective, and nobody to lend to, with itself without one, in turns.
+func measureServingCost(ctx context.Context, s *session, name string) error {
+	all, err := s.inTurns(ctx, []turn{{"none", vllm, wayLibrary, "none", false}, {"objective", vllm, wayLibrary, "slowdown=1.5", false}}, phase{6, 60}, nil)
+	if err != nil {
+		return err
+	}
+	var costs []float64
+	for round := range servingRounds {
+		_, without, _, why := sumUpGenerated(all[0].rounds[round])
+		_, with, _, also := sumUpGenerated(all[1].rounds[round])
+		if without == nil || with == nil {
+			return fmt.Errorf("no request was answered: %w", cmp.Or(why, also))
+		}
+		costs = append(costs, 100*(with.P50Us/without.P50Us-1))
+	}
+	_, without, _, _ := sumUpGenerated(joined(all[0].rounds))
+	serving, with, _, _ := sumUpGenerated(joined(all[1].rounds))
 	cost := result.Median(costs)
 	row := result.Row{Case: name, System: "gpreempt", LC: with, LCAlone: without, Ratio: result.RatioOf(with, without), Serving: serving,
-		Note: fmt.Sprintf("%+.2f %%, median of %d rounds, from %+.2f to %+.2f %%", cost, servingCostRounds, slices.Min(costs), slices.Max(costs))}
+		Note: fmt.Sprintf("%+.2f %%, median of %d rounds, from %+.2f to %+.2f %%", cost, servingRounds, slices.Min(costs), slices.Max(costs))}
 	s.add(row.Judged(fmt.Sprintf("an objective that lends nothing costs <= %g %% of TPOT", servingCost), cost <= servingCost))
 	return nil
+}
+
+const strictName = "vllm-6-strict"
+
+// measureStrict compares a server alone, without the library, with one under it that has no objective, beside best-effort work that rests, and
+// that trains; in turns. Where there is memory, another server alone shows what only another start makes of it.
+func measureStrict(ctx context.Context, s *session, name string) error {
+	turns := []turn{{"alone", vllm, wayPlain, "", false}, {restingSystem, vllm, wayLibrary, "none", false}, {"gpreempt", vllm, wayLibrary, "none", true}}
+	if room(s.info.MemoryBytes) > 2 {
+		turns = append(turns, turn{againSystem, vllm.variant("again"), wayPlain, "", false})
+	}
+	for _, t := range turns { // all have started before best-effort work has
+		if _, err := s.models.server(ctx, s, t.engine, t.way); err != nil {
+			return err
+		}
+	}
+	be, err := s.startScript(ctx, script{name: "be.py", role: "be", config: s.models.config, arguments: []string{"train"}})
+	if err != nil {
+		return err
+	}
+	defer s.finishAll([]*worker{be})
+	if err := be.awaitReady(ctx, nil); err != nil {
+		return err
+	}
+	rate, err := s.beAlone(ctx, be, float64(aloneSeconds)/float64(4*time.Second))
+	if err != nil {
+		return err
+	}
+	all, err := s.inTurns(ctx, turns, phase{6, 75}, be)
+	if err != nil {
+		return err
+	}
+	var alone result.Row
+	for i, t := range turns {
+		serving, perToken, failed, why := sumUpGenerated(joined(all[i].rounds))
+		if perToken == nil || failed > 0 {
+			return fmt.Errorf("%s: %d requests failed: %w", t.system, failed, why)
+		}
+		row := result.Row{Case: name, System: t.system, LC: perToken, Serving: serving}
+		if i == 0 {
+			row.BE = rateOf(rate, rate, stepsPerSecond)
+			alone = row
+		} else {
+			row.LCAlone, row.Ratio = alone.LC, result.RatioOf(perToken, alone.LC)
+			serving.FirstRatio = result.RatioOf(serving.First, alone.Serving.First)
+		}
+		if t.beside {
+			row.BE = rateOf(result.Median(all[i].rates), rate, stepsPerSecond)
+			row = row.Judged(strictTarget, isStrict(row))
+		}
+		s.add(row)
+	}
+	return nil
+}
+
+var strictTarget = fmt.Sprintf("TTFT and TPOT p99 <= %g x alone", servingAlone)
+
+func isStrict(row result.Row) bool {
+	return row.Ratio.P99 <= servingAlone && row.Serving.FirstRatio.P99 <= servingAlone
 }
 
 const (

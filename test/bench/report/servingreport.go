@@ -100,6 +100,8 @@ func servingLabel(name string) string {
 	switch name {
 	case "gpreempt-quiet":
 		return "gpreempt, BE rests"
+	case "alone-again":
+		return "LC alone, started again"
 	case "mps-50":
 		return "MPS, BE 50 % of the SMs"
 	case "mps-25":
