@@ -172,6 +172,13 @@ static bool complete_any(struct completed *c, const void *given)
 		return gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args))); \
 	}
 
+// Of a context that was detached: it has other users. Otherwise the driver has taken it from the thread.
+static bool is_current(const void *context)
+{
+	CUcontext current = NULL;
+	return REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context;
+}
+
 #define ROW_DESTROY(name, null, params, args, thing, handle) \
 	CUresult name params \
 	{ \
@@ -179,9 +186,10 @@ static bool complete_any(struct completed *c, const void *given)
 		if (call.hooks) \
 			call.hooks->ending(thing, handle); \
 		CUresult result = gp_call_end(call, REAL(name) args); \
-		if (call.hooks && (thing) == GP_CONTEXT) \
-			call.hooks->context_ended((CUcontext)(handle), \
-						  result == CUDA_SUCCESS && ROW_OF_##name != ROW_OF_cuCtxDetach); \
+		if (call.hooks) \
+			call.hooks->ended(thing, handle, \
+					  result == CUDA_SUCCESS && \
+						  !(ROW_OF_##name == ROW_OF_cuCtxDetach && is_current(handle))); \
 		return result; \
 	}
 
@@ -434,21 +442,6 @@ CUresult cuStreamGetPriority_ptsz(CUstream stream, int *priority)
 	return stream_priority(REAL(cuStreamGetPriority_ptsz), stream, priority);
 }
 
-static CUresult destroy_stream(typeof(&cuStreamDestroy) real, CUstream stream)
-{
-	struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL);
-	if (call.hooks)
-		call.hooks->ending(GP_STREAM, stream);
-	CUresult result = gp_call_end(call, real(stream));
-	if (call.hooks && result == CUDA_SUCCESS && stream)
-		call.hooks->capture_ended(stream);
-	return result;
-}
-
-CUresult cuStreamDestroy(CUstream stream) { return destroy_stream(REAL(cuStreamDestroy), stream); }
-
-CUresult cuStreamDestroy_v2(CUstream stream) { return destroy_stream(REAL(cuStreamDestroy_v2), stream); }
-
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 {
 	gp_start();
@@ -482,7 +475,7 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 		call.hooks->ending(GP_CONTEXT, context);
 	CUresult result = gp_call_end(call, real(device));
 	if (call.hooks)
-		call.hooks->context_ended(context, result == CUDA_SUCCESS && (!release || is_inactive(device)));
+		call.hooks->ended(GP_CONTEXT, context, result == CUDA_SUCCESS && (!release || is_inactive(device)));
 	if (release && result == CUDA_SUCCESS && atomic_load(&primary[device].retained) > 0)
 		atomic_fetch_sub(&primary[device].retained, 1);
 	return result;

@@ -657,8 +657,8 @@ STREAM_CREATE(cuStreamCreateWithPriority, (CUstream * phStream, unsigned int fla
 OWN(cuGreenCtxStreamCreate, (CUstream * phStream, void *greenCtx, unsigned int flags, int priority),
     (phStream, greenCtx, flags, priority))
 OWN_PTSZ(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, priority))
-OWN(cuStreamDestroy_v2, (CUstream hStream), (hStream))
-OWN(cuStreamDestroy, (CUstream hStream), (hStream))
+DESTROY(cuStreamDestroy_v2, (CUstream hStream), (hStream), GP_STREAM, hStream)
+DESTROY(cuStreamDestroy, (CUstream hStream), (hStream), GP_STREAM, hStream)
 
 // What is said of memory, and what others get of it.
 PASS(cuMemGetInfo_v2, (size_t *free, size_t *total), (free, total))
@@ -709,6 +709,7 @@ CHECKPOINT(cuCheckpointProcessUnlock, (int pid, void *args), (pid, args), pid, G
 // Called, not intercepted.
 CALLED(cuFuncGetAttribute, (int *pi, int attrib, CUfunction hfunc))
 CALLED(cuKernelGetAttribute, (int *pi, int attrib, CUfunction kernel, CUdevice dev))
+CALLED(cuCtxGetCurrent, (CUcontext * pctx))
 CALLED(cuDevicePrimaryCtxGetState, (CUdevice dev, unsigned int *flags, int *active))
 CALLED(cuStreamIsCapturing, (CUstream hStream, void *captureStatus))
 

@@ -100,16 +100,15 @@ static void end_context(CUcontext handle)
 	gp_notify();
 }
 
-void gp_context_ended(CUcontext handle, bool is)
+// The driver refuses to destroy them: they end with their context.
+static bool is_default(CUstream stream)
 {
-	gp_memory_context_destroyed(handle, is);
-	gp_contexts_ending--;
+	return !stream || stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD;
 }
 
 static void end_stream(CUstream stream)
 {
-	if (!stream || stream == GP_STREAM_LEGACY ||
-	    stream == GP_STREAM_PER_THREAD) // the driver refuses: they end with their context
+	if (is_default(stream))
 		return;
 	gp_known_stream_ends(stream);
 	gp_streams_forget(stream); // before the stream's domain ends
@@ -128,7 +127,7 @@ void gp_ending(enum gp_thing thing, void *handle)
 {
 	switch (thing) {
 	case GP_CONTEXT:
-		gp_contexts_ending++; // until gp_context_ended
+		gp_contexts_ending++; // until gp_ended
 		end_context(handle);
 		break;
 	case GP_STREAM: end_stream(handle); break;
@@ -139,6 +138,21 @@ void gp_ending(enum gp_thing thing, void *handle)
 			gp_step_event_forget(handle);
 		gp_object_end(GP_EVENT, handle);
 		break;
+	}
+}
+
+// A thing that the driver has not destroyed goes on, and nothing is known of it any more. Nor is anything of the streams of a context.
+void gp_ended(enum gp_thing thing, void *handle, bool is)
+{
+	if (!is && (thing == GP_CONTEXT || (thing == GP_STREAM && !is_default(handle))))
+		gp_stream_made(NULL);
+	if (thing == GP_CONTEXT) {
+		gp_memory_context_destroyed(handle, is);
+		gp_contexts_ending--;
+		if (!is)
+			gp_context_usable(handle);
+	} else if (thing == GP_STREAM && is && !is_default(handle)) {
+		gp_capture_ended(handle);
 	}
 }
 

@@ -29,7 +29,7 @@ void gp_steps_waited(struct gp_context *, enum gp_wait, void *what, struct gp_st
 // lifecycle.c
 void gp_context_usable(CUcontext);
 void gp_ending(enum gp_thing, void *handle);
-void gp_context_ended(CUcontext, bool is);
+void gp_ended(enum gp_thing, void *handle, bool is);
 void gp_event_shared(CUevent);
 void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);

@@ -172,9 +172,9 @@ struct gp_hooks {
 	// A context became usable on this thread: it was created, retained or made current. Called often, so it must be cheap.
 	void (*context_current)(CUcontext);
 	void (*ending)(enum gp_thing, void *handle); // before the driver destroys it
-	// After the driver was asked to destroy a context. is: it was destroyed. It was not where it still has users (cuCtxDetach, a primary
-	// context).
-	void (*context_ended)(CUcontext, bool is);
+	// After the driver was asked to destroy a thing other than an event. is: it was destroyed. It was not where the driver refused, or where a
+	// context still has users (cuCtxDetach, a primary context).
+	void (*ended)(enum gp_thing, void *handle, bool is);
 	// stream_creating: before a stream is created. True: it gets the priority that is stored there, and stream_created tells what
 	// the program asked for. stream_priority: the driver told the program a stream's priority, which the hook may change.
 	bool (*stream_creating)(int *priority);
@@ -187,9 +187,8 @@ struct gp_hooks {
 	void (*event_shared)(CUevent);                    // after other processes may see it
 	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
-	// Before the driver begins to capture a stream; and after the capture ended, or could not begin. capture_ended is also called
-	// when a stream was destroyed that was not captured. In between, the core must not ask the driver whether streams are done:
-	// the query would invalidate the capture.
+	// Before the driver begins to capture a stream; and after the capture ended, or could not begin. The end of a stream ends its capture,
+	// too. In between, the core must not ask the driver whether streams are done: the query would invalidate the capture.
 	void (*capture_beginning)(CUstream);
 	void (*capture_ended)(CUstream);
 	// Code. If module_loading returns an image, the module is loaded from it instead of the program's, and module_loaded gets the

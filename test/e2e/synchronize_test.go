@@ -30,7 +30,7 @@ func TestSynchronizeBesideHolds(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		stays bool // no hold is released
-	}{{"many", true}, {"destroyed", false}, {"own", false}, {"captured", false}} {
+	}{{"many", true}, {"destroyed", false}, {"own", false}, {"captured", false}, {"refused", false}, {"kept", false}} {
 		t.Run(c.what, func(t *testing.T) {
 			m := newMachine(t, "")
 			m.start("be").runBestEffort()

@@ -84,9 +84,38 @@ static void captured(unsigned rounds)
 	}
 }
 
+// A stream that the driver does not destroy, since it is captured.
+static void refused(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), graph;
+	OK(cuStreamBeginCapture_v2(one, RELAXED));
+	CHECK(cuStreamDestroy_v2(one) != 0);
+	CHECK(cuStreamEndCapture(one, &graph) != 0);
+	for (unsigned r = 0; r < rounds; r++) {
+		work(&b, one, r, LONG_US);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b));
+	}
+}
+
+// A context that the driver does not destroy, since it is the primary one. Nobody makes it current again. Its stream is known no more.
+static void kept(unsigned rounds)
+{
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING);
+	CHECK(cuCtxDestroy_v2(context) != 0);
+	for (unsigned r = 0; r < rounds; r++) {
+		work(&b, one, r, LONG_US);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b));
+	}
+}
+
 int main(int argc, char **argv)
 {
-	static const struct task what[] = {
-		{"plain", plain}, {"many", many}, {"destroyed", destroyed}, {"own", own}, {"captured", captured}};
+	static const struct task what[] = {{"plain", plain}, {"many", many},         {"destroyed", destroyed},
+					   {"own", own},     {"captured", captured}, {"refused", refused},
+					   {"kept", kept}};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
 }

@@ -54,7 +54,7 @@ static CUresult end_wait(enum gp_wait w, void *o, CUresult r)
 }
 static void context_current(CUcontext c) { SAY("context %p current", (void *)c); }
 static void ending(enum gp_thing t, void *h) { SAY("%s %p ending", things[t], h); }
-static void context_ended(CUcontext c, bool is) { SAY("context %p ended: %d", (void *)c, is); }
+static void ended(enum gp_thing t, void *h, bool is) { SAY("%s %p ended: %d", things[t], h, is); }
 static bool stream_creating(int *priority)
 {
 	SAY("stream of priority %d?", *priority);
@@ -116,7 +116,7 @@ static const struct gp_hooks hooks = {
 	.end_wait = end_wait,
 	.context_current = context_current,
 	.ending = ending,
-	.context_ended = context_ended,
+	.ended = ended,
 	.stream_creating = stream_creating,
 	.stream_created = stream_created,
 	.stream_made = stream_made,
