@@ -19,10 +19,11 @@ static struct table {
 	const int bits;
 	_Atomic uint32_t there; // objects
 	pthread_mutex_t lock;   // of all changes
+	pthread_cond_t left;    // the last user of an object has left it
 } tables[] = {
-	[GP_STREAM] = {streams, STREAM_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
-	[GP_GRAPH_INSTANCE] = {graphs, GRAPH_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
-	[GP_EVENT] = {events, EVENT_BITS, 0, PTHREAD_MUTEX_INITIALIZER},
+	[GP_STREAM] = {streams, STREAM_BITS, 0, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER},
+	[GP_GRAPH_INSTANCE] = {graphs, GRAPH_BITS, 0, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER},
+	[GP_EVENT] = {events, EVENT_BITS, 0, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER},
 };
 
 static size_t home_of(const struct table *t, const void *handle)
@@ -95,6 +96,31 @@ struct gp_object *gp_objects_of(enum gp_thing thing, const void *handle, const s
 	return n < PROBES && found ? &t->place[(home + n) & mask_of(t)] : NULL;
 }
 
+void gp_object_use(enum gp_thing thing, struct gp_object *o)
+{
+	o->users++;
+	gp_objects_unlock(thing);
+}
+
+void gp_object_leave(enum gp_thing thing, struct gp_object *o)
+{
+	gp_objects_lock(thing);
+	if (!--o->users)
+		pthread_cond_broadcast(&tables[thing].left);
+}
+
+// With the lock, which it gives up meanwhile. False: nobody used the object.
+static bool wait_unused(struct table *t, const struct gp_object *o)
+{
+	int cancel;
+	if (!o->users)
+		return false;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); // no call of CUDA is a place at which a thread ends
+	pthread_cond_wait(&t->left, &t->lock);
+	pthread_setcancelstate(cancel, NULL);
+	return true;
+}
+
 // With the lock. Where no search goes on behind the place, it counts as never used, and so do those ahead of it that objects had.
 static void end(struct table *t, size_t at)
 {
@@ -113,7 +139,10 @@ void gp_object_end(enum gp_thing thing, const void *handle)
 		return;
 	pthread_mutex_lock(&t->lock);
 	for (struct gp_object *o = NULL; (o = gp_objects_of(thing, handle, o));)
-		end(t, (size_t)(o - t->place));
+		if (wait_unused(t, o))
+			o = NULL; // all may be others
+		else
+			end(t, (size_t)(o - t->place));
 	pthread_mutex_unlock(&t->lock);
 }
 
@@ -132,7 +161,11 @@ void gp_objects_end_with(CUcontext context)
 	struct table *t = &tables[GP_STREAM];
 	pthread_mutex_lock(&t->lock);
 	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_STREAM, o));)
-		if (o->context == context)
-			end(t, (size_t)(o - t->place));
+		if (o->context == context) {
+			if (wait_unused(t, o))
+				o = NULL;
+			else
+				end(t, (size_t)(o - t->place));
+		}
 	pthread_mutex_unlock(&t->lock);
 }

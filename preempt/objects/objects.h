@@ -29,6 +29,7 @@ struct gp_event_record {
 struct gp_object {
 	_Atomic(void *) handle;     // NULL: never used, a search ends here
 	_Atomic(CUcontext) context; // of a stream, since default streams have the same handle in each; else NULL
+	uint32_t users;             // threads that use it without the lock: until they are done it does not end
 	union {
 		struct {
 			_Atomic bool lowered; // it was made with another priority than the program asked for (preempt/gpu/mps.c)
@@ -57,6 +58,11 @@ struct gp_object *gp_object_enter(enum gp_thing, void *handle, CUcontext);
 struct gp_object *gp_objects_next(enum gp_thing, const struct gp_object *before);
 struct gp_object *gp_objects_of(enum gp_thing, const void *handle, const struct gp_object *before); // in whatever context
 
+// Around calls of the driver that may wait for other threads. The first gives the lock up, the second takes it.
+void gp_object_use(enum gp_thing, struct gp_object *);
+void gp_object_leave(enum gp_thing, struct gp_object *);
+
+// These wait for those that use the object.
 void gp_object_end(enum gp_thing, const void *handle); // in whatever context
 void gp_objects_end_with(CUcontext);                   // the streams of a context
 

@@ -60,15 +60,21 @@ static bool mark(CUstream stream, CUevent *events, int *count)
 	return !gp_driver.cuEventRecord(events[(*count)++], stream);
 }
 
-// Under the lock no stream is destroyed. No capture is under way: it would end.
+// A record waits for room in the stream's queue, and the thread that is to make it may be about to make a stream. So the driver is called without
+// the lock, while the stream is in use and not destroyed. No capture is under way: it would end.
 static bool mark_all(CUcontext context, CUevent *events, int *count)
 {
 	const struct gp_context *c = gp_find_context(context);
+	bool marked = c && mark(GP_STREAM_LEGACY, events, count);
 	gp_objects_lock(GP_STREAM);
-	bool marked = c && !c->orphaned && !unknown && mark(GP_STREAM_LEGACY, events, count);
-	for (struct gp_object *o = NULL; marked && (o = gp_objects_next(GP_STREAM, o));)
-		if (o->context == context)
-			marked = mark(o->handle, events, count);
+	for (struct gp_object *o = NULL; marked && (o = gp_objects_next(GP_STREAM, o));) {
+		if (o->context != context)
+			continue;
+		gp_object_use(GP_STREAM, o);
+		marked = mark(o->handle, events, count);
+		gp_object_leave(GP_STREAM, o);
+	}
+	marked = marked && !c->orphaned && !unknown; // also of a stream that was destroyed since this began
 	gp_objects_unlock(GP_STREAM);
 	return marked;
 }
