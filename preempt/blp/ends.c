@@ -50,6 +50,7 @@ static void end(struct gp_domain *d, uint64_t made, CUcontext context, struct bl
 	pthread_cond_broadcast(&d->driver_left);
 	pthread_mutex_unlock(&d->lock);
 	blp_forget_events(d);
+	blp_forget_twins(d);
 	int mode = gp_relax_captures(); // another thread may capture
 	if (blp_enter(context, &pushed)) {
 		if (keep)

@@ -36,6 +36,7 @@ void blp_expect_stream(CUstream s, CUcontext context) { stub++; }
 CUresult blp_wait_stream(CUstream s, CUcontext context) { return 0; }
 void blp_graphs_leave(CUstream s) { stub++; }
 void blp_drop_twins(struct gp_domain *d) { stub++; }
+void blp_forget_twins(struct gp_domain *d) { stub++; }
 void blp_forget_events(struct gp_domain *d) { stub++; }
 void blp_release_narrow(struct gp_domain *d) { stub++; }
 void blp_make_widths(struct gp_domain *d, CUcontext context) { stub++; }

@@ -226,7 +226,20 @@ static bool set_records(struct blp_twin *t, CUgraphNode *nodes, size_t count)
 	return true;
 }
 
-// making is held.
+// making is held. The driver keeps what it has.
+static void leave_place(struct blp_twin *t)
+{
+	free(t->windows);
+	free(t->over);
+	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
+		free(t->kernel[i].arguments);
+		free(t->kernel[i].attributes);
+	}
+	free(t->kernel);
+	*t = (struct blp_twin){0};
+}
+
+// making is held, and the context is current.
 static void unmake(struct blp_twin *t)
 {
 	if (t->own)
@@ -235,16 +248,9 @@ static void unmake(struct blp_twin *t)
 		gp_driver.cuEventDestroy(t->plain);
 	if (t->zeroed)
 		gp_driver.cuEventDestroy(t->zeroed);
-	free(t->windows);
-	free(t->over);
-	for (uint32_t i = 0; t->kernel && i < t->count; i++) {
-		free(t->kernel[i].arguments);
-		free(t->kernel[i].attributes);
-	}
-	free(t->kernel);
 	if (t->first)
 		give_records(t->domain, t->first, t->count);
-	*t = (struct blp_twin){0};
+	leave_place(t);
 }
 
 // Whether the driver says of all kernels that they have the least priority.
@@ -285,6 +291,28 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 	       set_records(t, nodes, count);
 }
 
+static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
+
+// Unmakes the twins whose last launch was firm as they were dropped, and has ended. making is held.
+static void reclaim(void)
+{
+	for (uint32_t i = 0; i < used; i++) {
+		struct blp_twin *t = &twins[i];
+		struct gp_domain *d = t->own && !t->of ? t->domain : NULL;
+		CUcontext context = d ? d->context : NULL; // NULL: blp_forget_twins follows
+		bool pushed;
+		if (!context || !blp_enter(context, &pushed))
+			continue;
+		pthread_mutex_lock(&d->lock);
+		blp_still_tainted(d);
+		bool ended = d->context == context && (d->given_up || !in_flight(d, t));
+		pthread_mutex_unlock(&d->lock);
+		if (ended)
+			unmake(t);
+		blp_leave(pushed);
+	}
+}
+
 void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 {
 	struct gp_object *o = gp_graph_find(exec);
@@ -307,6 +335,7 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode); // allocations, beside a capture
 	if ((kernels = kernels_of(graph, &nodes, &count))) {
 		pthread_mutex_lock(&making);
+		reclaim();
 		uint32_t i = 0;
 		while (i < TWINS && twins[i].own)
 			i++;
@@ -323,8 +352,6 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	free(nodes);
 }
-
-static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
 
 // Waits for the launch in flight. Gives the lock up meanwhile, so that another thread may launch the twin first. False: the
 // launch is firm, or the driver refused.
@@ -420,7 +447,7 @@ static void drop(struct blp_twin *t, CUgraphExec of)
 	pthread_mutex_lock(&d->lock);
 	CUcontext context = d->context;
 	wait_for(d, t);
-	bool ends = in_flight(d, t) && !d->given_up; // firm: its instance and records stay
+	bool ends = in_flight(d, t) && !d->given_up; // firm: its instance and records stay until reclaim
 	pthread_mutex_unlock(&d->lock);
 	pthread_mutex_lock(&making);
 	if (t->of == of && t->domain == d) {
@@ -453,6 +480,20 @@ void blp_drop_twins(struct gp_domain *d)
 			drop(&twins[i], of);
 	}
 	pthread_mutex_lock(&making); // who ends a graph of it meanwhile has ended that
+	pthread_mutex_unlock(&making);
+}
+
+void blp_forget_twins(struct gp_domain *d)
+{
+	pthread_mutex_lock(&making);
+	for (uint32_t i = 0; i < used; i++) {
+		struct gp_object *o = twins[i].of ? gp_graph_find(twins[i].of) : NULL;
+		if (twins[i].domain != d)
+			continue;
+		if (o && o->graph.twin == &twins[i])
+			o->graph.twin = NULL;
+		leave_place(&twins[i]);
+	}
 	pthread_mutex_unlock(&making);
 }
 

@@ -134,6 +134,17 @@ func TestOrderOfAnEventRecordedAnew(t *testing.T) {
 	be.hears("right")
 }
 
+// A graph that ends while a launch of it cannot be cut any more gives its records back when that is over.
+func TestOrderOfGraphsThatEndFirm(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be, _ := m.startOrdered(compile(t, "testdata/order.c"))
+	before := m.blp(be).Launches
+	be.say("dropped 8")
+	be.hears("right")
+	m.until("all were logged", func() bool { return m.blp(be).Launches >= before+8*4000 })
+}
+
 // What is complete for the log, since nothing can be cut any more, is not taken for what the GPU has reached. Nobody but the program
 // itself could ask for a stop.
 func TestOrderOfWhatTheLogForgets(t *testing.T) {

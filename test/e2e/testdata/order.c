@@ -338,6 +338,28 @@ static void ended(unsigned rounds)
 	OK(cuStreamDestroy_v2(last));
 }
 
+// Instances of graphs end while a kernel of each waits for the program. When it has ended, there is room for the next one.
+static void dropped(unsigned rounds)
+{
+	enum { KERNELS = 4000 }; // All graphs of a context have room for 16384.
+	struct chained b = buffer();
+	handle one = stream_of(NON_BLOCKING), graph, exec;
+	unsigned n = 0, add = 0, us = 0;
+	void *parameters[] = {&b.data, &n, &add, &us};
+	for (unsigned r = 0; r < rounds; r++) {
+		OK(cuStreamBeginCapture_v2(one, RELAXED));
+		spin(one);
+		for (int i = 1; i < KERNELS; i++)
+			OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, one, parameters, NULL));
+		OK(cuStreamEndCapture(one, &graph));
+		OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+		OK(cuGraphLaunch(exec, one));
+		OK(cuGraphExecDestroy(exec));
+		let_go();
+		OK(cuStreamSynchronize(one));
+	}
+}
+
 // By the order in which one instance runs, whatever streams it is launched on.
 static void instances(unsigned rounds)
 {
@@ -1399,6 +1421,7 @@ int main(int argc, char **argv)
 		{"instances", instances},
 		{"hops", hops},
 		{"ended", ended},
+		{"dropped", dropped},
 		{"asked", asked},
 		{"spins", spins},
 		{"answers", answers},
