@@ -54,13 +54,13 @@ func startDaemon(ctx context.Context, arguments, environment []string, limit tim
 		case <-tick.C:
 		case <-d.gone:
 			d.stop()
-			return nil, fmt.Errorf("the daemon ended: %s", d.said.lastLine())
+			return nil, fmt.Errorf("the daemon ended: %s", d.said.reason())
 		case <-ctx.Done():
 			d.stop()
 			return nil, ctx.Err()
 		case <-late:
 			d.stop()
-			return nil, fmt.Errorf("the daemon does not serve after %s: %s", limit, d.said.lastLine())
+			return nil, fmt.Errorf("the daemon does not serve after %s: %s", limit, d.said.reason())
 		}
 	}
 	return d, nil

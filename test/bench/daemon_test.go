@@ -162,3 +162,19 @@ esac`+"\ntrue &&", 1))
 		t.Errorf("without a UUID: %v", err)
 	}
 }
+
+// A server that could not start says why, also where other lines follow.
+func TestReasonOfADaemon(t *testing.T) {
+	for name, test := range map[string]struct{ said, want string }{
+		"a traceback, and clean-up": {"[1] Traceback:\n  File x\n[2] Scheduler hit an exception: Traceback\nRuntimeError: no kernel image\n[3] kill_process_tree called\n", "RuntimeError: no kernel image"},
+		"behind a prefix":           {"(EngineCore pid=7) ERROR [core.py:1] ValueError: free memory\nended\n", "(EngineCore pid=7) ERROR [core.py:1] ValueError: free memory"},
+		"no exception":              {"loading\ncannot load libx.so\n", "cannot load libx.so"},
+		"nothing":                   {"", ""},
+	} {
+		said := &lastBytes{}
+		_, _ = said.Write([]byte(test.said)) // it cannot fail
+		if got := said.reason(); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
 	"runtime"
 	"strings"
 	"sync"
@@ -61,7 +62,7 @@ func (l *lastBytes) Write(text []byte) (int, error) {
 	l.Lock()
 	defer l.Unlock()
 	l.text = append(l.text, text...)
-	l.text = l.text[max(len(l.text)-4096, 0):]
+	l.text = l.text[max(len(l.text)-16384, 0):]
 	return len(text), nil
 }
 
@@ -72,6 +73,18 @@ func (l *lastBytes) all() string {
 }
 
 func (l *lastBytes) lastLine() string { return lastLine(l.all()) }
+
+// reason is the last error of Python, which other lines may follow; else the last line.
+func (l *lastBytes) reason() string {
+	text := l.all()
+	if all := pythonError.FindAllString(text, -1); len(all) > 0 {
+		return strings.TrimSpace(all[len(all)-1])
+	}
+	return lastLine(text)
+}
+
+// pythonError is the line of an exception under its traceback, which a server may have put its own prefix before.
+var pythonError = regexp.MustCompile(`(?m)^.{0,80}\b[A-Z]\w*(Error|Exception): .{0,400}$`)
 
 func lastLine(text string) string {
 	text = strings.TrimSpace(text)
