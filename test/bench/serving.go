@@ -30,6 +30,7 @@ const (
 	hostOnly           = "host" // of be.py: a neighbour that never uses the GPU
 	restingSystem      = "gpreempt-quiet"
 	againSystem        = "alone-again"
+	noShareSystem      = "gpreempt-no-share"
 )
 
 // way is how a server and what runs beside it share the GPU.

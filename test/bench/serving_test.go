@@ -79,11 +79,11 @@ func TestServingInTurns(t *testing.T) {
 		if row.Serving == nil || row.LC == nil || row.LC.N != servingRounds*options.Requests || row.Serving.Goodput <= 0 {
 			t.Fatalf("%+v\n%s", row, &progress)
 		}
-		if trains := row.Case == strictName && (row.System == "alone" || row.System == "gpreempt"); trains != (row.BE != nil) {
+		if trains := row.Case == strictName && (row.System == "alone" || row.System == "gpreempt" || row.System == noShareSystem); trains != (row.BE != nil) {
 			t.Errorf("%s: BE %+v", row.System, row.BE)
 		}
 	}
-	if want := []string{"alone", restingSystem, "gpreempt", againSystem, "gpreempt"}; !slices.Equal(systems, want) {
+	if want := []string{"alone", restingSystem, "gpreempt", noShareSystem, againSystem, "gpreempt"}; !slices.Equal(systems, want) {
 		t.Errorf("systems %v, want %v", systems, want)
 	}
 }

@@ -25,8 +25,8 @@ type turn struct {
 	system    string
 	engine    engine
 	way       way
-	objective string // of the server, where it is under the library
-	beside    bool   // best-effort work runs
+	objective string  // of the server, where it is under the library
+	be        *worker // best-effort work that runs beside it; nil: none does
 }
 
 // turned is what became of all rounds of a turn.
@@ -36,8 +36,8 @@ type turned struct {
 }
 
 // inTurns sends the same load in each round to one after the other, and in the next round the other way round: what changes slowly, the clocks
-// of the GPU or other tenants of the host, meets all of them. Best-effort work may be nil.
-func (s *session) inTurns(ctx context.Context, turns []turn, load phase, be *worker) (all []turned, err error) {
+// of the GPU or other tenants of the host, meets all of them.
+func (s *session) inTurns(ctx context.Context, turns []turn, load phase) (all []turned, err error) {
 	all = make([]turned, len(turns))
 	order := make([]int, len(turns))
 	for i := range order {
@@ -45,7 +45,7 @@ func (s *session) inTurns(ctx context.Context, turns []turn, load phase, be *wor
 	}
 	for round := range servingRounds {
 		for _, i := range order {
-			if err := s.takeTurn(ctx, turns[i], s.limited([]phase{load}), servingSeed+uint64(round), be, &all[i]); err != nil {
+			if err := s.takeTurn(ctx, turns[i], s.limited([]phase{load}), servingSeed+uint64(round), &all[i]); err != nil {
 				return nil, fmt.Errorf("%s: %w", turns[i].system, err)
 			}
 		}
@@ -54,7 +54,7 @@ func (s *session) inTurns(ctx context.Context, turns []turn, load phase, be *wor
 	return all, nil
 }
 
-func (s *session) takeTurn(ctx context.Context, t turn, load []phase, seed uint64, be *worker, all *turned) error {
+func (s *session) takeTurn(ctx context.Context, t turn, load []phase, seed uint64, all *turned) error {
 	server, err := s.models.server(ctx, s, t.engine, t.way)
 	if err != nil {
 		return err
@@ -76,8 +76,8 @@ func (s *session) takeTurn(ctx context.Context, t turn, load []phase, seed uint6
 		to, err := monotonic()
 		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
 	}
-	if t.beside {
-		_, rate, err := be.beside(ctx, serve)
+	if t.be != nil {
+		_, rate, err := t.be.beside(ctx, serve)
 		if err != nil {
 			return err
 		}
@@ -117,7 +117,7 @@ func joined(rounds [][]generated) (all []generated) {
 
 // measureServingCost compares a server that has an objective, and nobody to lend to, with itself without one, in turns.
 func measureServingCost(ctx context.Context, s *session, name string) error {
-	all, err := s.inTurns(ctx, []turn{{"none", vllm, wayLibrary, "none", false}, {"objective", vllm, wayLibrary, "slowdown=1.5", false}}, phase{6, 60}, nil)
+	all, err := s.inTurns(ctx, []turn{{"none", vllm, wayLibrary, "none", nil}, {"objective", vllm, wayLibrary, "slowdown=1.5", nil}}, phase{6, 60})
 	if err != nil {
 		return err
 	}
@@ -141,37 +141,51 @@ func measureServingCost(ctx context.Context, s *session, name string) error {
 
 const strictName = "vllm-6-strict"
 
-// measureStrict compares a server alone, without the library, with one under it that has no objective, beside best-effort work that rests, and
-// that trains; in turns. Where there is memory, another server alone shows what only another start makes of it.
+// measureStrict compares a server alone, without the library, with one under it that has no objective: beside best-effort work that rests, that
+// trains, and that trains without a share of its own (share.min_be); in turns. Where there is memory, another server alone shows what only another
+// start makes of it.
 func measureStrict(ctx context.Context, s *session, name string) error {
-	turns := []turn{{"alone", vllm, wayPlain, "", false}, {restingSystem, vllm, wayLibrary, "none", false}, {"gpreempt", vllm, wayLibrary, "none", true}}
-	if room(s.info.MemoryBytes) > 2 {
-		turns = append(turns, turn{againSystem, vllm.variant("again"), wayPlain, "", false})
-	}
-	for _, t := range turns { // all have started before best-effort work has
-		if _, err := s.models.server(ctx, s, t.engine, t.way); err != nil {
-			return err
+	again := vllm.variant("again")
+	for _, e := range []engine{vllm, again} { // all have started before best-effort work has
+		if e.name != again.name || room(s.info.MemoryBytes) > 2 {
+			if _, err := s.models.server(ctx, s, e, wayPlain); err != nil {
+				return err
+			}
 		}
 	}
-	be, err := s.startScript(ctx, script{name: "be.py", role: "be", config: s.models.config, arguments: []string{"train"}})
+	if _, err := s.models.server(ctx, s, vllm, wayLibrary); err != nil {
+		return err
+	}
+	undo, err := s.configure("[share]\nmin_be = 0\n")
 	if err != nil {
 		return err
 	}
-	defer s.finishAll([]*worker{be})
-	if err := be.awaitReady(ctx, nil); err != nil {
-		return err
+	noShare := s.config
+	undo()
+	train := func(config string) script {
+		return script{name: "be.py", role: "be", config: config, arguments: []string{"train"}}
 	}
-	rate, err := s.beAlone(ctx, be, float64(aloneSeconds)/float64(4*time.Second))
+	all, err := s.startScripts(ctx, train(s.models.config), train(noShare))
 	if err != nil {
 		return err
 	}
-	all, err := s.inTurns(ctx, turns, phase{6, 75}, be)
+	defer s.finishAll(all)
+	rate, err := s.beAlone(ctx, all[0], float64(aloneSeconds)/float64(4*time.Second))
+	if err != nil {
+		return err
+	}
+	turns := []turn{{"alone", vllm, wayPlain, "", nil}, {restingSystem, vllm, wayLibrary, "none", nil}, {"gpreempt", vllm, wayLibrary, "none", all[0]},
+		{noShareSystem, vllm, wayLibrary, "none", all[1]}}
+	if room(s.info.MemoryBytes) > 2 {
+		turns = append(turns, turn{againSystem, again, wayPlain, "", nil})
+	}
+	became, err := s.inTurns(ctx, turns, phase{6, 75})
 	if err != nil {
 		return err
 	}
 	var alone result.Row
 	for i, t := range turns {
-		serving, perToken, failed, why := sumUpGenerated(joined(all[i].rounds))
+		serving, perToken, failed, why := sumUpGenerated(joined(became[i].rounds))
 		if perToken == nil || failed > 0 {
 			return fmt.Errorf("%s: %d requests failed: %w", t.system, failed, why)
 		}
@@ -183,8 +197,8 @@ func measureStrict(ctx context.Context, s *session, name string) error {
 			row.LCAlone, row.Ratio = alone.LC, result.RatioOf(perToken, alone.LC)
 			serving.FirstRatio = result.RatioOf(serving.First, alone.Serving.First)
 		}
-		if t.beside {
-			row.BE = rateOf(result.Median(all[i].rates), rate, stepsPerSecond)
+		if t.be != nil {
+			row.BE = rateOf(result.Median(became[i].rates), rate, stepsPerSecond)
 			row = row.Judged(strictTarget, isStrict(row))
 		}
 		s.add(row)
