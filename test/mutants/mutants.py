@@ -221,6 +221,7 @@ class Trial:
 
     def run(self, command, limit):
         with tempfile.TemporaryDirectory(prefix="gp", ignore_cleanup_errors=True) as scratch:
+            os.chmod(scratch, 0o711)  # tests of root start processes of other users
             outcome, took = run(command, self.tree, limit, pathlib.Path(scratch))
             return outcome, took, (pathlib.Path(scratch) / "output").read_text(errors="replace")[-4000:]
 
