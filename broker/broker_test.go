@@ -409,6 +409,9 @@ func TestDescriptorsThatAreSlowToClose(t *testing.T) {
 			if unread && s.byUID[uint32(os.Getuid())] != 1 {
 				t.Errorf("%d connections are counted", s.byUID[uint32(os.Getuid())])
 			}
+			if s.counted.Received[wire.TypeList] != 0 {
+				t.Error("the message that came with a descriptor was carried out")
+			}
 		})
 		unix.Close(fd)
 	}
@@ -1262,6 +1265,83 @@ func TestManyConnectionsMultiplyNothing(t *testing.T) {
 		now = now.Add(time.Hour)
 		if through(owner{uid: 3}, 1); len(s.spending) != 1 {
 			t.Errorf("%d are remembered who spend nothing", len(s.spending))
+		}
+	})
+}
+
+// The broker reads nothing of a connection that has had its messages of this second.
+func TestNothingIsReadWithoutAMessageLeft(t *testing.T) {
+	b := start(t, "")
+	p := b.join(1, 7)
+	b.do(func(s *Server) {
+		c, now, before := s.clients[p.Welcome.ID].connection, time.Now(), s.counted
+		if err := p.Turn(wire.TurnRun, wire.TurnTake, 0, 1<<40); err != nil {
+			t.Error(err)
+		}
+		c.bucket = bucket{at: now}
+		if s.read(c, now) || s.counted.Received != before.Received || s.counted.Throttled != before.Throttled+1 {
+			t.Errorf("%v came, %v before; it had to wait %d times", s.counted.Received, before.Received, s.counted.Throttled-before.Throttled)
+		}
+		if s.lookAgain(c, time.Time{}); !s.read(c, now.Add(time.Second)) || s.counted.Received[wire.TypeTurn] != before.Received[wire.TypeTurn]+1 {
+			t.Errorf("a second later %v came, %v before", s.counted.Received, before.Received)
+		}
+	})
+}
+
+// A connection that there is no room for, for its user or for anybody, is refused and holds nothing.
+func TestConnectionsBeyondTheLimits(t *testing.T) {
+	const all = 2
+	b := start(t, "", func(s *Server) { s.limits.connections = all })
+	b.do(func(s *Server) {
+		refused := func(why string) {
+			t.Helper()
+			c, before := &connection{fd: -1, uid: 4242}, s.byUID[4242]
+			if s.count(c, time.Now()) || c.holds != (holds{}) || s.byUID[4242] != before {
+				t.Errorf("%s: it holds %+v, its user %d, had %d", why, c.holds, s.byUID[4242], before)
+			}
+		}
+		s.byUID[4242] = s.policy.Quota.ConnectionsPerUID
+		refused("its user has all that it may have")
+		delete(s.byUID, 4242)
+		s.limits.connections = s.taken()
+		refused("all have what there is")
+	})
+}
+
+// A look at a connection that has sent nothing costs neither it nor its owner a message.
+func TestLooksCostNoMessages(t *testing.T) {
+	b := start(t, "")
+	p := b.join(1, 7)
+	b.do(func(s *Server) {
+		c, now := s.clients[p.Welcome.ID].connection, time.Now()
+		s.read(c, now)
+		ofConnection, ofOwner := c.bucket.left, s.spending[c.owner].left
+		if s.read(c, now) || c.bucket.left != ofConnection || s.spending[c.owner].left != ofOwner {
+			t.Errorf("the connection has %v messages left, had %v; its owner %v, had %v", c.bucket.left, ofConnection, s.spending[c.owner].left, ofOwner)
+		}
+	})
+}
+
+// The loop tells members at once what changes on their GPU, and not at the next heartbeat.
+func TestChangesAreToldAtOnce(t *testing.T) {
+	b := start(t, "")
+	b.join(1, 7)
+	p := b.join(1, 7)
+	b.do(func(s *Server) {
+		c := s.clients[p.Welcome.ID]
+		for _, change := range []struct {
+			name string
+			do   func()
+		}{
+			{"a turn", func() { c.gpu.turn(c, &wire.Turn{Kind: wire.TurnTake, Seen: c.gpu.words().Turn.Load()}, s.policy) }},
+			{"a level", func() { c.judge(s) }},
+			{"who comes", func() { c.gpu.admit(c) }},
+			{"who goes", func() { s.drop(c) }},
+		} {
+			c.gpu.changed = false
+			if change.do(); !c.gpu.changed {
+				t.Errorf("%s: nobody is told", change.name)
+			}
 		}
 	})
 }

@@ -98,6 +98,22 @@ func TestUnknownTypesCanBePassedOver(t *testing.T) {
 	}
 }
 
+// A message of a later version may be as long as any, and no longer.
+func TestTheLongestPacket(t *testing.T) {
+	a, b := pair(t)
+	for size, want := range map[int]error{MaxSize: ErrUnknown, MaxSize + 1: ErrForm, 2 * MaxSize: ErrForm} {
+		packet := append(Encode(&Bye{}), make([]byte, size-headerSize)...)
+		binary.LittleEndian.PutUint16(packet[2:], 999)
+		binary.LittleEndian.PutUint32(packet[4:], uint32(size))
+		if err := unix.Sendmsg(a, packet, nil, nil, unix.MSG_NOSIGNAL); err != nil {
+			t.Fatal(err)
+		}
+		if m, _, err := ReceiveAll(b); m != nil || !errors.Is(err, want) {
+			t.Errorf("%d bytes: %v, %v; must be %v", size, m, err, want)
+		}
+	}
+}
+
 func TestReasonsHaveTexts(t *testing.T) {
 	for r := Reason(1); r < reasons; r++ {
 		if reasonTexts[r] == "" || reasonNames[r] == "" {
