@@ -332,6 +332,31 @@ func TestClaimForgetsMemory(t *testing.T) {
 	}
 }
 
+// The next owner of a slot has nothing of what the last one was asked, or had learnt.
+func TestClaimForgetsWhatWasAsked(t *testing.T) {
+	s := open(t, directory(t))
+	slot := s.Slot(0)
+	long := []*atomic.Uint64{&slot.Asked, &slot.ObjectiveAsked, &slot.ObjectiveSaid, &slot.ObjectiveAnswered, &slot.HintSpunNs}
+	short := []*atomic.Uint32{&slot.HintsOff, &slot.SwitchUs, &slot.Capped}
+	for _, word := range long {
+		word.Store(7)
+	}
+	for _, word := range short {
+		word.Store(7)
+	}
+	claim(t, s)
+	for i, word := range long {
+		if word.Load() != 0 {
+			t.Errorf("word %d of 64 bits is %d", i, word.Load())
+		}
+	}
+	for i, word := range short {
+		if word.Load() != 0 {
+			t.Errorf("word %d of 32 bits is %d", i, word.Load())
+		}
+	}
+}
+
 func TestOpenClaimRelease(t *testing.T) {
 	dir := directory(t)
 	s := open(t, dir)
@@ -555,6 +580,33 @@ func TestReapImpossibleTurn(t *testing.T) {
 	s.Members.Store(math.MaxUint64)
 	if got := s.Reap(); got != math.MaxUint64 || s.Members.Load() != 0 {
 		t.Errorf("Reap() = %x", got)
+	}
+}
+
+// A turn that is to begin is nobody's to wait for: it has begun.
+func TestTurnsBeginNow(t *testing.T) {
+	s := open(t, directory(t))
+	for _, memory := range []bool{false, true} {
+		_, since := s.turnWords(memory)
+		before := Now()
+		since.Store(before + uint64(time.Hour))
+		if s.Reap(); since.Load() < before || since.Load() > Now() {
+			t.Errorf("of memory: %t; it begins %d ns later", memory, since.Load()-before)
+		}
+		if s.Reap(); since.Load() < before || since.Load() > Now() {
+			t.Errorf("of memory: %t; a time that has passed became %d", memory, since.Load())
+		}
+		since.Store(7)
+		if s.Reap(); since.Load() != 7 {
+			t.Errorf("of memory: %t; an old time became %d", memory, since.Load())
+		}
+	}
+}
+
+// Where no member listens, nobody answers.
+func TestNobodyToAsk(t *testing.T) {
+	if fd, err := ask(t.TempDir(), "none", gpu, newIdentifier(), allSlots); fd >= 0 || !errors.Is(err, errNobody) {
+		t.Errorf("descriptor %d, %v", fd, err)
 	}
 }
 
