@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"math/bits"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 	"unsafe"
@@ -407,5 +409,58 @@ func TestSwitchesAreTold(t *testing.T) {
 	s.Slot(slot + 1).SwitchUs.Store(5000) // no member
 	if got := a.toldSwitch(); got != 100_000 {
 		t.Errorf("beside one that is no member: %d", got)
+	}
+}
+
+// The hold is in force above the lowest level, where the settings have it.
+func TestWhereHoldsAreInForce(t *testing.T) {
+	none := configs.Default()
+	none.Mechanisms = configs.Mechanisms{}
+	for i, c := range []struct {
+		config configs.Config
+		level  int
+		want   bool
+	}{{configs.Default(), 0, true}, {configs.Default(), lowestLevel - 1, true}, {configs.Default(), lowestLevel, false}, {none, 0, false}} {
+		a := claimed(t)
+		a.core = coreOf(c.config, c.level)
+		if a.canHold() != c.want || a.own().Lacks(configs.FallbackNoHold) {
+			t.Errorf("%d: in force: %t; lacking: %t", i, a.canHold(), a.own().Lacks(configs.FallbackNoHold))
+		}
+	}
+}
+
+// The objective in force is the one that was set, in the settings' units.
+func TestObjectiveThatIsSetIsRead(t *testing.T) {
+	defer setObjective(configs.Objective{})
+	setLevel(configs.Default(), 0) // the lowest level has none
+	own := configs.Objective{StepMs: 20, FirstMs: 200, Percentile: 99.5}
+	told := configs.Objective{Slowdown: 1.5, Percentile: 90}
+	for i, c := range []struct {
+		set  func()
+		want configs.Objective
+	}{
+		{func() { setObjective(own) }, own}, {func() { tellObjective(told, true) }, told}, {func() { tellObjective(told, false) }, own},
+	} {
+		if c.set(); readObjective().Word() != c.want.Word() {
+			t.Errorf("%d: %+v, want %+v", i, readObjective(), c.want)
+		}
+	}
+}
+
+// A process that cannot join again stays with those that share its segment, since its slot is its own; one that is alone stays so.
+func TestWhoCannotJoinAgain(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		a := claimed(t)
+		a.core = coreOf(configs.Default(), 0)
+		a.core.config.Segment.Directory = filepath.Join(a.segment.Path(), "none") // below a file
+		a.alone = alone
+		if err := os.Remove(a.segment.Path()); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			if in := a.belongs(); in == alone || a.alone != alone {
+				t.Errorf("alone before: %t; belongs: %t, alone: %t", alone, in, a.alone)
+			}
+		}
 	}
 }

@@ -332,6 +332,77 @@ func newMemoryAgent(t *testing.T, level int) (a *agent, h *hardware) {
 	return a, h
 }
 
+// An agent keeps since when calls wait for memory, since when they claim room, and since when the process is idle, while that lasts.
+// A claim that a call makes anew at once is the same one.
+func TestDemandIsNoted(t *testing.T) {
+	a, _ := newMemoryAgent(t, lowestLevel)
+	m := &a.memory
+	const start, over = uint64(1e12), 3 * againLater
+	waits, claims, makes := memoryCounters{waiting: 1}, memoryCounters{wanted: gigabyte}, memoryCounters{making: gigabyte}
+	for i, step := range []struct {
+		at                uint64 // since the start, as all times here; 0: not
+		c                 memoryCounters
+		suspended         bool
+		waits, room, idle uint64
+	}{
+		{10, memoryCounters{}, false, 0, 0, 10},
+		{20, memoryCounters{}, false, 0, 0, 10},
+		{30, waits, false, 30, 0, 0},
+		{40, waits, false, 30, 0, 0},
+		{50, memoryCounters{}, false, 0, 0, 50},
+		{60, claims, false, 60, 60, 0},
+		{70, claims, true, 0, 60, 70},
+		{80, makes, false, 80, 60, 0},
+		{80 + over, memoryCounters{}, false, 0, 60, 80 + over},
+		{81 + over, memoryCounters{}, false, 0, 0, 80 + over},
+		{90 + over, makes, false, 90 + over, 90 + over, 0},
+		{100 + over, memoryCounters{swapped: 1}, false, 0, 90 + over, 100 + over},
+	} {
+		since := func(ns uint64) uint64 {
+			if ns == 0 {
+				return 0
+			}
+			return ns - start
+		}
+		m.suspended = step.suspended
+		a.noteDemand(step.c, start+step.at)
+		if since(m.waitsNs) != step.waits || since(m.roomNs) != step.room || since(m.idleNs) != step.idle {
+			t.Errorf("%d: it waits since %d, claims since %d, is idle since %d; want %+v", i, since(m.waitsNs), since(m.roomNs), since(m.idleNs), step)
+		}
+	}
+	// A hint wants what is out back, until it is.
+	a.core.memory.recalls.Add(1)
+	for i, step := range []struct {
+		c    memoryCounters
+		want bool
+	}{{memoryCounters{swapped: 1}, true}, {memoryCounters{swapped: 1}, true}, {memoryCounters{}, false}, {memoryCounters{swapped: 1}, false}} {
+		if a.noteDemand(step.c, start); m.wanted != step.want || (m.waitsNs != 0) != step.want {
+			t.Errorf("hint, %d: wanted is %t, it waits since %d", i, m.wanted, m.waitsNs)
+		}
+	}
+}
+
+// Higher levels keep nothing free for others: they have what they need.
+func TestReserveIsOfBestEffort(t *testing.T) {
+	for level, want := range map[int]uint64{0: 0, lowestLevel - 1: 0, lowestLevel: 3 << 20} {
+		a, _ := newMemoryAgent(t, level)
+		a.core.config.Memory.ReserveMB = 3
+		if got := a.reserve(); got != want {
+			t.Errorf("level %d: %d bytes, want %d", level, got, want)
+		}
+	}
+}
+
+// Without a context of the driver no host memory can be pinned, and the move says so.
+func TestHostMemoryThatCannotBePinned(t *testing.T) {
+	if got := carryOut(move{kind: movePin, bytes: 1}); got != movedNoHost {
+		t.Errorf("it ended with %d", got)
+	}
+	if got := carryOut(move{kind: moveUnpin}); got != moved {
+		t.Errorf("what was never pinned: it ended with %d", got)
+	}
+}
+
 // Where a device may be let into GPU memory unseen, memory stays, and others are told why.
 func TestMemoryStaysBesideDevicesThatRegisterIt(t *testing.T) {
 	for _, device := range []string{"/dev/infiniband/uverbs0", "/dev/cxi0", "/dev/hfi1_0", "/dev/nvidia-fs0", "/dev/gdrdrv"} {
