@@ -143,10 +143,10 @@ static bool complete_any(struct completed *c, const void *given)
 	{ \
 		struct completed completed = {.memory = NULL}; \
 		const struct gp_hooks *hooks = gp_current_hooks(); \
-		if (hooks && (instance)) \
-			hooks->graph_changed(instance); \
 		if (hooks && nodeParams && complete(&completed, nodeParams)) \
 			nodeParams = &completed.copy; \
+		if (hooks && (instance)) \
+			hooks->graph_changing(instance); \
 		CUresult result = USING_MEMORY(REAL(name) args); \
 		free(completed.memory); \
 		return result; \
@@ -168,7 +168,7 @@ static bool complete_any(struct completed *c, const void *given)
 	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
-			call.hooks->graph_changed(instance); \
+			call.hooks->graph_changing(instance); \
 		return gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args))); \
 	}
 

@@ -19,7 +19,7 @@ const struct gp_hooks gp_core_hooks = {
 	.stream_priority = gp_stream_priority,
 	.stream_made = gp_stream_made,
 	.graph_instantiated = gp_graph_made,
-	.graph_changed = gp_blp_graph_changed,
+	.graph_changing = gp_graph_changing,
 	.event_shared = gp_event_shared,
 	.rm_ioctl = gp_rm_ioctl,
 	.capture_beginning = gp_capture_beginning,
@@ -47,5 +47,5 @@ const struct gp_hooks gp_core_hooks = {
 	.call_over = gp_memory_call_over,
 	.checkpoint_begins = gp_checkpoint_begins,
 	.checkpoint_ended = gp_checkpoint_ended,
-	.complete = gp_blp_complete,
+	.complete = gp_node_given,
 };

@@ -182,6 +182,18 @@ void gp_capture_beginning(CUstream stream)
 	gp_memory_leave();
 }
 
+bool gp_node_given(CUfunction function, struct gp_arguments *arguments)
+{
+	gp_graph_kernel(function);
+	return gp_blp_complete(function, arguments);
+}
+
+void gp_graph_changing(CUgraphExec exec)
+{
+	gp_blp_graph_changed(exec);
+	gp_graph_changes(exec);
+}
+
 void gp_graph_made(CUgraphExec exec, CUgraph graph)
 {
 	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);

@@ -183,8 +183,8 @@ struct gp_hooks {
 	// A stream was made in the current context. NULL: one was that nothing is known of.
 	void (*stream_made)(CUstream);
 	void (*graph_instantiated)(CUgraphExec, CUgraph); // after cuGraphInstantiate*
-	void (*graph_changed)(CUgraphExec);               // before an instance is changed
-	void (*event_shared)(CUevent);                    // after other processes may see it
+	void (*graph_changing)(CUgraphExec); // before an instance is changed, and after complete for its nodes
+	void (*event_shared)(CUevent);       // after other processes may see it
 	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
 	// Before the driver begins to capture a stream; and after the capture ended, or could not begin. The end of a stream ends its capture,
@@ -228,7 +228,7 @@ struct gp_hooks {
 	// Around a call by which the program locks, checkpoints, restores or unlocks its own process.
 	void (*checkpoint_begins)(enum gp_checkpoint);
 	void (*checkpoint_ended)(enum gp_checkpoint, CUresult);
-	// Completes the arguments of a kernel for a node of a graph. False: they are complete already.
+	// Completes the arguments of a kernel for a node of a graph, or of a launch on several devices. False: they are complete already.
 	bool (*complete)(CUfunction, struct gp_arguments *);
 };
 

@@ -45,17 +45,39 @@ void gp_remember_loaded(const struct gp_context *c, const void *handle)
 static uint64_t bit_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
 _Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
 
+// To end a hold costs a switch of the GPU, and a hold that the launch waits for costs its whole time. So each launch of an instance that has
+// no place counts as the first one.
 bool gp_graph_is_loaded(const struct gp_context *c, CUgraphExec exec)
 {
 	const struct gp_object *o = gp_graph_find(exec);
-	return !o || o->graph.launched & bit_of(c); // of an unknown one nothing is known
+	return o && o->graph.launched & bit_of(c);
 }
 
+// Also of an instance that was made unseen.
 void gp_remember_loaded_graph(const struct gp_context *c, CUgraphExec exec)
 {
-	struct gp_object *o = gp_graph_find(exec);
+	gp_objects_lock(GP_GRAPH_INSTANCE);
+	struct gp_object *o = gp_object_enter(GP_GRAPH_INSTANCE, exec, NULL);
 	if (o)
 		o->graph.launched |= bit_of(c);
+	gp_objects_unlock(GP_GRAPH_INSTANCE);
+}
+
+static _Atomic bool may_change; // a node of some graph got a kernel that had not been launched, nor captured
+
+void gp_graph_kernel(const void *function)
+{
+	const struct gp_context *c = gp_current_context();
+	if (!c || !gp_is_loaded(c, function))
+		may_change = true;
+}
+
+// Programs change their graphs before each launch, mostly to kernels that they have launched.
+void gp_graph_changes(CUgraphExec exec)
+{
+	struct gp_object *o = may_change ? gp_graph_find(exec) : NULL;
+	if (o)
+		o->graph.launched = 0;
 }
 
 // Called before the driver unloads code: its handles may soon mean other functions. It is not known which handles these are, so

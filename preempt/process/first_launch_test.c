@@ -12,6 +12,14 @@ void gp_thread_ends(void) {}
 
 static const void *handle(uintptr_t n) { return (const void *)(0x7f0000000000 + 64 * n); }
 
+static CUcontext current;
+
+static CUresult get_current(CUcontext *context)
+{
+	*context = current;
+	return CUDA_SUCCESS;
+}
+
 int main(void)
 {
 	const struct gp_context *one = &gp_context[0], *two = &gp_context[1], *last = &gp_context[GP_CONTEXTS - 1];
@@ -30,7 +38,9 @@ int main(void)
 	gp_context[1].handle = (CUcontext)0x1000;
 	gp_context[GP_CONTEXTS - 1].handle = (CUcontext)0x2000;
 	CUgraphExec exec = (CUgraphExec)handle(3);
-	CHECK(gp_graph_is_loaded(two, exec)); // it is not known
+	CHECK(!gp_graph_is_loaded(two, exec)); // it is not known
+	gp_remember_loaded_graph(two, exec);
+	CHECK(gp_graph_is_loaded(two, exec) && !gp_graph_is_loaded(last, exec));
 	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);
 	CHECK(!gp_graph_is_loaded(two, exec) && !gp_graph_is_loaded(last, exec));
 	gp_remember_loaded_graph(two, exec);
@@ -39,6 +49,17 @@ int main(void)
 	CHECK(!gp_graph_is_loaded(two, exec) && gp_graph_is_loaded(last, exec));
 	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL); // another one
 	CHECK(!gp_graph_is_loaded(last, exec));
+	gp_remember_loaded_graph(one, exec);
+
+	current = gp_context[1].handle;
+	gp_driver.cuCtxGetCurrent = get_current;
+	gp_remember_loaded(two, handle(4));
+	gp_graph_kernel(handle(4));
+	gp_graph_changes(exec); // to kernels that were launched
+	CHECK(gp_graph_is_loaded(one, exec));
+	gp_graph_kernel(handle(5));
+	gp_graph_changes(exec);
+	CHECK(!gp_graph_is_loaded(one, exec));
 	gp_remember_loaded_graph(one, exec);
 
 	gp_forget_loaded(NULL); // a library, which may be loaded in all
@@ -50,5 +71,9 @@ int main(void)
 	CHECK(gp_is_loaded(one, handle(MANY + 1))); // nothing is known: else every launch would end the hold
 	gp_forget_loaded(one);
 	CHECK(!gp_is_loaded(one, handle(1)));
+
+	for (uintptr_t n = 0; n < MANY; n++)
+		gp_remember_loaded_graph(one, (CUgraphExec)handle(n));
+	CHECK(!gp_graph_is_loaded(one, (CUgraphExec)handle(MANY + 1))); // a launch that waits for a hold takes longer than one that ends it
 	return 0;
 }

@@ -71,7 +71,7 @@ static void stream_priority(CUstream s, int *priority)
 	*priority = 1;
 }
 static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
-static void graph_changed(CUgraphExec e) { SAY("graph %p changed", (void *)e); }
+static void graph_changing(CUgraphExec e) { SAY("graph %p changing", (void *)e); }
 static void event_shared(CUevent e) { SAY("event %p shared", (void *)e); }
 static void capture_beginning(CUstream s) { SAY("capture of %p beginning", (void *)s); }
 static void capture_ended(CUstream s) { SAY("capture of %p ended, or none", (void *)s); }
@@ -122,7 +122,7 @@ static const struct gp_hooks hooks = {
 	.stream_made = stream_made,
 	.stream_priority = stream_priority,
 	.graph_instantiated = graph_instantiated,
-	.graph_changed = graph_changed,
+	.graph_changing = graph_changing,
 	.event_shared = event_shared,
 	.rm_ioctl = rm_ioctl,
 	.capture_beginning = capture_beginning,
