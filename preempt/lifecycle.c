@@ -149,8 +149,10 @@ void gp_ended(enum gp_thing thing, void *handle, bool is)
 	if (thing == GP_CONTEXT) {
 		gp_memory_context_destroyed(handle, is);
 		gp_contexts_ending--;
-		if (!is)
+		if (!is) {
+			gp_blp_events_lost();
 			gp_context_usable(handle);
+		}
 	} else if (thing == GP_STREAM && is && !is_default(handle)) {
 		gp_capture_ended(handle);
 	}

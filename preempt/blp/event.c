@@ -25,13 +25,19 @@ static struct gp_event_record *find(CUevent handle)
 	return o ? &o->event : NULL;
 }
 
+static _Atomic bool any_shared;     // some event was, ever
+static _Atomic bool unknown_shared; // an event that is not known may be
+
 // With the events' lock. NULL: there is no place.
-static struct gp_event_record *enter_event(CUevent handle)
+static struct gp_event_record *enter_event(CUevent handle, CUcontext context)
 {
 	struct gp_object *o = gp_object_enter(GP_EVENT, handle, NULL);
 	if (!o)
 		return NULL;
+	if (!o->event.known)
+		o->event.shared = unknown_shared;
 	o->event.known = true;
+	o->event.context = gp_whole_context(context);
 	return &o->event;
 }
 
@@ -39,7 +45,7 @@ static struct gp_event_record look(CUevent handle)
 {
 	gp_objects_lock(GP_EVENT);
 	const struct gp_event_record *e = find(handle);
-	struct gp_event_record copy = e ? *e : (struct gp_event_record){0};
+	struct gp_event_record copy = e ? *e : (struct gp_event_record){.shared = unknown_shared};
 	gp_objects_unlock(GP_EVENT);
 	return copy;
 }
@@ -52,10 +58,10 @@ static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 
 // Remembers the event's latest record, also one outside the log (d is NULL): of an unknown event nothing could be said.
 // False: the table is full.
-static bool remember(CUevent handle, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
+static bool remember(const struct gp_operation *o, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
 	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(handle);
+	struct gp_event_record *e = enter_event(o->event, o->whole ? o->whole : o->handle);
 	if (e) {
 		e->domain = d;
 		e->stream = stream;
@@ -71,8 +77,9 @@ void blp_event_captured(CUevent handle)
 {
 	if (!blp_domains[0])
 		return;
+	CUcontext current = gp_current_handle();
 	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(handle);
+	struct gp_event_record *e = enter_event(handle, current);
 	if (e) {
 		e->domain = NULL;
 		e->tainted = false;
@@ -119,11 +126,21 @@ CUresult blp_query_record(struct gp_domain *d, CUevent handle, uint64_t upto)
 
 void gp_blp_event_shared(CUevent handle)
 {
+	CUcontext current = gp_current_handle();
+	any_shared = true;
 	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(handle);
+	struct gp_event_record *e = enter_event(handle, current);
 	if (e)
 		e->shared = true;
+	else
+		unknown_shared = true;
 	gp_objects_unlock(GP_EVENT);
+}
+
+void gp_blp_events_lost(void)
+{
+	if (any_shared)
+		unknown_shared = true;
 }
 
 // d->lock is held.
@@ -266,7 +283,7 @@ void blp_logged(struct gp_operation *o)
 	blp_inside = false;
 	settle(o, d, o->logging, o->result);
 	if (o->result && o->work == GP_RECORD)
-		remember(o->event, NULL, 0, 0, false);
+		remember(o, NULL, 0, 0, false);
 	pthread_mutex_unlock(&d->lock);
 	o->logging = NULL;
 }
@@ -286,7 +303,7 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 		pthread_mutex_unlock(&d->lock);
 	}
 	blp_enter_driver(o);
-	remember(o->event, NULL, 0, 0, tainted || o->cpu);
+	remember(o, NULL, 0, 0, tainted || o->cpu);
 }
 
 // The context is about to wait for an event that has not come. It may wait for the program, and then so would all that the context gets, on
@@ -320,7 +337,7 @@ static void pass_whole(struct gp_operation *o)
 	o->cpu |= o->work == GP_AWAIT; // it may be for anything
 	blp_pass(o);
 	if (o->work == GP_RECORD)
-		remember(o->event, NULL, 0, 0, true);
+		remember(o, NULL, 0, 0, true);
 }
 
 bool blp_record(struct gp_operation *o)
@@ -340,7 +357,7 @@ bool blp_record(struct gp_operation *o)
 	do {
 		if (!(d = enter(o, &stream, &tainted))) {
 			blp_come_behind(o);
-			remember(o->event, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
+			remember(o, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
 			return false;
 		}
 		if (tainted || o->cpu || !blp_related_pending(d, stream) || look(o->event).shared || !blp_may_log(stream)) {
@@ -350,7 +367,7 @@ bool blp_record(struct gp_operation *o)
 		turn = wait_turn(o, d, stream, &deadline);
 	} while (turn == AGAIN);
 	struct blp_entry *e = NULL;
-	if (turn == NEVER || !remember(o->event, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
+	if (turn == NEVER || !remember(o, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
 	    !(e = append(d, stream, BLP_RECORD, turn))) {
 		record_past(o, d, stream, tainted);
 		return false;

@@ -7,7 +7,11 @@
 #include "preempt/objects/objects.h"
 #include "test/units/check.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #define CONTEXT ((CUcontext)0x10)
+#define OTHER_CONTEXT ((CUcontext)0x18)
 #define STREAM ((CUstream)0x20)
 #define QUEUE ((CUstream)0x30)
 
@@ -84,6 +88,11 @@ void gp_thread_make(void) { stub++; } // there is one thread
 CUcontext gp_whole_context(CUcontext handle) { return handle; }
 
 // The driver.
+static CUresult get_current(CUcontext *context)
+{
+	*context = CONTEXT;
+	return 0;
+}
 static uint32_t records, waits;
 static CUresult exchange(int *mode) { return 0; }
 static CUresult record_event(CUevent e, CUstream s) { return records += s == QUEUE, 0; }
@@ -162,6 +171,22 @@ static void later_domains(void)
 	gp_object_end(GP_EVENT, other);
 }
 
+// Events that the program leaves to their context end with it, and leave their places.
+static void later_contexts(void)
+{
+	CUevent event = handle(1), other = handle(2), shared = handle(3);
+	uint64_t upto = record(event, true);
+	gp_blp_event_shared(shared);
+	blp_event_captured(other);
+	gp_objects_end_with(OTHER_CONTEXT);
+	CHECK(stands(domain, event, upto) && !record(shared, true) && gp_object_find(GP_EVENT, other, NULL));
+	gp_objects_end_with(CONTEXT);
+	CHECK(!gp_object_find(GP_EVENT, event, NULL) && !gp_object_find(GP_EVENT, other, NULL) &&
+	      !gp_object_find(GP_EVENT, shared, NULL));
+	CHECK(record(shared, true)); // the next one of the handle is not shared
+	gp_objects_end_with(CONTEXT);
+}
+
 enum { PROBES = 64, PLACES = 1 << 14 };
 
 // Events whose search begins at the table's last place, and goes on at its first one.
@@ -192,11 +217,28 @@ static void full(void)
 	CHECK(record(event[GONE], true) && !record(handle(1 << 20), false));
 	for (n = 0; n < PROBES; n++)
 		CHECK(stands(domain, event[n], upto[n]) == (n != GONE && n != LATER));
+
+	// One is shared that has no place. From then on each that is not known counts as shared, also where there is room again.
+	gp_blp_event_shared(event[LATER]);
+	gp_object_end(GP_EVENT, event[0]);
+	CHECK(!record(event[LATER], true));
+}
+
+// A context goes on though its events have ended here.
+static void lost(void)
+{
+	gp_blp_events_lost();
+	CHECK(record(handle(1), true)); // none was shared
+	gp_blp_event_shared(handle(2));
+	gp_objects_end_with(CONTEXT);
+	gp_blp_events_lost();
+	CHECK(!record(handle(2), true) && !record(handle(3), true));
 }
 
 int main(void)
 {
 	gp_driver.cuThreadExchangeStreamCaptureMode = exchange;
+	gp_driver.cuCtxGetCurrent = get_current;
 	gp_driver.cuEventRecord = record_event;
 	gp_driver.cuStreamWaitEvent = wait_event;
 	gp_driver.cuEventQuery = query;
@@ -207,8 +249,15 @@ int main(void)
 		domain[i].stream_of[0] = (struct blp_stream){.handle = STREAM, .first_marker = -1};
 		blp_domains[i] = &domain[i];
 	}
+	if (!fork()) { // the loss is for ever
+		lost();
+		return 0;
+	}
+	int status;
+	CHECK(wait(&status) > 0 && !status);
 	later_ones();
 	later_domains();
+	later_contexts();
 	full();
 	return 0;
 }

@@ -156,16 +156,22 @@ bool gp_object_begin(enum gp_thing thing, void *handle, CUcontext context)
 	return has_place;
 }
 
-void gp_objects_end_with(CUcontext context)
+static void end_with(enum gp_thing thing, CUcontext context)
 {
-	struct table *t = &tables[GP_STREAM];
+	struct table *t = &tables[thing];
 	pthread_mutex_lock(&t->lock);
-	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_STREAM, o));)
-		if (o->context == context) {
+	for (struct gp_object *o = NULL; (o = gp_objects_next(thing, o));)
+		if ((thing == GP_STREAM ? o->context : o->event.context) == context) {
 			if (wait_unused(t, o))
 				o = NULL;
 			else
 				end(t, (size_t)(o - t->place));
 		}
 	pthread_mutex_unlock(&t->lock);
+}
+
+void gp_objects_end_with(CUcontext context)
+{
+	end_with(GP_STREAM, context);
+	end_with(GP_EVENT, context);
 }

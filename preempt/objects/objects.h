@@ -22,6 +22,7 @@ struct gp_event_record {
 	bool tainted;  // it was recorded behind a taint
 	bool captured; // it was recorded on a captured stream
 	uint16_t stream;
+	CUcontext context;        // the event's, or, of a green one, the whole context
 	struct gp_domain *domain; // NULL: not recorded in the log
 	uint64_t upto;            // sequence + 1 of its entry
 };
@@ -64,7 +65,7 @@ void gp_object_leave(enum gp_thing, struct gp_object *);
 
 // These wait for those that use the object.
 void gp_object_end(enum gp_thing, const void *handle); // in whatever context
-void gp_objects_end_with(CUcontext);                   // the streams of a context
+void gp_objects_end_with(CUcontext);                   // the streams and events of a context
 
 static inline struct gp_object *gp_graph_find(CUgraphExec exec)
 {
