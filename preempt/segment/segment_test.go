@@ -138,6 +138,17 @@ func (p *peerProcess) tell(command string) {
 	}
 }
 
+// stop returns once no thread of the peer runs. kill returns earlier: a thread on another processor may still answer a request.
+func (p *peerProcess) stop() {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(unix.SIGSTOP); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, p.cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
+		p.t.Fatalf("wait until it is stopped: %v", err)
+	}
+}
+
 func (p *peerProcess) kill() {
 	p.cmd.Process.Kill()
 	p.cmd.Wait()
@@ -413,9 +424,7 @@ func TestPeers(t *testing.T) {
 	if !s.Alive(a.slot) || !s.Alive(b.slot) || s.Reap() != 0 {
 		t.Error("live peers are taken for dead")
 	}
-	if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	a.stop()
 	if !s.Alive(a.slot) || s.Reap() != 0 {
 		t.Error("a stopped peer is taken for dead")
 	}

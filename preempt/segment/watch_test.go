@@ -57,9 +57,7 @@ func TestWatchOfOneThatIsStopped(t *testing.T) {
 	w := NewWatch(base, "")
 	defer w.Close()
 	p := startPeer(t, Directory(base, os.Getuid()))
-	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	p.stop()
 	all, err := w.Look()
 	if err != nil || len(all) != 1 || len(all[0].Peers) != 0 || len(w.kept) != 0 {
 		t.Errorf("while it is stopped: %+v, %v, %d kept", all, err, len(w.kept))

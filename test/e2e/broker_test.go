@@ -133,9 +133,7 @@ func TestBrokerIsLate(t *testing.T) {
 		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
 	}
 	directory := m.broker
-	if err := m.running.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	stop(t, m.running)
 	m.broker = "" // it is looked at what is in the file
 	be, lc := m.sharing()
 	m.until("windows open", func() bool { lc.request(1, 1, "stream"); return m.peer(lc).Counters.Windows > 2 })
@@ -285,9 +283,7 @@ func TestPeerThatDiesAfterItsBroker(t *testing.T) {
 	be, lc := m.sharing()
 	lc.say("lc 100000 3 40 100 stream")
 	m.until("it is stopped in a window", func() bool {
-		if err := lc.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		lc.stop()
 		open := m.peer(lc).WindowOpen
 		if !open {
 			_ = lc.cmd.Process.Signal(syscall.SIGCONT)

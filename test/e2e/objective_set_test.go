@@ -140,9 +140,7 @@ func TestSetObjectiveOfStopped(t *testing.T) {
 	m.newBestEffort()
 	e := m.startEngine("", 2000)
 	m.joined(e.process)
-	if err := e.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	e.stop()
 	if got := m.gpreempt("set", fmt.Sprint(e.pid()), "--objective", "step=1s"); got.status != 1 || !strings.Contains(got.stderr, "has not answered; the request stands") {
 		t.Errorf("%+v", got)
 	}

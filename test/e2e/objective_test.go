@@ -258,9 +258,7 @@ func TestObjectiveBesideStopped(t *testing.T) {
 			return false
 		}
 		if !stopped {
-			if err := be.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			be.stop()
 			stopped, steps = true, p.Objective.Steps
 		}
 		return p.Objective.Steps > steps+50

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -452,18 +454,21 @@ func (p *process) signal(s syscall.Signal) {
 	}
 }
 
-// stop returns once no thread of the process runs any more. One of them takes the signal and then tells the others, which on a
-// loaded machine may be much later than the signal is sent.
 func (p *process) stop() {
 	p.m.t.Helper()
-	p.signal(syscall.SIGSTOP)
-	p.m.until(fmt.Sprintf("process %d is stopped", p.pid()), func() bool {
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.pid()))
-		return err == nil && !slices.ContainsFunc(threads, func(thread string) bool {
-			status, err := os.ReadFile(thread)
-			return err == nil && !bytes.Contains(status, []byte(") T "))
-		})
-	})
+	stop(p.m.t, p.cmd)
+}
+
+// stop returns once no thread of a program runs. kill returns earlier: one of them takes the signal and then tells the others, which on a
+// loaded machine may be much later.
+func stop(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WSTOPPED, nil); err != nil {
+		t.Fatalf("wait until process %d is stopped: %v", cmd.Process.Pid, err)
+	}
 }
 
 func TestStoppedPeers(t *testing.T) {
