@@ -22,15 +22,34 @@ func setLock(fd int, kind int16, start, length int) error {
 
 // isHeld says whether another process holds the lock of a slot.
 func isHeld(fd, slot int) bool {
-	_, held := holder(fd, slot)
-	return held
+	l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slot), Len: 1}
+	return unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil || l.Type != unix.F_UNLCK
 }
 
-// holder is isHeld, and says which process it is: its pid in this PID namespace, 0 where it has none there.
-func holder(fd, slot int) (pid int32, held bool) {
-	l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(slot), Len: 1}
-	if unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil {
-		return 0, true
+// holders says which slots' locks other processes hold, and which processes these are: their pids in this PID namespace, 0 where
+// they have none there. The kernel answers for a range with any lock in it, so it is asked once a lock and once a gap.
+func holders(fd int) (pids [Slots]int32, held uint64) {
+	var ask func(from, to int)
+	ask = func(from, to int) {
+		if from >= to {
+			return
+		}
+		l := unix.Flock_t{Type: unix.F_WRLCK, Start: int64(from), Len: int64(to - from)}
+		begin, end := from, to // after an error: all are held
+		if unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &l) != nil {
+			l.Pid = 0
+		} else if l.Type == unix.F_UNLCK {
+			return
+		} else if begin = max(from, int(l.Start)); l.Len != 0 { // 0: to the end of the file, however long
+			end = min(to, int(l.Start+l.Len))
+		}
+		for slot := begin; slot < end; slot++ {
+			pids[slot] = max(l.Pid, 0)
+			held |= 1 << slot
+		}
+		ask(from, begin)
+		ask(end, to)
 	}
-	return max(l.Pid, 0), l.Type != unix.F_UNLCK
+	ask(0, Slots)
+	return pids, held
 }

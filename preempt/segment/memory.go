@@ -386,15 +386,6 @@ func inForce(fd int) (id identifier, err error) {
 
 const allSlots = math.MaxUint64
 
-func heldSlots(fd int) (held uint64) {
-	for slot := range Slots {
-		if isHeld(fd, slot) {
-			held |= 1 << slot
-		}
-	}
-	return held
-}
-
 // lockJoin lets one process at a time find or make the memory, until that process can hand it out itself.
 func (s *Segment) lockJoin() error {
 	for deadline := time.Now().Add(joinWithin); ; time.Sleep(time.Millisecond) {

@@ -85,7 +85,8 @@ func (s *Segment) attach(dir string, gpu GPU) error {
 	if err != nil {
 		return err
 	}
-	k, err := keep(dir, name, gpu, s.gid, id, heldSlots(s.fd))
+	_, held := holders(s.fd)
+	k, err := keep(dir, name, gpu, s.gid, id, held)
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 type Watch struct {
 	base, group string
 	kept        map[string]memory // by the path of the segment
+	image       []byte            // of the memory that is read; what is found in it is copied
 }
 
 // memory is one that was in force when it was got.
@@ -125,19 +126,24 @@ func (w *Watch) take(path string, gpu GPU) (Snapshot, error) {
 	if err != nil {
 		return Snapshot{}, err
 	}
-	image := newImage()
-	if is, kept := w.kept[path]; kept {
-		if err := is.read(image); err != nil {
-			return Snapshot{}, err
-		}
+	is, kept := w.kept[path]
+	if !kept {
+		return Snapshot{TakenNs: Now(), Peers: []Peer{}, Gone: ended}, nil
 	}
-	s := describe(image, func(slot int) (int32, bool) { return holder(fd, slot) })
+	if err := w.read(is); err != nil {
+		return Snapshot{}, err
+	}
+	pids, held := holders(fd)
+	s := describe(w.image, func(slot int) (int32, bool) { return pids[slot], held&(1<<slot) != 0 })
 	s.Gone = append(s.Gone, ended...)
 	return s, nil
 }
 
-func (m memory) read(image []byte) error {
-	if n, err := unix.Pread(m.fd, image, 0); err != nil || n != len(image) {
+func (w *Watch) read(m memory) error {
+	if w.image == nil {
+		w.image = newImage()
+	}
+	if n, err := unix.Pread(m.fd, w.image, 0); err != nil || n != len(w.image) {
 		return fmt.Errorf("read: %w", errors.Join(err, io.ErrUnexpectedEOF))
 	}
 	return nil
@@ -147,7 +153,7 @@ func (m memory) read(image []byte) error {
 // place another one took it returns all who were in it: they have ended, or are in the other one.
 func (w *Watch) follow(fd int, path string, gpu GPU) (ended []Peer, err error) {
 	for deadline := time.Now().Add(answerWithin); ; time.Sleep(time.Millisecond) {
-		held := heldSlots(fd)
+		_, held := holders(fd)
 		id, err := inForce(fd)
 		if err != nil {
 			return nil, err
@@ -181,8 +187,8 @@ func (w *Watch) last(path string) (ended []Peer) {
 	if !kept {
 		return nil
 	}
-	if image := newImage(); is.read(image) == nil {
-		ended = describe(image, func(int) (int32, bool) { return 0, false }).Gone
+	if w.read(is) == nil {
+		ended = describe(w.image, func(int) (int32, bool) { return 0, false }).Gone
 	}
 	w.drop(path)
 	return ended

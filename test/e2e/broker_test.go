@@ -81,10 +81,12 @@ func (m *machine) runBroker() {
 
 // look reads what there is on the machine.
 func (m *machine) look() ([]segment.Snapshot, error) {
-	if m.broker == "" {
-		return segment.SnapshotsIn(m.segments())
+	if m.broker != "" {
+		return member.Snapshots(m.broker)
 	}
-	return member.Snapshots(m.broker)
+	m.watching.Lock()
+	defer m.watching.Unlock()
+	return m.watch.Look()
 }
 
 // A machine with a broker: an LC process preempts, best-effort ones take turns, and all of that goes on with the next broker, after

@@ -70,6 +70,8 @@ type machine struct {
 	brokers     []string // further variables of the broker's environment
 	running     *exec.Cmd
 	environment []string
+	watching    sync.Mutex
+	watch       *segment.Watch
 }
 
 // folder goes with the test. T.TempDir would name it after the test, which may have a comma in its name: lists of options and of paths
@@ -91,6 +93,8 @@ func folder(t *testing.T) string {
 func newMachine(t *testing.T, settings string, environment ...string) *machine {
 	t.Helper()
 	m := &machine{t: t, dir: folder(t), environment: environment}
+	m.watch = segment.NewWatch(m.dir, "")
+	t.Cleanup(m.watch.Close)
 	m.config = filepath.Join(m.dir, "gpreempt.toml")
 	if err := os.Mkdir(filepath.Join(m.dir, "sim"), 0o700); err != nil {
 		t.Fatal(err)
