@@ -84,6 +84,8 @@ struct gp_context *gp_find_context(CUcontext handle) { return gp_context; }
 bool gp_graphs_record(void) { return false; }
 void gp_log_line(const char *text) { stub++; }
 void blp_give_up(struct gp_domain *d, const char *call, CUresult result) { stub++; }
+_Atomic bool blp_retired;
+void gp_ring_windows(struct gp_gpu *g) { stub++; }
 void gp_thread_make(void) { stub++; } // there is one thread
 CUcontext gp_whole_context(CUcontext handle) { return handle; }
 

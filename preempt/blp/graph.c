@@ -603,6 +603,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 		}
 		e->twin = t;
 		t->blank = true;
+		t->parted = false; // that was the launch before
 		uint64_t before = t->upto;
 		t->stream = e->stream;
 		t->upto = d->head;

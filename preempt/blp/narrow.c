@@ -310,8 +310,8 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 	}
 	if (plain) {
 		d->narrow.graph = d->narrow.pieces = 0;
-		d->narrow.on = q;
 		blp_become(d, BLP_NARROW);
+		d->narrow.on = q;
 		d->narrow.since_ns = gp_now_ns();
 		pthread_cond_broadcast(&d->resumed);
 	}

@@ -36,16 +36,18 @@ static const uint32_t next[BLP_STATES] = {
 
 bool blp_may_become(enum blp_state from, enum blp_state to) { return next[from] & TO(to); }
 
-static void refuse(struct gp_domain *d, const char *what, const char *from, const char *to)
+// The watcher ends the stop, also one that the program asked for, and launches what was cut.
+static void note_mistake(struct gp_domain *d, const char *what, const char *from, const char *to)
 {
-	char text[64];
-	snprintf(text, sizeof text, "BLP: %s was to become %s from %s", what, to, from);
+	char text[96];
+	snprintf(text, sizeof text, "BLP: %s became %s from %s: no kernel is stopped from here on", what, to, from);
 	if (blp_asserts) {
 		fprintf(stderr, "gpreempt: %s\n", text);
 		abort();
 	}
 	gp_log_line(text);
-	blp_give_up(d, "none", CUDA_ERROR_UNKNOWN);
+	blp_retired = true;
+	gp_ring_windows(d->gpu);
 }
 
 // Writers: the thread that holds control. Readers: all threads, at any time.
@@ -57,10 +59,6 @@ void blp_become(struct gp_domain *d, enum blp_state to)
 {
 	enum blp_state from = d->state;
 	bool was_closed = from >= BLP_CLOSING, closes = to >= BLP_CLOSING;
-	if (!blp_may_become(from, to)) {
-		refuse(d, "a domain", name[from], name[to]);
-		return;
-	}
 	if (closes && !was_closed)
 		blp_stopped++;
 	if (was_closed && !closes) {
@@ -70,6 +68,8 @@ void blp_become(struct gp_domain *d, enum blp_state to)
 	d->state = to;
 	if (from == BLP_CLOSING && closes)
 		blp_changes++;
+	if (!blp_may_become(from, to))
+		note_mistake(d, "a domain", name[from], name[to]);
 }
 
 static const char *const stage_name[BLP_STAGES] = {
@@ -90,10 +90,10 @@ bool blp_may_turn(enum blp_stage from, enum blp_stage to) { return next_stage[fr
 
 void blp_turn(struct gp_domain *d, struct blp_entry *e, enum blp_stage to)
 {
-	if (blp_may_turn(e->stage, to))
-		e->stage = to;
-	else
-		refuse(d, "an operation", stage_name[e->stage], stage_name[to]);
+	enum blp_stage from = e->stage;
+	e->stage = to;
+	if (!blp_may_turn(from, to))
+		note_mistake(d, "an operation", stage_name[from], stage_name[to]);
 }
 
 void blp_send(struct gp_domain *d, struct blp_entry *e)

@@ -38,9 +38,10 @@ enum blp_stage {
 
 extern bool blp_asserts; // a transition that is not in the table ends the process; true in builds for tests
 
+// The caller has done what a transition says, so each is made, and no block is lost or runs twice. One that is not in the table is a mistake
+// of ours: it is logged, stops that are under way end, and none begins in this process any more.
 bool blp_may_become(enum blp_state from, enum blp_state to);
-// Under gp_domain.control. A transition that is not in the table is logged and not made, and the domain is given up.
-void blp_become(struct gp_domain *, enum blp_state to);
+void blp_become(struct gp_domain *, enum blp_state to); // under gp_domain.control
 bool blp_may_turn(enum blp_stage from, enum blp_stage to);
 // The same of an operation. Under gp_domain.lock.
 void blp_turn(struct gp_domain *, struct blp_entry *, enum blp_stage to);

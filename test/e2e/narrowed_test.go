@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"testing"
+
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // The program narrowed.c: what outlasts a stop of what runs narrow is overtaken by nothing.
@@ -28,6 +30,34 @@ func TestNarrowedLate(t *testing.T) {
 			close(done)
 			<-left
 		})
+	}
+}
+
+// The program narrowed.c: a graph of which a stop found a kernel that ran on goes on narrow in its next launch.
+func TestNarrowedAfterLate(t *testing.T) {
+	t.Parallel()
+	m := narrowing(t, false, 10000, "")
+	be, lc := m.startOrdered(compile(t, "testdata/narrowed.c"))
+	window := func(sms uint32, until string, condition func(before segment.BLP) bool) {
+		be.hears("until stopped")
+		before, done := m.blp(be), make(chan struct{})
+		left := m.leave(lc, []uint32{sms}, done)
+		lc.say("lc 1 2 500000 0 stream")
+		m.until(until, func() bool { return condition(before) })
+		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+		close(done)
+		<-left
+		be.say("go on")
+	}
+	be.say("parted 1")
+	window(0, "it is stopped", func(before segment.BLP) bool { return m.blp(be).DrainNs > before.DrainNs+100e6 })
+	window(64, "the graph runs, or is held back", func(before segment.BLP) bool {
+		blp := m.blp(be)
+		return blp.Narrowed > before.Narrowed+1 || blp.HeldTogether > 0
+	})
+	be.hears("right")
+	if held := m.blp(be).HeldTogether; held > 0 {
+		t.Errorf("%d launches were held back", held)
 	}
 }
 

@@ -48,6 +48,27 @@ static void late_graph(unsigned rounds)
 	}
 }
 
+// A graph is stopped late, in its first kernel, and once more behind a kernel that is cut.
+static void parted(unsigned rounds)
+{
+	handle stream = stream_of(NON_BLOCKING), graph, instance;
+	struct chained b = buffer();
+	OK(cuStreamBeginCapture_v2(stream, RELAXED));
+	launch_few(&b, stream, 1, LONG_US);
+	launch_few(&b, stream, 2, SHORT_US);
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	b.want = 0;
+	for (unsigned i = 0; i < 2 * rounds; i++) {
+		if (i % 2)
+			launch(&b, stream, i, CUT_US);
+		OK(cuGraphLaunch(instance, stream));
+		b.want = (b.want * 3 + 1) * 3 + 2;
+		until_stopped();
+		check(&b);
+	}
+}
+
 // A kernel on one stream, and one on another stream behind an event.
 static void late_wait(unsigned rounds)
 {
@@ -348,11 +369,11 @@ static void waiting(unsigned rounds)
 
 int main(int argc, char **argv)
 {
-	static const struct task tasks[] = {{"plain", plain},         {"late-graph", late_graph},
-					    {"late-wait", late_wait}, {"late-legacy", late_legacy},
-					    {"graphs", graphs},       {"inside", inside},
-					    {"hurting", hurting},     {"captured", captured},
-					    {"held", held},           {"unstoppable", unstoppable},
-					    {"steady", steady},       {"waiting", waiting}};
+	static const struct task tasks[] = {
+		{"plain", plain},         {"late-graph", late_graph},   {"parted", parted},
+		{"late-wait", late_wait}, {"late-legacy", late_legacy}, {"graphs", graphs},
+		{"inside", inside},       {"hurting", hurting},         {"captured", captured},
+		{"held", held},           {"unstoppable", unstoppable}, {"steady", steady},
+		{"waiting", waiting}};
 	return serve(argc, argv, tasks, sizeof tasks / sizeof *tasks);
 }
