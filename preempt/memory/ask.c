@@ -136,36 +136,35 @@ CUresult gp_cuPointerGetAttribute(void *value, int attribute, CUdeviceptr at)
 
 static CUresult (*get_attributes)(unsigned, int *, void **, CUdeviceptr); // the driver's
 
+static CUresult get_one(const struct facts *f, int *attribute, void **value, CUdeviceptr at)
+{
+	CUresult result;
+	if (asks_itself(f, *attribute)) {
+		gp_memory_enter();
+		if (*attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
+			pin(at, GP_PIN_REGISTERED);
+		result = get_attributes(1, attribute, value, at);
+		gp_memory_leave();
+	} else {
+		result = get_attributes(1, attribute, value, f->sample);
+	}
+	if (!result && *value)
+		correct(f, *attribute, *value);
+	return result;
+}
+
+// The driver reads no attribute behind one that it refuses, and answers before that stay.
 CUresult gp_cuPointerGetAttributes(unsigned count, int *attribute, void **value, CUdeviceptr at)
 {
 	struct facts f;
-	CUresult result;
-	bool itself = false, tokens = false;
+	CUresult result = CUDA_SUCCESS;
 	enum known known = look(at, &f);
-	if (known != OURS) // behind the end of an allocation nothing is known, as at address 0
-		return get_attributes(count, attribute, value, known == BEHIND ? 0 : at);
-	for (unsigned i = 0; attribute && i < count; i++) {
-		itself |= asks_itself(&f, attribute[i]);
-		tokens |= attribute[i] == CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-	}
-	if (itself) {
-		gp_memory_enter();
-		if (tokens)
-			pin(at, GP_PIN_REGISTERED);
-		result = get_attributes(count, attribute, value, at);
-		gp_memory_leave();
-	} else {
-		result = get_attributes(count, attribute, value, f.sample);
-	}
-	if (!attribute || !value)
-		return result;
-	// Answers before the one that failed stay.
-	for (unsigned i = 0; i < count; i++) {
-		if (result && get_attributes(1, &attribute[i], &value[i], f.sample ? f.sample : at))
-			break;
-		if (value[i])
-			correct(&f, attribute[i], value[i]);
-	}
+	if (known == BEHIND) // behind the end of an allocation nothing is known, as at address 0
+		at = 0;
+	if (known != OURS || !count || !attribute || !value)
+		return get_attributes(count, attribute, value, at);
+	for (unsigned i = 0; i < count && !result; i++)
+		result = get_one(&f, &attribute[i], &value[i], at);
 	return result;
 }
 
