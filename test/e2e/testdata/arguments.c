@@ -1,7 +1,8 @@
 // arguments.c - calls each intercepted function with arguments at and beyond their bounds, and writes down what it answers.
 //
 // rows.h, which the test generates from exports/table.h, has a struct row for each function. A call is a row and a choice of a value for
-// each of its parameters: all usual; one of them odd; all null, all ones; some odd at random. Calls have numbers, the same in each process.
+// each of its parameters: all usual; one of them odd, or all numbers, or addresses; all null, all ones; some odd at random. So each function
+// gets each odd value of each parameter. Calls have numbers, the same in each process.
 //
 //   arguments RESULTS IMAGE FIRST SECONDS       from that call on, but for those whose result is SKIP; each may take so long
 //   arguments RESULTS IMAGE FIRST SECONDS once  that call alone
@@ -59,14 +60,15 @@ enum {
 	ROWS = sizeof rows / sizeof *rows,
 	MOST = 16,
 	VALUES = 256,
-	AT_RANDOM = 12,
+	AT_RANDOM = 4,
+	TOGETHER = 3,   // changes of one structure in one call
 	CAPTURED = 900, // CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED: the call began a capture
 
 	CALLS = 1 << 15,
 	AGAIN = 9,
 };
 
-enum state { NOT_MADE, BEGUN, MADE, SKIP, SKIP_ODD }; // SKIP_ODD: where it is not the usual call of its row
+enum state { NOT_MADE, BEGUN, MADE, SKIP };
 struct result {
 	uint32_t state, row;
 	int32_t status, after; // after: of a synchronisation behind a call that succeeded; -1: it could take for ever
@@ -548,24 +550,44 @@ static bool value_of(const struct row *r, unsigned at, unsigned n, uint64_t *val
 	}
 }
 
-static unsigned counts[ROWS][MOST]; // of values
+static unsigned counts[ROWS][MOST], plain[ROWS][MOST]; // of values, and of those ahead of changes
 
 static void count_values(void)
 {
-	struct change change;
 	uint64_t unused;
 	for (size_t r = 0; r < ROWS; r++)
-		for (unsigned at = 0; at < rows[r].count; at++)
-			while (value_of(&rows[r], at, counts[r][at], &unused, &change))
+		for (unsigned at = 0; at < rows[r].count; at++) {
+			struct change change = {NULL, 0, 0};
+			while (value_of(&rows[r], at, counts[r][at], &unused, &change)) {
 				counts[r][at]++;
+				plain[r][at] += !change.words;
+			}
+		}
 }
 
 static unsigned values_of(const struct row *r, unsigned at) { return counts[r - rows][at]; }
+static unsigned plain_values(const struct row *r, unsigned at) { return plain[r - rows][at]; }
 
 struct choice {
 	const struct row *row;
 	unsigned n[MOST];
+	unsigned apart; // of numbers of changes that are made together; 0: one is made
 };
+
+// The value of a parameter, and the changes of what it points to. Returns their number.
+static unsigned values_in(const struct choice *c, unsigned at, uint64_t *value, struct change *change)
+{
+	unsigned made = 0;
+	for (unsigned n = c->n[at]; made < TOGETHER; n += c->apart) {
+		change[made] = (struct change){NULL, 0, 0};
+		if (!value_of(c->row, at, n, value, &change[made]) || !change[made].words)
+			break;
+		made++;
+		if (!c->apart)
+			break;
+	}
+	return made;
+}
 
 static uint64_t seed;
 static uint32_t random_number(void)
@@ -605,23 +627,64 @@ static bool changes_nothing(const struct row *r)
 	return false;
 }
 
-// Fills in choice number n of a row; false: it has fewer. A row's usual call comes first.
+// The driver looks at each number and address before it uses any. Another odd pointer, or handle, could keep a call from being survived.
+static bool comes_with_others(enum class class) { return class == DEVICE || class == ADDRESS || class == INTEGER; }
+
+// Choice number n of those where the parameters of a class are odd together, and not alike. False: n is lowered by their number.
+static bool choose_together(enum class class, unsigned *n, struct choice *c)
+{
+	const struct row *r = c->row;
+	unsigned most = 0, before = 0;
+	for (unsigned i = 0; i < r->count; i++)
+		if (r->parameter[i].class == class && values_of(r, i) - 1 > most)
+			most = values_of(r, i) - 1;
+	if (*n >= most) {
+		*n -= most;
+		return false;
+	}
+	for (unsigned i = 0; i < r->count; i++)
+		if (r->parameter[i].class == class)
+			c->n[i] = 1 + (*n + 3 * before++) % (values_of(r, i) - 1);
+	return true;
+}
+
+// The same of those where one parameter is odd.
+static bool choose_alone(unsigned at, unsigned *n, struct choice *c)
+{
+	unsigned others = values_of(c->row, at) - 1, plain = plain_values(c->row, at) - 1;
+	unsigned apart = others > plain ? (others - plain + TOGETHER - 1) / TOGETHER : 0;
+	if (*n < plain + apart) {
+		c->n[at] = *n + 1;
+		c->apart = apart;
+		return true;
+	}
+	*n -= plain + apart;
+	return false;
+}
+
+static uint64_t hash_of(const char *name)
+{
+	uint64_t h = 0;
+	while (*name)
+		h = h * 31 + (unsigned char)*name++;
+	return h;
+}
+
+// Fills in choice number n of a row; false: it has fewer. A row's usual call comes first. The choices are the same wherever the row stands.
 static bool choose(const struct row *r, unsigned n, struct choice *c)
 {
 	*c = (struct choice){.row = r};
 	if (n-- == 0)
 		return true;
-	for (unsigned i = 0; i < r->count && !is_twin(r); i++) {
-		unsigned others = values_of(r, i) - 1;
-		if (n < others) {
-			c->n[i] = n + 1;
+	for (unsigned i = 0; i < r->count && !is_twin(r); i++)
+		if (!comes_with_others(r->parameter[i].class) && choose_alone(i, &n, c))
 			return true;
-		}
-		n -= others;
-	}
+	for (enum class class = 0; class <= VALUE && !is_twin(r); class++)
+		if (comes_with_others(class) && choose_together(class, &n, c))
+			return true;
 	if (n >= AT_RANDOM || !r->count)
 		return false;
-	seed = (uint64_t)(r - rows) << 32 | n;
+	seed = hash_of(r->name) << 32 | n;
 	random_number();
 	for (unsigned i = 0; i < r->count; i++) {
 		struct change change;
@@ -661,16 +724,16 @@ static void print(const struct choice *c)
 {
 	printf("%s(", c->row->name);
 	for (unsigned i = 0; i < c->row->count; i++) {
-		struct change change = {NULL, 0, 0};
+		struct change change[TOGETHER];
 		uint64_t v = 0;
-		value_of(c->row, i, c->n[i], &v, &change);
+		unsigned changes = values_in(c, i, &v, change);
 		printf("%s%s", i ? ", " : "", c->row->parameter[i].name);
 		if (!c->n[i])
 			continue;
 		printf(" = #%u: %#llx", c->n[i], (unsigned long long)v);
-		if (change.word)
-			printf(" with word %ld, of %u, %#x", (long)((char *)change.word - (char *)(uintptr_t)v) / 4,
-			       change.words, change.to);
+		for (unsigned n = 0; n < changes; n++)
+			printf(" with word %ld, of %u, %#x", (long)((char *)change[n].word - (char *)(uintptr_t)v) / 4,
+			       change[n].words, change[n].to);
 	}
 	printf(")\n");
 }
@@ -703,10 +766,11 @@ static void call(const struct choice *c, struct result *result)
 	uint64_t v[MOST] = {0};
 	settle_places();
 	for (unsigned i = 0; i < c->row->count; i++) {
-		struct change change = {NULL, 0, 0};
-		value_of(c->row, i, c->n[i], &v[i], &change);
-		for (unsigned w = 0; w < change.words; w++)
-			change.word[w] = change.to;
+		struct change change[TOGETHER];
+		unsigned changes = values_in(c, i, &v[i], change);
+		for (unsigned n = 0; n < changes; n++) // when all are known: which there are depends on what is there
+			for (unsigned w = 0; w < change[n].words; w++)
+				change[n].word[w] = change[n].to;
 	}
 	for (int i = 0; i < PLACES; i++)
 		memcpy(before[i], place[i] - (i == END ? PAGE - 8 : 0), PAGE);
@@ -759,8 +823,7 @@ int main(int argc, char **argv)
 				return 1;
 			if (prints && number == first)
 				print(&c);
-			if (prints || number < first || results[number].state == SKIP ||
-			    (results[number].state == SKIP_ODD && n))
+			if (prints || number < first || results[number].state == SKIP)
 				continue;
 			results[number].row = (uint32_t)(r - rows);
 			call(&c, &results[number]);
