@@ -57,7 +57,7 @@ func TestServing(t *testing.T) {
 	}
 }
 
-// What is compared in turns has the requests of all rounds, and best-effort work only where it is to run.
+// A comparison in turns has the requests of all rounds, and best-effort work only where it is to run.
 func TestServingInTurns(t *testing.T) {
 	t.Parallel()
 	stub, err := filepath.Abs("testdata/python")
@@ -85,6 +85,23 @@ func TestServingInTurns(t *testing.T) {
 	}
 	if want := []string{"alone", restingSystem, "gpreempt", noShareSystem, againSystem, "gpreempt"}; !slices.Equal(systems, want) {
 		t.Errorf("systems %v, want %v", systems, want)
+	}
+}
+
+// Only requests that both turns have an answer to are compared.
+func TestEachAgainst(t *testing.T) {
+	of := func(ms ...int) (all []generated) {
+		for _, one := range ms {
+			g := generated{came: []time.Duration{0, time.Duration(one) * time.Millisecond}, tokens: 2}
+			if one == 0 {
+				g.err = fmt.Errorf("refused")
+			}
+			all = append(all, g)
+		}
+		return all
+	}
+	if got, want := eachAgainst(of(11, 0, 30, 40), of(10, 20, 20)), []float64{1.1, 1.5}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

@@ -121,22 +121,31 @@ func measureServingCost(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	var costs []float64
+	var ratios, costs []float64
 	for round := range servingRounds {
-		_, without, _, why := sumUpGenerated(all[0].rounds[round])
-		_, with, _, also := sumUpGenerated(all[1].rounds[round])
-		if without == nil || with == nil {
-			return fmt.Errorf("no request was answered: %w", cmp.Or(why, also))
+		each := eachAgainst(all[1].rounds[round], all[0].rounds[round])
+		if len(each) == 0 {
+			return errors.New("no request was answered both with an objective and without one")
 		}
-		costs = append(costs, 100*(with.P50Us/without.P50Us-1))
+		ratios, costs = append(ratios, each...), append(costs, 100*(result.Median(each)-1))
 	}
 	_, without, _, _ := sumUpGenerated(joined(all[0].rounds))
 	serving, with, _, _ := sumUpGenerated(joined(all[1].rounds))
-	cost := result.Median(costs)
+	cost := 100 * (result.Median(ratios) - 1)
 	row := result.Row{Case: name, System: "gpreempt", LC: with, LCAlone: without, Ratio: result.RatioOf(with, without), Serving: serving,
-		Note: fmt.Sprintf("%+.2f %%, median of %d rounds, from %+.2f to %+.2f %%", cost, servingRounds, slices.Min(costs), slices.Max(costs))}
+		Note: fmt.Sprintf("%+.2f %%, median of %d requests, each against the same one without; of rounds from %+.2f to %+.2f %%", cost, len(ratios), slices.Min(costs), slices.Max(costs))}
 	s.add(row.Judged(fmt.Sprintf("an objective that lends nothing costs <= %g %% of TPOT", servingCost), cost <= servingCost))
 	return nil
+}
+
+// eachAgainst is the time per token of each request, relative to that of the request sent at the same time in another turn.
+func eachAgainst(now, before []generated) (ratios []float64) {
+	for i := range min(len(now), len(before)) {
+		if a, b := &now[i], &before[i]; a.err == nil && b.err == nil && b.perToken() > 0 {
+			ratios = append(ratios, float64(a.perToken())/float64(b.perToken()))
+		}
+	}
+	return ratios
 }
 
 const strictName = "vllm-6-strict"
