@@ -234,7 +234,7 @@ func (m *models) prepare(ctx context.Context, s *session) error {
 	first := map[string]servingCase{}
 	for _, c := range allServing {
 		picked := len(s.options.Only) == 0 || slices.Contains(s.options.Only, c.name)
-		if p := done[c.name]; picked && len(first) < room(s.info.MemoryBytes) && (p == nil || len(p.Failed()) > 0) {
+		if picked && len(first) < room(s.info.MemoryBytes) && !done[c.name].isDone() {
 			first[nameOf(c.engine, c.way)] = c
 		}
 	}

@@ -176,13 +176,17 @@ func (c caseSuite) left(cases []Case) (seconds float64) {
 // casePart is the partial result of a case.
 type casePart struct {
 	result.Report
-	Part string `json:"part"` // the case
-	file string
+	Part       string `json:"part"`                 // the case
+	Unfinished bool   `json:"unfinished,omitempty"` // the case was not measured to its end, and is measured again
+	file       string
 }
 
 func (c caseSuite) partPath(folder, name string) string {
 	return filepath.Join(folder, c.name+"-"+name+".json")
 }
+
+// isDone says whether the case need not be measured again.
+func (p *casePart) isDone() bool { return p != nil && !p.Unfinished && len(p.Failed()) == 0 }
 
 // readParts reads the partial results of folders, by case.
 func (c caseSuite) readParts(folders ...string) (map[string]*casePart, error) {
@@ -323,7 +327,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 		}
 	}
 	for _, one := range cases {
-		if p := r.parts[one.Name]; p != nil && len(p.Failed()) == 0 {
+		if r.parts[one.Name].isDone() {
 			s.log("%s: measured already, in %s", one.Name, options.Folder)
 			continue
 		}
@@ -412,6 +416,13 @@ func (r *caseRun) state() (what string, secondsLeft float64) {
 func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	began := time.Now()
 	s := r.s.forCase()
+	part := &casePart{Part: one.Name, file: r.partPath(r.s.options.Folder, one.Name)}
+	s.keep = func(report *result.Report) {
+		part.Report, part.Unfinished = *report, true
+		if err := result.WriteJSON(part.file, part, ""); err != nil {
+			s.log("%s: %v", one.Name, err)
+		}
+	}
 	err := one.measure(ctx, s, one.Name)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
@@ -424,8 +435,8 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	var left leftOut
 	if errors.As(err, &left) {
 		s.log("%s: left out: %s", one.Name, left)
-		r.parts[one.Name] = &casePart{result.Report{Head: s.report.Head, Cases: []result.Row{
-			{Case: one.Name, System: "gpreempt", Note: "left out: " + string(left)}}}, one.Name, r.partPath(r.s.options.Folder, one.Name)}
+		part.Report = result.Report{Head: s.report.Head, Cases: []result.Row{{Case: one.Name, System: "gpreempt", Note: "left out: " + string(left)}}}
+		r.parts[one.Name] = part
 		return nil
 	}
 	if err != nil {
@@ -435,7 +446,7 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 			Case: one.Name, System: "gpreempt", Target: cmp.Or(one.Target, measured), Pass: &missed, Note: err.Error()})
 	}
 	s.log("%-24s %5.1f s; about %s left", one.Name, seconds, clock(r.secondsLeft()))
-	part := &casePart{*s.report, one.Name, r.partPath(r.s.options.Folder, one.Name)}
+	part.Report, part.Unfinished = *s.report, false
 	r.parts[one.Name] = part
 	return result.WriteJSON(part.file, part, "")
 }

@@ -94,6 +94,49 @@ func TestPartialResults(t *testing.T) {
 	}
 }
 
+// The rows of a case that was not measured to its end are in the folder, and a later call measures the case again.
+func TestUnfinishedCase(t *testing.T) {
+	t.Parallel()
+	suite := suiteOfCases(t, PairedSuite)
+	var progress bytes.Buffer
+	options := simulatedOptions(t, suite.name, &progress)
+	r := &caseRun{caseSuite: suite, s: newSession(options), parts: map[string]*casePart{}}
+	r.s.report = &result.Report{Head: result.Head{Schema: 1, Benchmark: suite.name}}
+	path := suite.partPath(options.Folder, "two-rows")
+	read := func() *casePart {
+		parts, err := suite.readParts(options.Folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return parts["two-rows"]
+	}
+	row := func(system string) result.Row { return result.Row{Case: "two-rows", System: system} }
+	for _, fails := range []bool{true, false} {
+		ctx, cancel := context.WithCancel(t.Context())
+		if err := r.measureCase(ctx, Case{Name: "two-rows", measure: func(_ context.Context, s *session, _ string) error {
+			if _, err := os.Stat(path); fails && err == nil {
+				t.Error("a part before there is a row")
+			}
+			s.add(row("alone"))
+			if p := read(); p == nil || len(p.Cases) != 1 || p.isDone() {
+				t.Errorf("after one row: %+v", p)
+			}
+			if fails {
+				cancel() // as the machine is taken away
+				return nil
+			}
+			s.add(row("gpreempt"))
+			return nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if p := read(); p == nil || p.isDone() == fails || len(p.Cases) != map[bool]int{true: 1, false: 2}[fails] {
+			t.Errorf("cut off %v: %+v", fails, p)
+		}
+	}
+}
+
 // prepared is a session that has looked at its GPU and has its folders.
 func prepared(t *testing.T, options Options) *session {
 	t.Helper()

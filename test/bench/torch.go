@@ -201,7 +201,13 @@ func (s *session) measureGraph(ctx context.Context, name, kind, target string) e
 }
 
 // add adds rows to the session's report.
-func (s *session) add(rows ...result.Row) { s.report.Cases = append(s.report.Cases, rows...) }
+// add adds rows of the case that is measured. They are in the folder at once, for a machine may be taken away before the case ends.
+func (s *session) add(rows ...result.Row) {
+	s.report.Cases = append(s.report.Cases, rows...)
+	if s.keep != nil {
+		s.keep(s.report)
+	}
+}
 
 // besideRow is the row of LC requests beside a BE worker.
 func besideRow(name, system string, now, alone *lcResult, rate, beAlone float64, makesWay bool) result.Row {
