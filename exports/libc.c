@@ -45,7 +45,7 @@ static void tell_epolled(const struct gp_socket_hooks *hooks, const struct epoll
 static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in, int count, int result)
 {
 	for (int fd = 0; in && result > 0 && fd < count; fd++)
-		if (in->fds_bits[fd / NFDBITS] & (fd_mask)1 << fd % NFDBITS)
+		if (FD_ISSET(fd, in))
 			tell(hooks, fd, true);
 }
 
