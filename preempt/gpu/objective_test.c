@@ -532,6 +532,35 @@ static void test_requests_after_rests(void)
 	CHECK(counters()->state == GP_OBJECTIVE_NONE);
 }
 
+// Each step has several results, and the program waits for the last. The kernel before each but the last is the kind's. Three of four steps
+// take 20 ms, the others 5 ms and are of another kind. Returns how long the objective lets a period be.
+static uint64_t objective_of_kinds(int results)
+{
+	static uint64_t sequence;
+	struct gp_wish wish = {.slowdown = 2, .percentile = 0.99};
+	start(1 * US);
+	gp_objective_begin(&wish, 8 * MS, 32 * MS, 32);
+	for (int step = 0; step < 400; step++) {
+		for (int i = 1; i < results; i++) {
+			launch(GP_KERNEL, step % 4 ? 10 : 20);
+			gp_step_copied(c, &stream, ++sequence, 64);
+		}
+		work(1, 0, step % 4 ? 20 * MS : 5 * MS);
+		gp_step_copied(c, &stream, ++sequence, 64);
+		gp_step_stream_done(c, &stream, sequence);
+	}
+	return counters()->objective_ns;
+}
+
+// The first launch of a step says of which kind it is. Where more results came than are remembered it is forgotten, and the first launch
+// behind the last but one counts.
+static void test_kinds_of_steps_with_several_results(void)
+{
+	uint64_t known = objective_of_kinds(2), forgotten = objective_of_kinds(66);
+	CHECK(known > 39 * MS && known < 41 * MS);
+	CHECK(forgotten > 25 * MS && forgotten < 38 * MS);
+}
+
 int main(void)
 {
 	view = aligned_alloc(GP_PAGE, sizeof *view);
@@ -553,6 +582,7 @@ int main(void)
 	test_rests();
 	test_ranks();
 	test_requests_after_rests();
+	test_kinds_of_steps_with_several_results();
 	free(c);
 	free(view);
 	return 0;
