@@ -18,6 +18,8 @@ int InitializeInjectionNvtx2(void *get)
 	printf("tool, behind it %s\n", behind ? "another" : "none");
 	return behind ? behind(get) : 1;
 }
+
+int InitializeInjectionOther(void) { return 0; }
 #else
 int main(int count, char **argument)
 {
@@ -26,6 +28,8 @@ int main(int count, char **argument)
 		       strcmp(way, "default") == 0 ? RTLD_DEFAULT :
 						     dlopen(getenv("NVTX_INJECTION64_PATH"), RTLD_LAZY);
 	initialize_fn *initialize = (initialize_fn *)dlsym(handle, "InitializeInjectionNvtx2");
+	if (!dlsym(handle, "InitializeInjectionOther")) // which is nothing of NVTX
+		return 2;
 	return initialize && initialize(NULL) ? 0 : 1;
 }
 #endif
