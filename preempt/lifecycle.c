@@ -186,7 +186,7 @@ void gp_capture_beginning(CUstream stream)
 
 bool gp_node_given(CUfunction function, struct gp_arguments *arguments)
 {
-	gp_graph_kernel(function);
+	gp_graph_kernel(gp_current_context(), function);
 	return gp_blp_complete(function, arguments);
 }
 

@@ -65,9 +65,8 @@ void gp_remember_loaded_graph(const struct gp_context *c, CUgraphExec exec)
 
 static _Atomic bool may_change; // a node of some graph got a kernel that had not been launched, nor captured
 
-void gp_graph_kernel(const void *function)
+void gp_graph_kernel(const struct gp_context *c, const void *function)
 {
-	const struct gp_context *c = gp_current_context();
 	if (!c || !gp_is_loaded(c, function))
 		may_change = true;
 }

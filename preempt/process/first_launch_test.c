@@ -12,14 +12,6 @@ void gp_thread_ends(void) {}
 
 static const void *handle(uintptr_t n) { return (const void *)(0x7f0000000000 + 64 * n); }
 
-static CUcontext current;
-
-static CUresult get_current(CUcontext *context)
-{
-	*context = current;
-	return CUDA_SUCCESS;
-}
-
 int main(void)
 {
 	const struct gp_context *one = &gp_context[0], *two = &gp_context[1], *last = &gp_context[GP_CONTEXTS - 1];
@@ -51,13 +43,11 @@ int main(void)
 	CHECK(!gp_graph_is_loaded(last, exec));
 	gp_remember_loaded_graph(one, exec);
 
-	current = gp_context[1].handle;
-	gp_driver.cuCtxGetCurrent = get_current;
 	gp_remember_loaded(two, handle(4));
-	gp_graph_kernel(handle(4));
+	gp_graph_kernel(two, handle(4));
 	gp_graph_changes(exec); // to kernels that were launched
 	CHECK(gp_graph_is_loaded(one, exec));
-	gp_graph_kernel(handle(5));
+	gp_graph_kernel(two, handle(5));
 	gp_graph_changes(exec);
 	CHECK(!gp_graph_is_loaded(one, exec));
 	gp_remember_loaded_graph(one, exec);

@@ -419,7 +419,7 @@ bool gp_is_loaded(const struct gp_context *, const void *handle); // of a kernel
 void gp_remember_loaded(const struct gp_context *, const void *handle);
 bool gp_graph_is_loaded(const struct gp_context *, CUgraphExec);
 void gp_remember_loaded_graph(const struct gp_context *, CUgraphExec);
-void gp_graph_kernel(const void *function); // a node of a graph is about to get the kernel
-void gp_graph_changes(CUgraphExec);         // the instance is about to get kernels of nodes
+void gp_graph_kernel(const struct gp_context *, const void *function); // a node of a graph is about to get the kernel
+void gp_graph_changes(CUgraphExec);                                    // the instance is about to get kernels of nodes
 void gp_forget_loaded(const struct gp_context *); // all entries of a context; NULL: of all contexts
 #endif
