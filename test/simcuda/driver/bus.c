@@ -40,7 +40,7 @@ bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t 
 		if (w->bytes >= PIECE && !sim_contents())
 			continue;
 		virtual_hold();
-		pthread_mutex_unlock(&sim_lock);
+		sim_unlock();
 		device_acts();
 		if (w->kind == OP_COPY)
 			memmove((char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);

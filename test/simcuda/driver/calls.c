@@ -44,20 +44,20 @@ static void unlock(void)
 	if (keeps)
 		keeps->locked = false;
 	keeps = NULL;
-	pthread_cond_broadcast(&sim_done);
+	tell_done();
 }
 
 static void end(void *unused)
 {
 	(void)unused;
 	unlock();
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 }
 
 void wait_done(void)
 {
 	pthread_cleanup_push(end, NULL);
-	pthread_cond_wait(&sim_done, &sim_lock);
+	sim_wait(&sim_done);
 	pthread_cleanup_pop(0);
 }
 

@@ -85,7 +85,7 @@ static bool is_quiet(void)
 	for (const struct CUctx_st *c = sim_contexts; c; c = c->next)
 		for (const struct CUstream_st *s = c->streams; s; s = s->next)
 			quiet = quiet && !s->head;
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	return quiet;
 }
 
@@ -114,7 +114,7 @@ static CUresult process_checkpoint(void)
 		if (!c->of)
 			context_stop(c);
 	memory_away();
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	for (struct CUctx_st *c = sim_contexts; c; c = c->next)
 		if (!c->of) {
 			if (!rm_closes_only())
@@ -136,7 +136,7 @@ static bool begin_again(struct CUctx_st *c)
 	pthread_mutex_lock(&sim_lock);
 	c->stop = false;
 	bool begun = !context_start(c);
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	return begun;
 }
 
@@ -146,7 +146,7 @@ static CUresult process_restore(void)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	pthread_mutex_lock(&sim_lock);
 	bool back = memory_back();
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	if (!back) {
 		let_go(PROCESS_CHECKPOINTED);
 		return CUDA_ERROR_OUT_OF_MEMORY;

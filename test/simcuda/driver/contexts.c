@@ -30,7 +30,7 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	c->legacy = stream_new(c, 0, 0);
 	if (!c->legacy || (sim_shared_sms() && !sms_make(c)) || context_start(c) != 0) {
 		sms_free(c);
-		pthread_mutex_unlock(&sim_lock);
+		sim_unlock();
 		rm_context_destroy(rm);
 		engine_remove(device, tsg);
 		return CUDA_ERROR_OUT_OF_MEMORY;
@@ -39,7 +39,7 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	c->next = sim_contexts;
 	sim_contexts = c;
 	handle_add(c, H_CONTEXT);
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	*out = c;
 	return CUDA_SUCCESS;
 }
@@ -51,7 +51,7 @@ static bool context_memory(int device, bool take)
 	bool fits = !take || memory_charge(device, sim_context_bytes());
 	if (!take)
 		memory_discharge(device, sim_context_bytes());
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	return fits;
 }
 
@@ -88,7 +88,7 @@ static CUresult context_end(struct CUctx_st *c)
 		free(s);
 	}
 	sms_free(c);
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	engine_remove(c->device, c->tsg);
 	rm_context_destroy(c->rm);
 	free(c);

@@ -97,9 +97,9 @@ static void *scrubber(void *nothing)
 		struct scrub *s = scrubs;
 		uint64_t now = now_ns();
 		if (!s) {
-			pthread_cond_wait(&scrub_work, &sim_lock);
+			sim_wait(&scrub_work);
 		} else if (s->due_ns > now) {
-			pthread_mutex_unlock(&sim_lock);
+			sim_unlock();
 			usleep((useconds_t)((s->due_ns - now) / 1000 + 1)); // only this thread takes it off the list
 			pthread_mutex_lock(&sim_lock);
 		} else {
@@ -109,7 +109,7 @@ static void *scrubber(void *nothing)
 			free(s);
 		}
 	}
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	return nothing;
 }
 

@@ -218,6 +218,8 @@ static void complete(struct pass *p, struct CUstream_st *s)
 	if (o->work.kind == OP_COPY)
 		leave_bus(o, p->c->device);
 	o->done = true;
+	if (o->awaited || s->awaited)
+		tell_done();
 	o->done_ns = now_ns();
 	for (int i = 0; i < o->deps; i++)
 		op_unref(o->dep[i]);
@@ -402,7 +404,7 @@ static void poll_holds(struct pass *p, uint32_t seen)
 		memcpy(argument[i], p->hold[i]->work.argument, sizeof argument[i]);
 		started[i] = p->hold[i]->started_ns;
 	}
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	for (bool over = false; !over && atomic_load(p->c->bell) == seen;) {
 		struct timespec t = {0, POLL_NS};
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
@@ -421,6 +423,14 @@ static void block_signals(void)
 	pthread_sigmask(SIG_BLOCK, &all, NULL);
 }
 
+static bool has_work(const struct CUctx_st *c)
+{
+	const struct CUstream_st *s = c->streams;
+	while (s && !s->head)
+		s = s->next;
+	return s;
+}
+
 static void *executor(void *argument)
 {
 	struct CUctx_st *c = argument;
@@ -434,12 +444,9 @@ static void *executor(void *argument)
 		struct pass p = {.c = c, .deadline = NEVER};
 		look(&p, NULL);
 		run_streams(&p);
-		if (p.completed) {
-			pthread_cond_broadcast(&sim_done);
-			for (struct CUctx_st *other = sim_contexts; other; other = other->next)
-				if (other != c) // its streams may wait for events of ours
-					engine_ring(other->bell);
-		}
+		for (struct CUctx_st *other = sim_contexts; p.completed && other; other = other->next)
+			if (other != c && has_work(other)) // which may wait for events of ours
+				tell_executor(other->bell);
 		struct publication n = outlook(&p);
 		const struct tsg *t = &p.engine.tsg[c->tsg];
 		bool was_running = p.running, was_turned = p.turned;
@@ -464,13 +471,13 @@ static void *executor(void *argument)
 			poll_holds(&p, seen);
 			continue;
 		}
-		pthread_mutex_unlock(&sim_lock);
+		sim_unlock();
 		engine_sleep(c->bell, seen, p.deadline);
 		pthread_mutex_lock(&sim_lock);
 	}
 	c->threads--;
-	pthread_cond_broadcast(&sim_done);
-	pthread_mutex_unlock(&sim_lock);
+	tell_done();
+	sim_unlock();
 	return NULL;
 }
 
@@ -482,20 +489,20 @@ static void *host_functions(void *argument)
 	while (!c->stop && !sim_dead) {
 		struct op *o = c->host_queue;
 		if (!o) {
-			pthread_cond_wait(&c->host_work, &sim_lock);
+			sim_wait(&c->host_work);
 			continue;
 		}
 		c->host_queue = o->host_next;
-		pthread_mutex_unlock(&sim_lock);
+		sim_unlock();
 		o->work.callback(o->work.user);
 		pthread_mutex_lock(&sim_lock);
 		o->returned = true;
 		op_unref(o);
-		engine_ring(c->bell);
+		tell_executor(c->bell);
 	}
 	c->threads--;
-	pthread_cond_broadcast(&sim_done);
-	pthread_mutex_unlock(&sim_lock);
+	tell_done();
+	sim_unlock();
 	return NULL;
 }
 
@@ -521,8 +528,8 @@ int context_start(struct CUctx_st *c)
 void context_stop(struct CUctx_st *c)
 {
 	c->stop = true;
-	engine_ring(c->bell);
+	tell_executor(c->bell);
 	pthread_cond_signal(&c->host_work);
 	while (c->threads > 0 && !sim_dead)
-		pthread_cond_wait(&sim_done, &sim_lock);
+		sim_wait(&sim_done);
 }

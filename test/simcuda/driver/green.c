@@ -141,7 +141,7 @@ CALL(cuGreenCtxDestroy, (CUgreenCtx g), (g))
 		for (struct CUstream_st *s = g->ctx->streams; s; s = s->next)
 			s->detached |= s->green == g;
 		g->own->destroyed = true; // the executor frees it
-		engine_ring(g->ctx->bell);
+		tell_executor(g->ctx->bell);
 	}
 	memory_discharge(device, machine.green_bytes);
 	handle_remove(g->as_context);

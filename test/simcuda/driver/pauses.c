@@ -20,7 +20,7 @@ API void simcuda_gpu_away(unsigned ms)
 {
 	pthread_mutex_lock(&sim_lock); // the executors are between two looks, or in a transfer
 	away_until = now_ns() + ms * 1000000ull;
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 }
 
 // The next time that cuEventQuery finds an event of the calling thread's not reached, it says so that much later.
@@ -40,7 +40,7 @@ API void simcuda_answer_waits(_Atomic uint32_t *word) { answer_word = word; }
 void pause_gpu(void)
 {
 	for (uint64_t until; (until = away_until) > now_ns();) {
-		pthread_mutex_unlock(&sim_lock);
+		sim_unlock();
 		sleep_until(until);
 		pthread_mutex_lock(&sim_lock);
 	}

@@ -51,6 +51,6 @@ API void simcuda_print(FILE *f)
 		if (c->legacy)
 			print_stream(f, c->legacy);
 	}
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	fflush(f);
 }

@@ -1,10 +1,11 @@
 // process.c - what a process keeps of the driver: the lock, handles, the contexts of its threads. Each call enters and leaves here.
+#define _GNU_SOURCE
 #include "sim.h"
 
 #include <stdlib.h>
 #include <time.h>
 
-pthread_mutex_t sim_lock = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t sim_lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP; // held for microseconds
 pthread_cond_t sim_done = PTHREAD_COND_INITIALIZER;
 _Atomic bool sim_initialized;
 bool sim_forked, sim_dead;
@@ -18,7 +19,7 @@ static void in_parent(void) { pthread_mutex_unlock(&sim_lock); }
 
 static void in_child(void)
 { // a driver does not survive a fork
-	pthread_mutex_init(&sim_lock, NULL);
+	sim_lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
 	pthread_cond_init(&sim_done, NULL);
 	rm_forked();
 	checkpoint_forked();
@@ -38,11 +39,48 @@ static void __attribute__((destructor)) unloaded(void)
 	limit.tv_sec++;
 	bool locked = pthread_mutex_timedlock(&sim_lock, &limit) == 0;
 	sim_dead = true;
-	pthread_cond_broadcast(&sim_done);
+	pthread_cond_broadcast(&sim_done); // the lock may be another's
 	if (locked) {
 		engine_leave();
-		pthread_mutex_unlock(&sim_lock);
+		sim_unlock();
 	}
+}
+
+// ---- sim_unlock and sim_wait tell threads of a change: told earlier, they would only wait for the lock
+
+static struct {
+	bool done;
+	_Atomic uint32_t *bell;
+} untold;
+
+void tell_done(void) { untold.done = true; }
+
+void tell_executor(_Atomic uint32_t *bell)
+{
+	if (untold.bell && untold.bell != bell)
+		engine_ring(untold.bell);
+	untold.bell = bell;
+}
+
+void sim_unlock(void)
+{
+	typeof(untold) now = untold;
+	untold = (typeof(untold)){0};
+	pthread_mutex_unlock(&sim_lock);
+	if (now.done)
+		pthread_cond_broadcast(&sim_done);
+	if (now.bell)
+		engine_ring(now.bell);
+}
+
+void sim_wait(pthread_cond_t *until)
+{
+	if (untold.done)
+		pthread_cond_broadcast(&sim_done);
+	if (untold.bell)
+		engine_ring(untold.bell);
+	untold = (typeof(untold)){0};
+	pthread_cond_wait(until, &sim_lock);
 }
 
 // ---- handles: what the application passes is looked up before it is followed
@@ -110,7 +148,7 @@ struct CUctx_st *context_current(void)
 
 CUresult leave(CUresult r)
 {
-	pthread_mutex_unlock(&sim_lock);
+	sim_unlock();
 	return r;
 }
 

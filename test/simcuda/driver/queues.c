@@ -107,8 +107,10 @@ static void await_room(struct CUstream_st *s)
 	if (s->length < sim_queue())
 		return;
 	without_room++;
+	s->awaited++;
 	while (s->length >= sim_queue() && !sim_dead)
 		wait_done();
+	s->awaited--;
 	without_room--;
 }
 
@@ -150,7 +152,7 @@ static struct op *submit(struct CUstream_st *s, const struct work *w, struct op 
 	s->last = o;
 	if (through_channel(o))
 		enter_channel(s, o);
-	engine_ring(c->bell);
+	tell_executor(c->bell);
 	return o;
 }
 
@@ -188,8 +190,10 @@ void context_await(struct CUctx_st *c, struct op *o)
 
 void op_wait(struct op *o)
 {
-	while (o && !o->done && !sim_dead)
+	while (o && !o->done && !sim_dead) {
+		o->awaited = true;
 		wait_done();
+	}
 	op_unref(o);
 }
 

@@ -255,6 +255,11 @@ struct CUctx_st *context_pop(void);
 CUresult enter(struct CUctx_st **current); // takes sim_lock if it returns CUDA_SUCCESS; current may be NULL
 CUresult enter_handle(const void *, enum handle_kind, const void *out); // enter, with a handle; out must not be NULL
 CUresult leave(CUresult);                                               // releases it
+void sim_unlock(void);                                                  // sim_lock is given up by these two alone
+void sim_wait(pthread_cond_t *);                                        // with sim_lock
+// With sim_lock held; threads hear of it when the lock is free.
+void tell_executor(_Atomic uint32_t *bell);
+void tell_done(void); // to those in wait_done: work or a call is over
 
 // ---- pauses that tests ask for (pauses.c)
 void pause_gpu(void);              // by an executor, with sim_lock held, which is given up meanwhile
@@ -423,6 +428,7 @@ struct work { // what an operation does; also a graph node
 struct op {
 	int refs;
 	bool done, started, chained;
+	bool awaited;       // threads wait until it is done
 	bool with_previous; // fetched with the operation before it: nodes of one graph
 	bool queued;        // in its channel, not fetched yet
 	uint64_t number;    // in the order of submission
@@ -461,6 +467,7 @@ struct CUstream_st {
 	bool destroyed, legacy;
 	struct op *head, *tail, *last; // last: latest submitted, kept until replaced
 	uint32_t length;               // from head to tail
+	uint32_t awaited;              // threads that wait for it to be shorter
 	uint64_t end_run;              // run clock at the end of the last kernel, valid while chain
 	bool chain;
 	struct capture *capture;

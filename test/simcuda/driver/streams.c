@@ -38,7 +38,7 @@ CALL(cuStreamDestroy_v2, (CUstream s), (s))
 		return leave(capture_query(s));
 	handle_remove(s);
 	s->destroyed = true; // its work goes on; the executor frees it
-	engine_ring(s->ctx->bell);
+	tell_executor(s->ctx->bell);
 	return leave(CUDA_SUCCESS);
 }
 
