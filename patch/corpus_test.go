@@ -157,17 +157,19 @@ func cubins(t *testing.T, image Image) (list [][]byte) {
 // assembleCUDA12 assembles PTX that CUDA 13 made.
 func assembleCUDA12(t *testing.T, text []byte, sm string) []byte {
 	t.Helper()
-	folder := t.TempDir()
 	text = regexp.MustCompile(`(?m)^\.version .*$`).ReplaceAll(text, []byte(".version 8.7"))
-	if err := os.WriteFile(folder+"/image.ptx", text, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	output(t, "../../cuda_nvcc/bin/ptxas", "-arch="+sm, "-o", folder+"/image.cubin", folder+"/image.ptx")
-	image, err := os.ReadFile(folder + "/image.cubin")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return image
+	return once(t, func() []byte {
+		folder := t.TempDir()
+		if err := os.WriteFile(folder+"/image.ptx", text, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		output(t, "../../cuda_nvcc/bin/ptxas", "-arch="+sm, "-o", folder+"/image.cubin", folder+"/image.ptx")
+		image, err := os.ReadFile(folder + "/image.cubin")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return image
+	}, "ptxas %s %s", sm, text)
 }
 
 // since reads which architecture a source needs at least: "// since: sm_90"; 0: any.
@@ -365,17 +367,16 @@ func compareDumps(t *testing.T, image, out []byte, report Report, guard *Guard) 
 
 func dumpELF(t *testing.T, image []byte) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "image.cubin")
-	if err := os.WriteFile(path, image, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	output(t, "cuobjdump", "-res-usage", path)
-	// cuobjdump fails on some debugging information of its own compiler, after what matters here.
-	dump, err := exec.Command(filepath.Join(cudaTools(t), "cuobjdump"), "-elf", path).Output()
-	if err != nil && !strings.Contains(string(dump), ".debug_loc") {
-		t.Fatalf("cuobjdump: %v\n%s", err, dump)
-	}
-	return string(dump) + "\n\n\n"
+	return string(once(t, func() []byte {
+		path := written(t, image)
+		output(t, "cuobjdump", "-res-usage", path)
+		// cuobjdump fails on some debugging information of its own compiler, after what matters here.
+		dump, err := exec.Command(filepath.Join(cudaTools(t), "cuobjdump"), "-elf", path).Output()
+		if err != nil && !strings.Contains(string(dump), ".debug_loc") {
+			t.Fatalf("cuobjdump: %v\n%s", err, dump)
+		}
+		return dump
+	}, "cuobjdump -elf %s", image)) + "\n\n\n"
 }
 
 // expectedAttribute is what an attribute must look like afterwards, from its text alone.

@@ -63,38 +63,59 @@ func output(t testing.TB, tool string, arguments ...string) string {
 	return string(out)
 }
 
-// compile compiles a source, or takes what an earlier run made of the same.
+// once returns what a run of a tool made of its input, now or earlier. what and arguments name the run and hold its input.
+func once(t testing.TB, run func() []byte, what string, arguments ...any) []byte {
+	t.Helper()
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s "+what, append([]any{cudaTools(t)}, arguments...)...))
+	kept := filepath.Join("..", "build", "corpus", fmt.Sprintf("%x", sum[:12]))
+	if result, err := os.ReadFile(kept); err == nil {
+		return result
+	}
+	result := run()
+	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	// Written whole or not at all, for tests run at once.
+	fresh, err := os.CreateTemp(filepath.Dir(kept), ".fresh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = fresh.Write(result)
+	if err = errors.Join(err, fresh.Close()); err == nil {
+		err = os.Rename(fresh.Name(), kept)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result
+}
+
+// compile compiles a source.
 func compile(t testing.TB, source string, arguments ...string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(source)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q %s", cudaTools(t), arguments, text))
-	cached := filepath.Join("..", "build", "corpus", fmt.Sprintf("%x", sum[:12]))
-	if image, err := os.ReadFile(cached); err == nil {
-		return image
-	}
-	fresh := filepath.Join(t.TempDir(), "image")
-	output(t, "nvcc", append(append([]string{"-std=c++17", "-O3"}, arguments...), "-o", fresh, source)...)
-	image, err := os.ReadFile(fresh)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// Written whole or not at all, for tests run at once.
-	if err := os.MkdirAll(filepath.Dir(cached), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(fresh, image, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(fresh, cached); err != nil {
-		temporary := cached + "." + strconv.Itoa(os.Getpid())
-		if os.WriteFile(temporary, image, 0o644) == nil {
-			_ = os.Rename(temporary, cached)
+	return once(t, func() []byte {
+		fresh := filepath.Join(t.TempDir(), "image")
+		output(t, "nvcc", append(append([]string{"-std=c++17", "-O3"}, arguments...), "-o", fresh, source)...)
+		image, err := os.ReadFile(fresh)
+		if err != nil {
+			t.Fatal(err)
 		}
+		return image
+	}, "%q %s", arguments, text)
+}
+
+// written is the path of a file with an image.
+func written(t testing.TB, image []byte) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "image.cubin")
+	if err := os.WriteFile(path, image, 0o644); err != nil {
+		t.Fatal(err)
 	}
-	return image
+	return path
 }
 
 // line is an instruction as nvdisasm shows it, labels replaced by places in their sections.
@@ -113,17 +134,14 @@ var (
 // disassemble reads the code of every kernel.
 func disassemble(t testing.TB, image []byte) map[string][]line {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "image.cubin")
-	if err := os.WriteFile(path, image, 0o644); err != nil {
-		t.Fatal(err)
-	}
 	type place struct {
 		section string
 		offset  int
 	}
 	code, labels := make(map[string][]line), make(map[string]place)
 	section, pending := "", []string(nil)
-	for _, text := range strings.Split(output(t, "nvdisasm", "-c", path), "\n") {
+	shown := once(t, func() []byte { return []byte(output(t, "nvdisasm", "-c", written(t, image))) }, "nvdisasm -c %s", image)
+	for _, text := range strings.Split(string(shown), "\n") {
 		if m := sectionLine.FindStringSubmatch(text); m != nil {
 			section = strings.Trim(m[1], `"`)
 		} else if m := labelLine.FindStringSubmatch(text); m != nil {
