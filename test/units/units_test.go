@@ -5,6 +5,7 @@ package units
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"io/fs"
 	"os"
@@ -89,37 +90,62 @@ func hasThreads(t *testing.T, files []string) bool {
 	})
 }
 
+var common = []string{"-std=gnu11", "-O1", "-g", "-Wall", "-I" + root}
+
 func compile(arguments ...string) error {
-	flags := []string{"-std=gnu11", "-O1", "-g", "-Wall", "-I" + root}
-	if out, err := exec.Command("cc", append(flags, arguments...)...).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cc", slices.Concat(common, arguments)...).CombinedOutput(); err != nil {
 		return fmt.Errorf("cc %s: %w\n%s", strings.Join(arguments, " "), err, out)
 	}
 	return nil
 }
 
-// objects are those of all tests: a source is compiled once with the same flags.
+// objects are those of all tests: a source is compiled once with the same flags, and again when what it includes has changed.
 type objects struct {
-	folder string
-	mutex  sync.Mutex
-	made   map[string]func() (string, error)
+	mutex sync.Mutex
+	made  map[string]func() (string, error)
+}
+
+// object compiles a source, unless an earlier run compiled the same text.
+func object(source string, flags []string) (string, error) {
+	text, err := exec.Command("cc", slices.Concat(common, flags, []string{"-E", source})...).Output()
+	if err != nil {
+		return "", fmt.Errorf("cc -E %s: %w", source, err)
+	}
+	version, err := exec.Command("cc", "--version").Output()
+	if err != nil {
+		return "", fmt.Errorf("cc --version: %w", err)
+	}
+	kept := filepath.Join(root, "build/units", fmt.Sprintf("%x.o", sha256.Sum256(fmt.Appendf(nil, "%s %q %q %s", version, common, flags, text))))
+	if _, err := os.Stat(kept); err == nil {
+		return kept, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(kept), 0o755); err != nil {
+		return "", fmt.Errorf("keep objects: %w", err)
+	}
+	fresh := fmt.Sprintf("%s.%d", kept, os.Getpid())
+	if err := compile(slices.Concat(flags, []string{"-c", source, "-o", fresh})...); err != nil {
+		return "", err
+	}
+	if err := os.Rename(fresh, kept); err != nil { // whole or not at all, for runs at once
+		return "", fmt.Errorf("keep objects: %w", err)
+	}
+	return kept, nil
 }
 
 func (o *objects) of(t *testing.T, source string, flags ...string) string {
 	t.Helper()
-	arguments := append(slices.Clone(flags), "-c", source, "-o")
 	o.mutex.Lock()
-	key := fmt.Sprint(arguments)
+	key := fmt.Sprint(source, flags)
 	if o.made[key] == nil {
-		object := filepath.Join(o.folder, fmt.Sprintf("%d.o", len(o.made)))
-		o.made[key] = sync.OnceValues(func() (string, error) { return object, compile(append(arguments, object)...) })
+		o.made[key] = sync.OnceValues(func() (string, error) { return object(source, flags) })
 	}
 	made := o.made[key]
 	o.mutex.Unlock()
-	object, err := made()
+	path, err := made()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return object
+	return path
 }
 
 // run links a test and runs it. One that a sanitizer is missing for fails: what it would find stays unseen.
@@ -143,7 +169,7 @@ func run(t *testing.T, arguments ...string) {
 }
 
 func TestUnits(t *testing.T) {
-	made := &objects{folder: t.TempDir(), made: map[string]func() (string, error){}}
+	made := &objects{made: map[string]func() (string, error){}}
 	for _, test := range tests(t) {
 		sources, interleaved := sources(t, test)
 		files := append(sources, test)
