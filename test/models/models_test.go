@@ -55,8 +55,8 @@ var (
 	unreached   = regexp.MustCompile(`state \d+, "(assert\(\(state==\d+\)\))"`) // of a transition of the domain
 )
 
-// In no order does a block run twice or never, an operation overtake, a question get a wrong answer, a stop come beside a call that waits in the
-// driver, or a thread wait for ever. Each transition of the domain is made in some order.
+// In no order does a block run twice or never, or an operation overtake another one. Questions get right answers, no stop comes beside a call that
+// waits in the driver, and no thread waits for ever. Each transition of the domain is made in some order.
 func TestStates(t *testing.T) {
 	t.Parallel()
 	said := verify(t)
