@@ -152,8 +152,6 @@ inline send(operation) {
 
 // What is ready to be sent, in the log's order.
 inline sendAll(most) {
-	at = 0;
-	sent = 0;
 	do
 	:: at == logged || sent == most -> break
 	:: at < logged && sent < most ->
@@ -162,22 +160,27 @@ inline sendAll(most) {
 		:: else
 		fi;
 		at++
-	od
+	od;
+	at = 0;
+	sent = 0
 }
 
 // It is known what was cut. The lock is held.
 inline classify() {
-	at = 0;
-	do
-	:: at == logged -> break
-	:: at < logged ->
-		if
-		:: stage[at] == SENT && ran[at] == BLOCKS -> turn(at, SENT, DONE)
-		:: stage[at] == SENT && ran[at] < BLOCKS -> turn(at, SENT, CUT)
-		:: else
-		fi;
-		at++
-	od
+	d_step { // the GPU is idle, and the lock keeps all others out
+		at = 0;
+		do
+		:: at == logged -> break
+		:: at < logged ->
+			if
+			:: stage[at] == SENT && ran[at] == BLOCKS -> turn(at, SENT, DONE)
+			:: stage[at] == SENT && ran[at] < BLOCKS -> turn(at, SENT, CUT)
+			:: else
+			fi;
+			at++
+		od;
+		at = 0
+	}
 }
 
 // The driver refuses a call of a stop.
