@@ -109,7 +109,10 @@ static bool completes(struct gp_kernel_node *node, CUfunction function, void **m
 {
 	const struct gp_hooks *hooks = gp_current_hooks();
 	struct gp_arguments arguments = {.parameters = node->parameters, .extra = node->extra};
-	if (!hooks || !function || !hooks->complete(function, &arguments))
+	if (!hooks || !function)
+		return false;
+	hooks->node_given(function);
+	if (!hooks->complete(function, &arguments))
 		return false;
 	node->parameters = arguments.parameters;
 	node->extra = arguments.extra;

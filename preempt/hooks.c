@@ -20,6 +20,7 @@ const struct gp_hooks gp_core_hooks = {
 	.stream_made = gp_stream_made,
 	.graph_instantiated = gp_graph_made,
 	.graph_changing = gp_graph_changing,
+	.node_given = gp_node_given,
 	.event_shared = gp_event_shared,
 	.rm_ioctl = gp_rm_ioctl,
 	.capture_beginning = gp_capture_beginning,
@@ -47,5 +48,5 @@ const struct gp_hooks gp_core_hooks = {
 	.call_over = gp_memory_call_over,
 	.checkpoint_begins = gp_checkpoint_begins,
 	.checkpoint_ended = gp_checkpoint_ended,
-	.complete = gp_node_given,
+	.complete = gp_blp_complete,
 };

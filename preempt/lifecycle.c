@@ -184,11 +184,7 @@ void gp_capture_beginning(CUstream stream)
 	gp_memory_leave();
 }
 
-bool gp_node_given(CUfunction function, struct gp_arguments *arguments)
-{
-	gp_graph_kernel(gp_current_context(), function);
-	return gp_blp_complete(function, arguments);
-}
+void gp_node_given(CUfunction function) { gp_graph_kernel(gp_current_context(), function); }
 
 void gp_graph_changing(CUgraphExec exec)
 {

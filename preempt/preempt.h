@@ -34,7 +34,7 @@ void gp_event_shared(CUevent);
 void gp_capture_beginning(CUstream);
 void gp_graph_made(CUgraphExec, CUgraph);
 void gp_graph_changing(CUgraphExec);
-bool gp_node_given(CUfunction, struct gp_arguments *);
+void gp_node_given(CUfunction);
 void gp_unknown_function(const char *name);
 void gp_membership_changed(void); // gp_membership: carries out what it is now
 

@@ -8,6 +8,7 @@
 #include "test/units/check.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -219,10 +220,10 @@ static void leave_it(bool for_memory)
 	stands_still = false;
 	gp_request_patience_ns = patience;
 	x_cgo_memory_waits = 0;
-	bool thrown_away = false; // seen once: others may map something there
-	for (int i = 0; i < 100000 && !thrown_away; i++) {
+	bool thrown_away = false; // seen once: others may map something there, so no look is long after the one before
+	for (uint64_t since = gp_now_ns(); !thrown_away && gp_now_ns() - since < 60000000000;) {
 		thrown_away = msync((void *)late, 8192, MS_ASYNC) && errno == ENOMEM;
-		usleep(100);
+		sched_yield();
 	}
 	CHECK(thrown_away);
 	while (loads_as_it_came())

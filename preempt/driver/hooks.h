@@ -183,8 +183,9 @@ struct gp_hooks {
 	// A stream was made in the current context. NULL: one was that nothing is known of.
 	void (*stream_made)(CUstream);
 	void (*graph_instantiated)(CUgraphExec, CUgraph); // after cuGraphInstantiate*
-	void (*graph_changing)(CUgraphExec); // before an instance is changed, and after complete for its nodes
-	void (*event_shared)(CUevent);       // after other processes may see it
+	void (*node_given)(CUfunction);                   // before a node of a graph gets the kernel
+	void (*graph_changing)(CUgraphExec);              // before an instance is changed, and behind node_given
+	void (*event_shared)(CUevent);                    // after other processes may see it
 	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
 	// Before the driver begins to capture a stream; and after the capture ended, or could not begin. The end of a stream ends its capture,

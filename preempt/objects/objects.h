@@ -41,6 +41,7 @@ struct gp_object {
 			_Atomic bool free_of_cpu; // it does not wait for the CPU
 			_Atomic bool blocked;     // a hold would keep it from running
 			_Atomic uint64_t launched; // where, since code was last unloaded: one bit for each place in gp_context
+			_Atomic uint32_t kernels; // how many nodes had got new kernels then (preempt/process/first_launch.c)
 			struct blp_twin *_Atomic twin; // what is launched in its place (preempt/blp/graph.c); NULL: nothing
 		} graph;
 		struct gp_event_record event;

@@ -8,18 +8,22 @@
 static _Atomic uint64_t loaded[4096];
 
 enum { LOADED = sizeof loaded / sizeof *loaded, PROBES = 16, PLACE_SHIFT = 56 };
-_Static_assert(GP_CONTEXTS <= 256, "the place of a context");
 
-static uint64_t entry_of(const struct gp_context *c, const void *handle)
+enum { IN_GRAPHS = 0xFF }; // in the place of a context: nodes of graphs got the kernel
+_Static_assert((int)GP_CONTEXTS <= (int)IN_GRAPHS, "no context has that place");
+
+static uint64_t entry_of(uint64_t place, const void *handle)
 {
-	return (uint64_t)(uintptr_t)handle ^ (uint64_t)(c - gp_context) << PLACE_SHIFT;
+	return (uint64_t)(uintptr_t)handle ^ place << PLACE_SHIFT;
 }
+
+static uint64_t place_of(const struct gp_context *c) { return (uint64_t)(c - gp_context); }
 
 static size_t loaded_at(uint64_t entry) { return entry * 0x9E3779B97F4A7C15ull >> 52; } // 12 bits
 
 bool gp_is_loaded(const struct gp_context *c, const void *handle)
 {
-	uint64_t entry = entry_of(c, handle);
+	uint64_t entry = entry_of(place_of(c), handle);
 	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
 		uint64_t found = __atomic_load_n((uint64_t *)&loaded[i], __ATOMIC_RELAXED);
 		if (found == entry)
@@ -30,20 +34,27 @@ bool gp_is_loaded(const struct gp_context *c, const void *handle)
 	return true; // the table is full here: nothing is known
 }
 
-void gp_remember_loaded(const struct gp_context *c, const void *handle)
+// True: it was not there, and is now.
+static bool enter(uint64_t entry)
 {
-	uint64_t entry = entry_of(c, handle);
 	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
-		uint64_t empty = 0;
-		if (__atomic_compare_exchange_n((uint64_t *)&loaded[i], &empty, entry, false, __ATOMIC_RELAXED,
-						__ATOMIC_RELAXED) ||
-		    empty == entry)
-			return;
+		uint64_t found = 0;
+		if (__atomic_compare_exchange_n((uint64_t *)&loaded[i], &found, entry, false, __ATOMIC_RELAXED,
+						__ATOMIC_RELAXED))
+			return true;
+		if (found == entry)
+			return false;
 	}
+	return false; // the table is full here
 }
+
+void gp_remember_loaded(const struct gp_context *c, const void *handle) { enter(entry_of(place_of(c), handle)); }
 
 static uint64_t bit_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
 _Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
+
+// How often a node of a graph got a kernel that had been neither launched nor captured, nor given to a node before.
+static _Atomic uint32_t given;
 
 // To end a hold costs a switch of the GPU, and a hold that the launch waits for costs its whole time. So each launch of an instance that has
 // no place counts as the first one.
@@ -58,25 +69,28 @@ void gp_remember_loaded_graph(const struct gp_context *c, CUgraphExec exec)
 {
 	gp_objects_lock(GP_GRAPH_INSTANCE);
 	struct gp_object *o = gp_object_enter(GP_GRAPH_INSTANCE, exec, NULL);
-	if (o)
+	if (o) {
 		o->graph.launched |= bit_of(c);
+		o->graph.kernels = given;
+	}
 	gp_objects_unlock(GP_GRAPH_INSTANCE);
 }
 
-static _Atomic bool may_change; // a node of some graph got a kernel that had not been launched, nor captured
-
 void gp_graph_kernel(const struct gp_context *c, const void *function)
 {
-	if (!c || !gp_is_loaded(c, function))
-		may_change = true;
+	if (!(c && gp_is_loaded(c, function)) && enter(entry_of(IN_GRAPHS, function)))
+		given++;
 }
 
-// Programs change their graphs before each launch, mostly to kernels that they have launched.
+// Programs change their graphs before each launch, mostly to kernels that were launched, or that graphs had before.
 void gp_graph_changes(CUgraphExec exec)
 {
-	struct gp_object *o = may_change ? gp_graph_find(exec) : NULL;
-	if (o)
-		o->graph.launched = 0;
+	uint32_t now = given;
+	struct gp_object *o = now ? gp_graph_find(exec) : NULL;
+	if (!o || o->graph.kernels == now)
+		return;
+	o->graph.kernels = now;
+	o->graph.launched = 0;
 }
 
 // Called before the driver unloads code: its handles may soon mean other functions. It is not known which handles these are, so
@@ -84,7 +98,7 @@ void gp_graph_changes(CUgraphExec exec)
 void gp_forget_loaded(const struct gp_context *c)
 {
 	for (size_t i = 0; i < LOADED; i++)
-		if (!c || loaded[i] >> PLACE_SHIFT == (uint64_t)(c - gp_context))
+		if (!c || loaded[i] >> PLACE_SHIFT == place_of(c) || loaded[i] >> PLACE_SHIFT == IN_GRAPHS)
 			loaded[i] = 0;
 	gp_objects_lock(GP_GRAPH_INSTANCE);
 	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_GRAPH_INSTANCE, o));)

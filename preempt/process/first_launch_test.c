@@ -51,6 +51,14 @@ int main(void)
 	gp_graph_changes(exec);
 	CHECK(!gp_graph_is_loaded(one, exec));
 	gp_remember_loaded_graph(one, exec);
+	gp_graph_kernel(two, handle(5)); // which only graphs have, and is given anew before each launch
+	gp_graph_changes(exec);
+	CHECK(gp_graph_is_loaded(one, exec));
+	gp_forget_loaded(two);
+	gp_graph_kernel(two, handle(5)); // another function of this address
+	gp_graph_changes(exec);
+	CHECK(!gp_graph_is_loaded(one, exec));
+	gp_remember_loaded_graph(one, exec);
 
 	gp_forget_loaded(NULL); // a library, which may be loaded in all
 	CHECK(!gp_is_loaded(one, handle(1)) && !gp_is_loaded(last, handle(1)) && !gp_graph_is_loaded(one, exec));

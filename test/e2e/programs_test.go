@@ -472,7 +472,7 @@ func TestThreadsRunOut(t *testing.T) {
 }
 
 // An agent that finds no thread for its waits tries again: memory may be there by then.
-var noThreadsLater = regexp.MustCompile(`^\S+ ERR no preemption on this GPU; it is tried again every second error="no more threads can be started" .*\n$`)
+var noThreadsLater = regexp.MustCompile(`^\S+ ERR no preemption on this GPU; it is tried again every second error="(open segment \S+: )?no more threads can be started" .*\n$`)
 
 // The program may map only so much memory, from the start or from later on.
 func TestLittleMemory(t *testing.T) {
