@@ -14,19 +14,26 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// A server that stands in for vLLM serves alone, beside best-effort work, and under an objective, on the simulated driver.
-func TestServing(t *testing.T) {
-	t.Parallel()
+// serveStubs measures cases with servers that stand in for vLLM, on the simulated driver.
+func serveStubs(t *testing.T, progress *bytes.Buffer, requests int, only ...string) (*result.Report, Options, error) {
+	t.Helper()
 	stub, err := filepath.Abs("testdata/python")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var progress bytes.Buffer
 	suite := suiteOfCases(t, result.ServingSuite)
-	options := simulatedOptions(t, suite.name, &progress, "vllm-12", "vllm-12-objectives")
-	options.Requests, options.tests.beAlone = 5, 100*time.Millisecond
+	options := simulatedOptions(t, suite.name, progress, only...)
+	options.Requests, options.tests.beAlone = requests, 100*time.Millisecond
 	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
 	report, err := suite.measure(t.Context(), options)
+	return report, options, err
+}
+
+// A server that stands in for vLLM serves alone, beside best-effort work, and under an objective, on the simulated driver.
+func TestServing(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	report, options, err := serveStubs(t, &progress, 5, "vllm-12", "vllm-12-objectives")
 	if err != nil || len(report.Failed()) > 0 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}
@@ -60,16 +67,8 @@ func TestServing(t *testing.T) {
 // A comparison in turns has the requests of all rounds, and best-effort work only where it is to run.
 func TestServingInTurns(t *testing.T) {
 	t.Parallel()
-	stub, err := filepath.Abs("testdata/python")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var progress bytes.Buffer
-	suite := suiteOfCases(t, result.ServingSuite)
-	options := simulatedOptions(t, suite.name, &progress, strictName, "vllm-cost")
-	options.Requests, options.tests.beAlone = 3, 100*time.Millisecond
-	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
-	report, err := suite.measure(t.Context(), options)
+	report, options, err := serveStubs(t, &progress, 3, strictName, "vllm-cost")
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}

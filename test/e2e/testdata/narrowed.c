@@ -27,16 +27,24 @@ static void check(struct chained *b)
 		}
 }
 
+// A graph of a long kernel and a short one.
+static handle two_kernels(struct chained *b, handle stream)
+{
+	handle graph, instance;
+	OK(cuStreamBeginCapture_v2(stream, RELAXED));
+	launch_few(b, stream, 1, LONG_US);
+	launch_few(b, stream, 2, SHORT_US);
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	return instance;
+}
+
 // A graph, and a kernel behind it.
 static void late_graph(unsigned rounds)
 {
-	handle stream = stream_of(NON_BLOCKING), graph, instance;
+	handle stream = stream_of(NON_BLOCKING);
 	struct chained b = buffer();
-	OK(cuStreamBeginCapture_v2(stream, RELAXED));
-	launch_few(&b, stream, 1, LONG_US);
-	launch_few(&b, stream, 2, SHORT_US);
-	OK(cuStreamEndCapture(stream, &graph));
-	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	handle instance = two_kernels(&b, stream);
 	b.want = 0;
 	for (unsigned r = 0; r < rounds; r++) {
 		launch(&b, stream, r, CUT_US);
@@ -51,13 +59,9 @@ static void late_graph(unsigned rounds)
 // A graph is stopped late, in its first kernel, and once more behind a kernel that is cut.
 static void parted(unsigned rounds)
 {
-	handle stream = stream_of(NON_BLOCKING), graph, instance;
+	handle stream = stream_of(NON_BLOCKING);
 	struct chained b = buffer();
-	OK(cuStreamBeginCapture_v2(stream, RELAXED));
-	launch_few(&b, stream, 1, LONG_US);
-	launch_few(&b, stream, 2, SHORT_US);
-	OK(cuStreamEndCapture(stream, &graph));
-	OK(cuGraphInstantiateWithFlags(&instance, graph, 0));
+	handle instance = two_kernels(&b, stream);
 	b.want = 0;
 	for (unsigned i = 0; i < 2 * rounds; i++) {
 		if (i % 2)
