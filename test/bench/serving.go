@@ -265,20 +265,13 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 				return r, err
 			}
 		}
-		from, err := monotonic()
-		if err != nil {
-			return r, err
-		}
-		if all, err = sendLoad(ctx, server.url, c.phases, servingSeed); err != nil {
-			return r, err
-		}
-		to, err := monotonic()
+		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
 		if err == nil && c.way == wayLibrary {
 			if now, err = s.models.counted(ctx, s, server); err == nil {
 				steps, err = since(before, now)
 			}
 		}
-		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
+		return r, err
 	}
 	switch {
 	case system.alone:

@@ -146,6 +146,19 @@ func sendLoad(ctx context.Context, url string, phases []phase, seed uint64) (all
 	return all, err
 }
 
+// sendTimed is sendLoad, and from when to when it sent and waited.
+func sendTimed(ctx context.Context, url string, phases []phase, seed uint64) (all []generated, r lcResult, err error) {
+	from, err := monotonic()
+	if err != nil {
+		return nil, r, err
+	}
+	if all, err = sendLoad(ctx, url, phases, seed); err != nil {
+		return nil, r, err
+	}
+	to, err := monotonic()
+	return all, lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
+}
+
 func inMs(d time.Duration) float64 { return result.Round(float64(d)/1e6, 3) }
 
 // sumUpGenerated sums requests up, and says how many failed and why the first one did.

@@ -66,15 +66,8 @@ func (s *session) takeTurn(ctx context.Context, t turn, load []phase, seed uint6
 	}
 	var answers []generated
 	serve := func() (r lcResult, err error) {
-		from, err := monotonic()
-		if err != nil {
-			return r, err
-		}
-		if answers, err = sendLoad(ctx, server.url, load, seed); err != nil {
-			return r, err
-		}
-		to, err := monotonic()
-		return lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
+		answers, r, err = sendTimed(ctx, server.url, load, seed)
+		return r, err
 	}
 	if t.be != nil {
 		_, rate, err := t.be.beside(ctx, serve)
