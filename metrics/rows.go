@@ -299,7 +299,7 @@ var rows = []row{
 		[]cell{heldBack("together", func(b *segment.BLP) uint64 { return b.HeldTogether }), heldBack("behind", func(b *segment.BLP) uint64 { return b.HeldBehind }),
 			heldBack("refused", func(b *segment.BLP) uint64 { return b.HeldRefused }), heldBack("hurts", func(b *segment.BLP) uint64 { return b.HeldHurting })}},
 	{"hurting_kernels", gauge, "Kernels that are held back since they make windows slow on however few SMs.", "", nil, 0, ofBLP(func(b *segment.BLP) uint64 { return b.Hurting })},
-	{"domains_given_up_total", counter, "Contexts whose kernels are not stopped any more, after an error of the driver.", "", nil, numbers,
+	{"domains_given_up_total", counter, "Contexts whose kernels are not stopped any more, after an error of the driver or of the library.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.GivenUp })},
 	{"kernels_total", counter, "Kernels of the modules that were loaded, on each of a process's GPUs.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.KernelsSeen })},
 	{"kernels_rewritten_total", counter, "Kernels that can be stopped between blocks.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.KernelsGuarded })},

@@ -32,6 +32,9 @@ func (a *agent) tellBLP() {
 	if n := stop.GivenUp.Load(); n > a.givenUp {
 		a.givenUp = n
 		call, result := refused(a.gpu)
+		if call == "" { // the mistake is our own, and was said
+			return
+		}
 		a.log.Warn().Str("call", call).Int("result", result).Msg("the driver refused a call that stops or resumes kernels: kernels of that context are not stopped any more")
 	}
 }

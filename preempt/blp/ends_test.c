@@ -27,7 +27,9 @@ bool gp_context_pin(struct gp_context *c, CUcontext handle) { return true; }
 void gp_context_unpin(struct gp_context *c) { stub++; }
 bool gp_driver_loads_lazily(void) { return false; }
 bool gp_blp_wanted(void) { return true; }
+bool gp_blp_unwant(void) { return false; }
 void gp_ring_windows(struct gp_gpu *g) { stub++; }
+void gp_notify(void) { stub++; }
 void gp_log_line(const char *text) { stub++; }
 void gp_blp_loading(bool begins) { stub++; }
 void gp_blp_flush_all(CUcontext context) { stub++; }

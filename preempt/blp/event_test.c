@@ -86,6 +86,7 @@ void gp_log_line(const char *text) { stub++; }
 void blp_give_up(struct gp_domain *d, const char *call, CUresult result) { stub++; }
 _Atomic bool blp_retired;
 void gp_ring_windows(struct gp_gpu *g) { stub++; }
+void gp_notify(void) { stub++; }
 void gp_thread_make(void) { stub++; } // there is one thread
 CUcontext gp_whole_context(CUcontext handle) { return handle; }
 

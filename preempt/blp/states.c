@@ -1,5 +1,6 @@
 // states.c - the only functions that change the state of a domain, and of an operation in its log.
 #include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,18 +37,24 @@ static const uint32_t next[BLP_STATES] = {
 
 bool blp_may_become(enum blp_state from, enum blp_state to) { return next[from] & TO(to); }
 
-// The watcher ends the stop, also one that the program asked for, and launches what was cut.
+// The watcher ends the stop, also one that the program asked for, and launches what was cut. Later mistakes follow from the first.
 static void note_mistake(struct gp_domain *d, const char *what, const char *from, const char *to)
 {
+	static _Atomic bool noted;
 	char text[96];
 	snprintf(text, sizeof text, "BLP: %s became %s from %s: no kernel is stopped from here on", what, to, from);
 	if (blp_asserts) {
 		fprintf(stderr, "gpreempt: %s\n", text);
 		abort();
 	}
+	if (__atomic_exchange_n((bool *)&noted, true, __ATOMIC_ACQ_REL))
+		return;
 	gp_log_line(text);
+	gp_count(&d->gpu->stops.given_up, 1);
+	gp_blp_unwant();
 	blp_retired = true;
 	gp_ring_windows(d->gpu);
+	gp_notify(); // the agent tells others
 }
 
 // Writers: the thread that holds control. Readers: all threads, at any time.
