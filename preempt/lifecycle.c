@@ -125,6 +125,8 @@ static void end_graph(CUgraphExec exec)
 
 void gp_ending(enum gp_thing thing, void *handle)
 {
+	if (thing == GP_CONTEXT || thing == GP_STREAM)
+		gp_captures_end_with(thing, handle);
 	switch (thing) {
 	case GP_CONTEXT:
 		gp_contexts_ending++; // until gp_ended
@@ -153,9 +155,9 @@ void gp_ended(enum gp_thing thing, void *handle, bool is)
 			gp_blp_events_lost();
 			gp_context_usable(handle);
 		}
-	} else if (thing == GP_STREAM && is && !is_default(handle)) {
-		gp_capture_ended(handle);
 	}
+	if (thing == GP_CONTEXT || thing == GP_STREAM)
+		gp_captures_ended_with(thing, handle, is);
 }
 
 // It is counted out of the gate last: until then it may use memory.

@@ -13,7 +13,12 @@ enum {
 	KEPT_OFF_NS = 100 * 1000 * 1000,
 };
 
-static _Atomic(CUstream) origin[CAPTURES]; // the streams on which they began; NULL: free
+static struct origin {
+	CUstream stream; // on which the capture began; NULL: free
+	CUcontext context;
+	uint32_t ending; // calls under way that destroy the stream or the context, whose handle the driver may give anew
+} origin[CAPTURES];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; // of origin
 _Atomic uint32_t gp_captures;
 
 static _Atomic uint32_t kept_off; // threads that synchronize a context or the legacy stream; a futex of those that begin captures
@@ -34,14 +39,32 @@ void gp_captures_let_on(void)
 		gp_futex_wake(&kept_off, INT_MAX, false);
 }
 
+static CUcontext context_of(CUstream stream)
+{
+	CUcontext owner = NULL;
+	if (stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD || !gp_driver.cuStreamGetCtx ||
+	    gp_driver.cuStreamGetCtx(stream, &owner))
+		return gp_current_handle();
+	return owner;
+}
+
+// With the lock. NULL: there is none.
+static struct origin *find(CUstream stream)
+{
+	for (int i = 0; i < CAPTURES; i++)
+		if (origin[i].stream == stream && !origin[i].ending)
+			return &origin[i];
+	return NULL;
+}
+
 void gp_capture_begins(CUstream stream)
 {
-	for (int i = 0; i < CAPTURES; i++) {
-		CUstream empty = NULL;
-		if (__atomic_compare_exchange_n((CUstream *)&origin[i], &empty, stream, false, __ATOMIC_ACQ_REL,
-						__ATOMIC_RELAXED))
-			break;
-	}
+	CUcontext context = context_of(stream);
+	pthread_mutex_lock(&lock);
+	struct origin *free = find(NULL);
+	if (free)
+		*free = (struct origin){stream, context, 0};
+	pthread_mutex_unlock(&lock);
 	gp_captures++; // for good where there is no place: its end will not be recognised
 	uint64_t now, until = gp_now_ns() + KEPT_OFF_NS;
 	for (uint32_t threads; (threads = kept_off) && (now = gp_now_ns()) < until;)
@@ -56,14 +79,46 @@ void gp_capture_begins(CUstream stream)
 
 void gp_capture_ended(CUstream stream)
 {
-	for (int i = 0; gp_captures && i < CAPTURES; i++) {
-		CUstream began = stream;
-		if (__atomic_compare_exchange_n((CUstream *)&origin[i], &began, NULL, false, __ATOMIC_ACQ_REL,
-						__ATOMIC_RELAXED)) {
-			gp_captures--;
-			return;
-		}
+	if (!gp_captures)
+		return;
+	pthread_mutex_lock(&lock);
+	struct origin *o = find(stream);
+	if (o) {
+		o->stream = NULL;
+		gp_captures--;
 	}
+	pthread_mutex_unlock(&lock);
+}
+
+static bool ends_with(const struct origin *o, enum gp_thing thing, const void *handle)
+{
+	return o->stream && (thing == GP_STREAM ? o->stream == handle : o->context == handle);
+}
+
+void gp_captures_end_with(enum gp_thing thing, const void *handle)
+{
+	if (!gp_captures)
+		return;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < CAPTURES; i++)
+		origin[i].ending += ends_with(&origin[i], thing, handle);
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_captures_ended_with(enum gp_thing thing, const void *handle, bool is)
+{
+	if (!gp_captures)
+		return;
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < CAPTURES; i++)
+		if (origin[i].ending && ends_with(&origin[i], thing, handle)) {
+			origin[i].ending--;
+			if (is) {
+				origin[i] = (struct origin){.stream = NULL};
+				gp_captures--;
+			}
+		}
+	pthread_mutex_unlock(&lock);
 }
 
 bool gp_may_be_captured(CUstream stream)

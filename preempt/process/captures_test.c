@@ -20,8 +20,52 @@ static CUresult is_capturing(CUstream stream, int *status)
 	return stream == other ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
+static CUcontext owner = (CUcontext)0x10;
+static CUresult owner_of(CUstream stream, CUcontext *context)
+{
+	CHECK(stream != GP_STREAM_LEGACY && stream != GP_STREAM_PER_THREAD);
+	*context = owner;
+	return CUDA_SUCCESS;
+}
+
+static CUresult get_current(CUcontext *context)
+{
+	*context = (CUcontext)0x20;
+	return CUDA_SUCCESS;
+}
+
+// The end of a stream, or of its context, ends its capture. The driver gives the handle to another one as soon as it has destroyed it.
+static void ends(enum gp_thing thing, void *handle, CUstream stream)
+{
+	gp_capture_begins(stream);
+	gp_captures_end_with(thing, handle);
+	CHECK(gp_capturing()); // until the driver has answered
+	gp_captures_ended_with(thing, handle, false);
+	CHECK(gp_capturing());
+	gp_captures_end_with(thing, handle);
+	gp_captures_end_with(GP_STREAM, stream);
+	gp_captures_ended_with(GP_STREAM, stream, false); // another thread's call, which is refused
+	gp_capture_begins(stream);                        // the next one's, by another thread
+	gp_captures_ended_with(thing, handle, true);
+	CHECK(gp_capturing());
+	gp_capture_ended(stream);
+	CHECK(!gp_capturing());
+}
+
 int main(void)
 {
+	gp_driver.cuStreamGetCtx = owner_of;
+	gp_driver.cuCtxGetCurrent = get_current;
+	ends(GP_STREAM, first, first);
+	ends(GP_CONTEXT, owner, first);
+	ends(GP_CONTEXT, (CUcontext)0x20, GP_STREAM_PER_THREAD);
+	gp_capture_begins(first);
+	gp_captures_end_with(GP_STREAM, second);
+	gp_captures_end_with(GP_CONTEXT, (CUcontext)0x20); // neither is its own
+	gp_captures_ended_with(GP_STREAM, second, true);
+	gp_captures_ended_with(GP_CONTEXT, (CUcontext)0x20, true);
+	CHECK(gp_capturing());
+	gp_capture_ended(first);
 	gp_driver.cuStreamIsCapturing = is_capturing;
 	CHECK(!gp_capturing() && !gp_is_captured(first) && !asked);
 	gp_capture_ended(first); // a stream was destroyed

@@ -413,6 +413,10 @@ void gp_capture_begins(CUstream);
 bool gp_captures_keep_off(void);
 void gp_captures_let_on(void);
 void gp_capture_ended(CUstream); // or did not begin. Does nothing for other streams
+// Around the driver's call that destroys a stream or a context, which ends its captures. In between, the driver may give the handle anew, and a
+// capture may begin there that goes on.
+void gp_captures_end_with(enum gp_thing, const void *handle);
+void gp_captures_ended_with(enum gp_thing, const void *handle, bool is); // is: it was destroyed
 
 // first_launch.c
 bool gp_is_loaded(const struct gp_context *, const void *handle); // of a kernel
