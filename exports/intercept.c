@@ -2,8 +2,8 @@
 //
 // While gp_armed is zero, work and waits cost one load and a branch more than without the library. The rest is out of line.
 #include "exports/layer.h"
+#include "preempt/driver/cancel.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -185,6 +185,7 @@ static bool is_current(const void *context)
 #define ROW_DESTROY(name, null, params, args, thing, handle) \
 	CUresult name params \
 	{ \
+		int cancel = gp_cancel_off(); /* what began to end would never have ended */ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->ending(thing, handle); \
@@ -193,6 +194,7 @@ static bool is_current(const void *context)
 			call.hooks->ended(thing, handle, \
 					  result == CUDA_SUCCESS && \
 						  !(ROW_OF_##name == ROW_OF_cuCtxDetach && is_current(handle))); \
+		gp_cancel_on(cancel); \
 		return result; \
 	}
 
@@ -204,13 +206,13 @@ static bool is_current(const void *context)
 		if (hooks && (of) != getpid()) \
 			hooks = NULL; \
 		if (hooks) { \
-			pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); \
+			cancel = gp_cancel_off(); \
 			hooks->checkpoint_begins(step); \
 		} \
 		CUresult result = REAL(name) args; \
 		if (hooks) { \
 			hooks->checkpoint_ended(step, result); \
-			pthread_setcancelstate(cancel, NULL); \
+			gp_cancel_on(cancel); \
 		} \
 		return result; \
 	}
@@ -471,6 +473,7 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 {
 	if (!known_device(device))
 		return real(device);
+	int cancel = gp_cancel_off();
 	CUcontext context = atomic_load(&primary[device].context);
 	bool ends = context && (!release || atomic_load(&primary[device].retained) <= 1);
 	struct gp_call call = ends ? gp_call_begin(GP_WAIT_CONTEXT, NULL) : (struct gp_call){.hooks = NULL};
@@ -481,6 +484,7 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 		call.hooks->ended(GP_CONTEXT, context, result == CUDA_SUCCESS && (!release || is_inactive(device)));
 	if (release && result == CUDA_SUCCESS && atomic_load(&primary[device].retained) > 0)
 		atomic_fetch_sub(&primary[device].retained, 1);
+	gp_cancel_on(cancel);
 	return result;
 }
 

@@ -4,10 +4,10 @@
 // open file description must not change, so O_NONBLOCK is set on another one of the same pipe or terminal, which is made by opening
 // it again. Between asking and writing, its room may go to another writer: no look ahead would do.
 #include "exports/layer.h"
+#include "preempt/driver/cancel.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -86,10 +86,9 @@ static long say(const char *text, size_t bytes)
 
 long gp_say(const char *text, size_t bytes)
 {
-	int saved_errno = errno, before;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	int saved_errno = errno, before = gp_cancel_off();
 	long result = say(text, bytes);
-	pthread_setcancelstate(before, NULL);
+	gp_cancel_on(before);
 	errno = saved_errno;
 	return result;
 }

@@ -56,6 +56,7 @@ void gp_context_usable(CUcontext handle)
 	if (!c || c->prepared || preparing)
 		return;
 	gp_exiting();
+	int cancel = gp_cancel_off();
 	pthread_mutex_lock(&lock);
 	preparing = true;
 	if (c->handle == handle && !c->prepared && prepare(c)) {
@@ -64,6 +65,7 @@ void gp_context_usable(CUcontext handle)
 	}
 	preparing = false;
 	pthread_mutex_unlock(&lock);
+	gp_cancel_on(cancel);
 }
 
 static void forget(struct gp_context *c)
@@ -190,15 +192,19 @@ void gp_node_given(CUfunction function) { gp_graph_kernel(gp_current_context(), 
 
 void gp_graph_changing(CUgraphExec exec)
 {
+	int cancel = gp_cancel_off();
 	gp_blp_graph_changed(exec);
 	gp_graph_changes(exec);
+	gp_cancel_on(cancel);
 }
 
 void gp_graph_made(CUgraphExec exec, CUgraph graph)
 {
+	int cancel = gp_cancel_off();
 	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);
 	gp_blp_graph_instantiated(exec, graph);
 	gp_graph_instantiated(exec, graph, gp_blp_wanted());
+	gp_cancel_on(cancel);
 }
 
 void gp_unknown_function(const char *name)

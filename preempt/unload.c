@@ -166,10 +166,11 @@ static bool refuses(const void *handle, CUresult *result)
 // To synchronize the context would end captures there. Then only the log is waited for.
 static CUresult synchronize(void)
 {
-	if (!gp_captures_keep_off())
+	int cancel;
+	if (!gp_captures_keep_off(&cancel))
 		return CUDA_SUCCESS;
 	CUresult result = gp_driver.cuCtxSynchronize();
-	gp_captures_let_on();
+	gp_captures_let_on(cancel);
 	return result;
 }
 

@@ -161,10 +161,11 @@ static bool add(struct gp_domain *d, struct blp_narrow_queue made)
 // none begins until it has answered. False: not now.
 static bool record_whole(CUcontext context, CUevent event)
 {
-	if (gp_capturing() || !gp_captures_keep_off())
+	int cancel;
+	if (gp_capturing() || !gp_captures_keep_off(&cancel))
 		return false;
 	CUresult result = gp_driver.cuCtxRecordEvent(context, event);
-	gp_captures_let_on();
+	gp_captures_let_on(cancel);
 	return !result;
 }
 

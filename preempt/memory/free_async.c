@@ -136,20 +136,18 @@ static bool end_done(bool wait)
 // wait for the answer.
 bool gp_freed_look(bool wait)
 {
-	int cancel;
 	if (!__atomic_load_n(&first, __ATOMIC_RELAXED) || gp_capturing())
 		return false;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	int cancel = gp_cancel_off();
 	bool any = end_done(wait);
-	pthread_setcancelstate(cancel, NULL);
+	gp_cancel_on(cancel);
 	return any;
 }
 
 // The context takes its events with it. So from here on no thread uses one of them, not even one that is asking right now.
 void gp_freed_context_destroying(CUcontext context)
 {
-	int cancel;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+	int cancel = gp_cancel_off();
 	pthread_mutex_lock(&gp_memory_lock);
 	for (struct gp_range *r = first; r;) {
 		if (!r->freed || r->freed_in != context) {
@@ -163,5 +161,5 @@ void gp_freed_context_destroying(CUcontext context)
 		r = first; // others may have gone meanwhile
 	}
 	pthread_mutex_unlock(&gp_memory_lock);
-	pthread_setcancelstate(cancel, NULL);
+	gp_cancel_on(cancel);
 }

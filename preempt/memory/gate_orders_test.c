@@ -105,13 +105,14 @@ static void move_twice(void)
 
 static void synchronize(void)
 {
-	if (!gp_captures_keep_off())
+	int cancel;
+	if (!gp_captures_keep_off(&cancel))
 		return;
 	synchronizes = true;
 	CHECK(!capturing);
 	interleave_point();
 	synchronizes = false;
-	gp_captures_let_on();
+	gp_captures_let_on(cancel);
 }
 
 static void all_out(void)
@@ -121,8 +122,11 @@ static void all_out(void)
 	gp_memory_open();
 }
 
+static CUresult get_current(CUcontext *context) { return *context = NULL, CUDA_SUCCESS; }
+
 int main(void)
 {
+	gp_driver.cuCtxGetCurrent = get_current;
 	const struct interleaving tests[] = {
 		{"one passes", start, {pass, move}, all_out, 2},
 		{"two pass", start, {pass, pass, move}, all_out, 1},

@@ -643,17 +643,16 @@ static int cancel_state; // whether the thread that keeps moves away may be canc
 // A thread that is cancelled meanwhile ends only after gp_memory_let_moves, which nobody else would call.
 bool gp_memory_keep_moves_away(void)
 {
-	int before;
 	if (!gp_memory_on || !gp_memory_closed() || gp_memory_inside()) // the mover may be waiting for a thread that is inside
 		return false;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+	int before = gp_cancel_off();
 	pthread_mutex_lock(&moving);
 	if (gp_memory_closed()) {
 		cancel_state = before;
 		return true;
 	}
 	pthread_mutex_unlock(&moving);
-	pthread_setcancelstate(before, NULL);
+	gp_cancel_on(before);
 	return false;
 }
 
@@ -662,5 +661,5 @@ void gp_memory_let_moves(void)
 	int before = cancel_state;
 	open_if_all_in();
 	pthread_mutex_unlock(&moving);
-	pthread_setcancelstate(before, NULL);
+	gp_cancel_on(before);
 }

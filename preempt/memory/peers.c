@@ -165,13 +165,14 @@ static CUresult wait_in_capture(void)
 
 static CUresult wait_for(CUcontext context, CUcontext current)
 {
+	int cancel;
 	CUcontext popped;
 	CUresult result = context == current ? CUDA_SUCCESS : gp_driver.cuCtxPushCurrent(context);
 	if (result)
 		return result;
-	if (gp_captures_keep_off()) {
+	if (gp_captures_keep_off(&cancel)) {
 		result = gp_driver.cuCtxSynchronize();
-		gp_captures_let_on();
+		gp_captures_let_on(cancel);
 	} else {
 		result = wait_in_capture();
 	}
@@ -192,6 +193,7 @@ static bool uses(const struct gp_context *user, const struct gp_context *owner)
 CUresult gp_peers_synchronize(const struct gp_range *r, CUcontext current)
 {
 	struct gp_context *owner = gp_find_context(r->context);
+	int cancel = gp_cancel_off(); // contexts are pinned meanwhile
 	CUresult result = wait_for(r->context, current);
 	for (uint32_t i = 0; i < gp_context_places && !result; i++) {
 		struct gp_context *user = &gp_context[i];
@@ -201,5 +203,6 @@ CUresult gp_peers_synchronize(const struct gp_range *r, CUcontext current)
 		result = wait_for(handle, current);
 		gp_context_unpin(user);
 	}
+	gp_cancel_on(cancel);
 	return result;
 }

@@ -4,6 +4,7 @@
 // place ahead of it becomes one that was never used: so a search without the lock finds each object that is there all the while.
 #define _GNU_SOURCE
 #include "preempt/objects/objects.h"
+#include "preempt/driver/cancel.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -112,12 +113,9 @@ void gp_object_leave(enum gp_thing thing, struct gp_object *o)
 // With the lock, which it gives up meanwhile. False: nobody used the object.
 static bool wait_unused(struct table *t, const struct gp_object *o)
 {
-	int cancel;
 	if (!o->users)
 		return false;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel); // no call of CUDA is a place at which a thread ends
-	pthread_cond_wait(&t->left, &t->lock);
-	pthread_setcancelstate(cancel, NULL);
+	gp_wait_changed(&t->left, &t->lock, NULL);
 	return true;
 }
 

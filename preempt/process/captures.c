@@ -24,19 +24,21 @@ _Atomic uint32_t gp_captures;
 static _Atomic uint32_t kept_off; // threads that synchronize a context or the legacy stream; a futex of those that begin captures
 
 // Either this thread sees the capture, or the one that begins it sees this thread and waits: both first write, then look.
-bool gp_captures_keep_off(void)
+bool gp_captures_keep_off(int *cancel)
 {
+	*cancel = gp_cancel_off();
 	kept_off++;
 	if (!gp_capturing())
 		return true;
-	gp_captures_let_on();
+	gp_captures_let_on(*cancel);
 	return false;
 }
 
-void gp_captures_let_on(void)
+void gp_captures_let_on(int cancel)
 {
 	if (--kept_off == 0 && gp_capturing())
 		gp_futex_wake(&kept_off, INT_MAX, false);
+	gp_cancel_on(cancel);
 }
 
 static CUcontext context_of(CUstream stream)

@@ -53,18 +53,15 @@ static bool is_pageable(const void *host)
 // By turns, or while a higher level has the GPU. Under an MPS server all run at once.
 static bool is_kept_off(const struct gp_gpu *g) { return (g->turn_peers | g->higher) && !g->mps; }
 
-// A thread that is cancelled ends behind the wait: who begins a capture counts it. False: a stream is captured.
+// False: a stream is captured.
 static bool wait(struct gp_operation *o)
 {
 	int cancel;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-	bool may = gp_captures_keep_off();
-	if (may) {
-		o->result = gp_driver.cuStreamSynchronize(o->stream);
-		gp_captures_let_on();
-	}
-	pthread_setcancelstate(cancel, NULL);
-	return may;
+	if (!gp_captures_keep_off(&cancel))
+		return false;
+	o->result = gp_driver.cuStreamSynchronize(o->stream);
+	gp_captures_let_on(cancel);
+	return true;
 }
 
 void gp_copy_returned(struct gp_operation *o)

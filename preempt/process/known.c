@@ -61,7 +61,7 @@ static bool mark(CUstream stream, CUevent *events, int *count)
 }
 
 // A record waits for room in the stream's queue, and the thread that is to make it may be about to make a stream. So the driver is called without
-// the lock, while the stream is in use and not destroyed. No capture is under way: it would end.
+// the lock, while the stream is in use and not destroyed. No capture is under way: it would end. Nor is the thread cancelled.
 static bool mark_all(CUcontext context, CUevent *events, int *count)
 {
 	const struct gp_context *c = gp_find_context(context);
@@ -82,15 +82,17 @@ static bool mark_all(CUcontext context, CUevent *events, int *count)
 bool gp_wait_for_streams(CUcontext context)
 {
 	CUevent events[MOST_EVENTS];
-	int count = 0;
-	if (!context || unknown || !gp_driver.cuEventCreate || !gp_driver.cuEventRecord ||
-	    !gp_driver.cuEventSynchronize || !gp_captures_keep_off())
-		return false;
-	bool reached = mark_all(context, events, &count);
-	gp_captures_let_on();
+	int count = 0, cancel, before = gp_cancel_off(); // its events would stay
+	bool reached = false;
+	if (context && !unknown && gp_driver.cuEventCreate && gp_driver.cuEventRecord && gp_driver.cuEventSynchronize &&
+	    gp_captures_keep_off(&cancel)) {
+		reached = mark_all(context, events, &count);
+		gp_captures_let_on(cancel);
+	}
 	for (int i = 0; i < count; i++) {
 		reached = reached && !gp_driver.cuEventSynchronize(events[i]);
 		gp_driver.cuEventDestroy(events[i]);
 	}
+	gp_cancel_on(before);
 	return reached;
 }

@@ -81,6 +81,45 @@ static void begin_to_destroy(void)
 		sched_yield();
 }
 
+// Where the driver's calls are places at which a thread ends, one that is cancelled leaves no stream in use.
+static void be_cancelled(void) { CHECK(!pthread_cancel(pthread_self())); }
+
+static CUresult wait_or_end(CUevent event)
+{
+	pthread_testcancel();
+	return wait_or_destroy(event);
+}
+
+static CUresult record_or_end(CUevent event, CUstream stream)
+{
+	CUresult result = record(event, stream);
+	pthread_testcancel();
+	return result;
+}
+
+static void *wait_for_all(void *unused)
+{
+	gp_wait_for_streams(context);
+	pthread_testcancel();
+	return unused;
+}
+
+static void test_cancelled(void)
+{
+	void *result;
+	gp_driver.cuEventRecord = record_or_end;
+	gp_driver.cuEventSynchronize = wait_or_end;
+	recorded = false;
+	while_recording = be_cancelled;
+	CHECK(!pthread_create(&thread, NULL, wait_for_all, NULL));
+	CHECK(!pthread_join(thread, &result));
+	CHECK(result == PTHREAD_CANCELED && recorded);
+	CHECK(!gp_object_find(GP_STREAM, first, context)->users);
+	while_recording = NULL;
+	gp_driver.cuEventRecord = record;
+	gp_driver.cuEventSynchronize = wait_or_destroy;
+}
+
 static void destroy_second(void) { destroy(second); }
 
 int main(void)
@@ -102,6 +141,8 @@ int main(void)
 	gp_known_synchronized(context, gp_known_destructions());
 	while_recording = NULL;
 	CHECK(gp_wait_for_streams(context));
+
+	test_cancelled();
 
 	gp_stream_made(third);
 	recorded = false;

@@ -86,17 +86,6 @@ bool gp_exiting(void)
 
 void gp_nap(uint64_t ns) { syscall(SYS_nanosleep, &(struct timespec){0, (long)ns}, NULL); }
 
-void gp_wait_changed(pthread_cond_t *changed, pthread_mutex_t *lock, const struct timespec *until)
-{
-	int before;
-	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
-	if (until)
-		pthread_cond_timedwait(changed, lock, until);
-	else
-		pthread_cond_wait(changed, lock);
-	pthread_setcancelstate(before, NULL);
-}
-
 // Where this process rings: at a place of its own, or where all do.
 static struct gp_rings *own_rings(struct gp_gpu *g)
 {

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "preempt/driver/hooks.h"
+#include "preempt/driver/cancel.h"
 #include "preempt/driver/driver.h"
 #include "preempt/driver/environment.h"
 #include "preempt/process/thread.h"
@@ -252,15 +253,12 @@ uint64_t gp_now_ns(void);         // CLOCK_MONOTONIC of the host, in which proce
 struct timespec gp_kernel_time(uint64_t ns); // a time of gp_now_ns as the kernel takes it from this process
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
-// Waits on a thread of the program. No call of CUDA is a place at which pthread_cancel ends a thread, so these are none either: others
-// would wait for ever for the lock, or the count, that it has.
+// Waits on a thread of the program, which is not cancelled there (preempt/driver/cancel.h).
 void gp_nap(uint64_t ns); // below a second
 // Whether Go waits for memory that it cannot get, and has for a while: who waits for what only Go answers waits in vain. since is the caller's,
 // and begins with 0; whoever waits looks again after GP_LOOK_NS at the latest.
 enum { GP_LOOK_NS = 100000000 };
 bool gp_go_starves(uint64_t *since);
-void gp_wait_changed(pthread_cond_t *, pthread_mutex_t *,
-		     const struct timespec *until); // until: of the condition's clock; NULL: without a bound
 // Rings wake those that wait for what has changed. Nothing happens before the segment is attached.
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);
@@ -409,9 +407,10 @@ static inline bool gp_is_captured(CUstream stream)
 }
 // The driver is about to begin a capture: after this no query is under way, and none begins.
 void gp_capture_begins(CUstream);
-// To synchronize a context, or the legacy stream, ends captures of its streams. True: none is under way, and none begins until gp_captures_let_on.
-bool gp_captures_keep_off(void);
-void gp_captures_let_on(void);
+// To synchronize a context, or the legacy stream, ends captures of its streams. True: none is under way, and none begins until gp_captures_let_on,
+// nor is the calling thread cancelled. cancel is what to put back then.
+bool gp_captures_keep_off(int *cancel);
+void gp_captures_let_on(int cancel);
 void gp_capture_ended(CUstream); // or did not begin. Does nothing for other streams
 // Around the driver's call that destroys a stream or a context, which ends its captures. In between, the driver may give the handle anew, and a
 // capture may begin there that goes on.
