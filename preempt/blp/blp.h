@@ -23,7 +23,7 @@
 // Captures: the log holds nothing of a captured stream, and nothing of the legacy stream while any stream is captured, since
 // that must not be used then. Both are flushed before the driver hears of a capture.
 //
-// Lock order: gp_domain.control, gp_domain.lock, the lock of the events (preempt/objects). Only control is held while the GPU is waited for.
+// Lock order: that of the twins (graph.c), gp_domain.control, gp_domain.lock, the lock of the events (preempt/objects). Only control is held while the GPU is waited for.
 // Nobody who holds lock waits for control. No thread holds the lock of two domains.
 #ifndef GPREEMPT_BLP_H
 #define GPREEMPT_BLP_H

@@ -565,8 +565,11 @@ CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead
 uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // blocks, as the latest stop saw them
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
 void blp_drop_twins(struct gp_domain *);
-void blp_forget_twins(struct gp_domain *); // the domain has ended; the driver ends what it has of them with the context
-void blp_graphs_leave(CUstream);           // it is about to be destroyed
+// The domain has ended; the driver ends what it has of them with the context. With their lock, from before its end, so that none is made later.
+void blp_forget_twins(struct gp_domain *);
+void blp_lock_twins(void); // before gp_domain.control
+void blp_unlock_twins(void);
+void blp_graphs_leave(CUstream); // it is about to be destroyed
 
 // records.c. What is written comes through though all channels of the context are taken. False: the driver refused.
 void blp_count_channels(void);

@@ -24,22 +24,38 @@ CUresult gp_blp_separate(CUstream stream)
 	return result ? result : blp_make_separate(c, context, stream);
 }
 
-// keep: takes the domain's memory, since it ends with a stream; NULL: it ends with its context, which has nothing in flight any more.
+// Whether nothing of the log is to be waited for, as gp_blp_flush_all waits. Under d->lock.
+static bool is_flushed(const struct gp_domain *d)
+{
+	if (d->given_up || (!d->recorded && !blp_is_closed(d)))
+		return true;
+	for (uint32_t i = 0; i < d->streams; i++)
+		if (blp_may_be_cut(&d->stream_of[i]))
+			return false;
+	return true;
+}
+
+// whole: the domain ends with its context, if its log is flushed; false: it is not. Else it ends with a stream, and keep takes its memory.
 // A thread may destroy the context while another one destroys the stream, and a domain that ended may be made anew. So who comes second, under
 // control, finds another context or another number, and leaves the domain alone. Meanwhile, ends says so to who ends the context: that
-// waits here until nothing of the context is used any more.
-static void end(struct gp_domain *d, uint64_t made, CUcontext context, struct blp_memory *keep)
+// waits here until nothing of the context is used any more. A thread that instantiates a graph has the twins' lock, and waits for the context, for
+// which a stop may have to end: that lock comes before control.
+static bool end(struct gp_domain *d, uint64_t made, CUcontext context, bool whole, struct blp_memory *keep)
 {
 	bool pushed;
 
+	blp_lock_twins();
 	pthread_mutex_lock(&d->control);
-	if (d->context != context || d->made != made) {
+	pthread_mutex_lock(&d->lock);
+	bool is = d->context == context && d->made == made, ends = is && (!whole || blp_inside || is_flushed(d));
+	if (!ends) {
+		pthread_mutex_unlock(&d->lock);
 		pthread_mutex_unlock(&d->control);
+		blp_unlock_twins();
 		free(keep); // its events go with the context
-		return;
+		return !is;
 	}
 	d->ends = context; // before it has none
-	pthread_mutex_lock(&d->lock);
 	d->context = NULL;
 	d->reasons = 0;
 	blp_become(d, BLP_ABSENT);
@@ -51,6 +67,7 @@ static void end(struct gp_domain *d, uint64_t made, CUcontext context, struct bl
 	pthread_mutex_unlock(&d->lock);
 	blp_forget_events(d);
 	blp_forget_twins(d);
+	blp_unlock_twins();
 	int mode = gp_relax_captures(); // another thread may capture
 	if (blp_enter(context, &pushed)) {
 		if (keep)
@@ -62,6 +79,7 @@ static void end(struct gp_domain *d, uint64_t made, CUcontext context, struct bl
 	gp_unrelax_captures(mode);
 	d->ends = NULL;
 	pthread_mutex_unlock(&d->control);
+	return true;
 }
 
 void gp_blp_context_destroying(CUcontext context)
@@ -72,8 +90,8 @@ void gp_blp_context_destroying(CUcontext context)
 		return;
 	c->ending = 1;
 	gp_context_unpin(c);
-	if (c->domain)
-		gp_blp_flush_all(context);
+	// A thread that has found a domain before this may append to its log behind any flush, until the domain has ended: where the driver
+	// keeps the context, that is to run. From here on work comes behind the log.
 	c->domain = NULL;
 	blp_forget_specials(context);
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
@@ -81,8 +99,11 @@ void gp_blp_context_destroying(CUcontext context)
 		uint64_t made = d->made;
 		if (d->context == context)
 			blp_drop_twins(d); // waits, without a lock. Domains of streams that end alone have none
-		if (d->context == context || d->ends == context) // in this order
-			end(d, made, context, NULL);
+		while (d->context == context || d->ends == context) { // in this order
+			gp_blp_flush_all(context);
+			if (end(d, made, context, true, NULL))
+				break;
+		}
 	}
 	int mode = gp_relax_captures();
 	blp_free_kept(context);
@@ -119,5 +140,5 @@ void gp_blp_stream_destroying(CUstream stream)
 	CUcontext context;
 	uint64_t made;
 	while ((own = blp_forget_special(stream, &context, &made)))
-		end(own, made, context, blp_keep_begin(own, made, context, stream));
+		end(own, made, context, false, blp_keep_begin(own, made, context, stream));
 }

@@ -32,20 +32,69 @@ void gp_ring_windows(struct gp_gpu *g) { stub++; }
 void gp_notify(void) { stub++; }
 void gp_log_line(const char *text) { stub++; }
 void gp_blp_loading(bool begins) { stub++; }
-void gp_blp_flush_all(CUcontext context) { stub++; }
 void gp_blp_come_behind(CUstream s) { stub++; }
 void blp_expect_stream(CUstream s, CUcontext context) { stub++; }
 CUresult blp_wait_stream(CUstream s, CUcontext context) { return 0; }
 void blp_graphs_leave(CUstream s) { stub++; }
 void blp_drop_twins(struct gp_domain *d) { stub++; }
-void blp_forget_twins(struct gp_domain *d) { stub++; }
-void blp_forget_events(struct gp_domain *d) { stub++; }
 void blp_release_narrow(struct gp_domain *d) { stub++; }
 void blp_make_widths(struct gp_domain *d, CUcontext context) { stub++; }
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream s, bool insert) { return NULL; }
 void blp_end_taint(struct gp_domain *d, struct blp_stream *s) { stub++; }
 void blp_drop_markers(struct gp_domain *d, struct blp_stream *s) { stub++; }
 void blp_forget(struct gp_domain *d, struct blp_stream *s) { stub++; }
+
+// Graphs' twins: who instantiates a graph has their lock.
+static pthread_mutex_t twins = PTHREAD_MUTEX_INITIALIZER;
+static _Atomic bool awaits_twins, has_twins;
+static _Atomic uint32_t ended; // domains whose twins were forgotten
+void blp_lock_twins(void)
+{
+	awaits_twins = true;
+	pthread_mutex_lock(&twins);
+	has_twins = true;
+}
+void blp_unlock_twins(void)
+{
+	has_twins = awaits_twins = false;
+	pthread_mutex_unlock(&twins);
+}
+void blp_forget_twins(struct gp_domain *d)
+{
+	CHECK(has_twins && !d->context);
+	ended++;
+}
+
+// The log: launches of another thread on one stream, which are complete once they are flushed.
+static uint32_t flushes, to_come; // launches of a thread that found the domain before it began to end
+static void log_launch(struct gp_domain *d)
+{
+	d->stream_of[0].handle = ANOTHER;
+	d->stream_of[0].last = ++d->head;
+	d->streams = 1;
+	d->recorded++;
+}
+void gp_blp_flush_all(CUcontext context)
+{
+	CHECK(context == CONTEXT && !gp_context[0].domain); // who comes now comes behind the log
+	flushes++;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		struct gp_domain *d = blp_domains[i];
+		pthread_mutex_lock(&d->lock);
+		d->stream_of[0].done = d->stream_of[0].last;
+		d->recorded = 0;
+		d->tail = d->head;
+		if (to_come && d->context && !d->separate) {
+			to_come--;
+			log_launch(d);
+		}
+		pthread_mutex_unlock(&d->lock);
+	}
+}
+void blp_forget_events(struct gp_domain *d) // its log is
+{
+	CHECK(!blp_pending(&d->stream_of[0]));
+}
 
 // The driver: things have numbers, and each is there until it is given back, or with its context.
 enum { THINGS = 1 << 16 };
@@ -237,6 +286,40 @@ static void stopped(void)
 	}
 }
 
+// A launch that comes behind the flush of the log is flushed too, before the domain ends.
+static void behind_flush(void)
+{
+	enum { LAUNCHES = 3 };
+	start(STREAM);
+	log_launch(gp_context[0].domain);
+	flushes = 0;
+	to_come = LAUNCHES;
+	destroy_context(NULL);
+	CHECK(flushes > LAUNCHES && !to_come);
+	check();
+}
+
+// While a thread has the twins' lock, who ends a domain waits for it without the domain's: the watcher goes on.
+static void beside_twins(void)
+{
+	pthread_t thread;
+	start(STREAM);
+	blp_lock_twins();
+	awaits_twins = false;
+	uint32_t before = ended;
+	CHECK(!pthread_create(&thread, NULL, destroy_context, NULL));
+	while (!awaits_twins)
+		sched_yield();
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
+		CHECK(blp_domains[i]->context == CONTEXT && !pthread_mutex_trylock(&blp_domains[i]->control));
+		pthread_mutex_unlock(&blp_domains[i]->control);
+	}
+	blp_unlock_twins();
+	CHECK(!pthread_join(thread, NULL));
+	CHECK(ended == before + 2); // the context's, and the stream's
+	check();
+}
+
 static pthread_barrier_t both;
 static void *end_stream(void *unused)
 {
@@ -285,6 +368,8 @@ int main(void)
 	between();
 	anew();
 	stopped();
+	behind_flush();
+	beside_twins();
 	at_once();
 	return 0;
 }

@@ -339,6 +339,8 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 		uint32_t i = 0;
 		while (i < TWINS && twins[i].own)
 			i++;
+		if (d->context != context) // it has ended since
+			i = TWINS;
 		if (i < TWINS && make(&twins[i], d, graph, nodes, count, kernels, flags)) {
 			twins[i].of = exec;
 			o->graph.twin = &twins[i];
@@ -483,9 +485,11 @@ void blp_drop_twins(struct gp_domain *d)
 	pthread_mutex_unlock(&making);
 }
 
+void blp_lock_twins(void) { pthread_mutex_lock(&making); }
+void blp_unlock_twins(void) { pthread_mutex_unlock(&making); }
+
 void blp_forget_twins(struct gp_domain *d)
 {
-	pthread_mutex_lock(&making);
 	for (uint32_t i = 0; i < used; i++) {
 		struct gp_object *o = twins[i].of ? gp_graph_find(twins[i].of) : NULL;
 		if (twins[i].domain != d)
@@ -494,7 +498,6 @@ void blp_forget_twins(struct gp_domain *d)
 			o->graph.twin = NULL;
 		leave_place(&twins[i]);
 	}
-	pthread_mutex_unlock(&making);
 }
 
 CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)
