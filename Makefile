@@ -220,7 +220,7 @@ $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/
 # For random programs: calls wait 20 ms instead of 1 s for what they come behind, so that kernels may often spin until the program goes
 # on. In one of the two builds stops wait 50 us for what runs instead of 100 ms, so that most are late, in the other 5 ms.
 # Both end the process where a state machine refuses a transition (preempt/blp/states.c).
-LATE := preempt/blp/stop.c preempt/blp/log.c preempt/blp/barrier.c preempt/blp/states.c
+LATE := preempt/blp/stop.c preempt/blp/streams.c preempt/blp/await.c preempt/blp/states.c
 build/late/libgpreempt.so: LATE_NS := 50000
 build/impatient/libgpreempt.so: LATE_NS := 5000000
 build/late/libgpreempt.so build/impatient/libgpreempt.so: build/libgpreempt.so

@@ -1,4 +1,4 @@
-// barrier_test.c - with preempt/blp/barrier.c
+// barrier_test.c - with preempt/blp/barrier.c preempt/blp/taint.c preempt/blp/crossing.c
 //
 // An operation's domain ends while the operation is under way, and its place gets another one: that does not hear of the operation's end. Ends
 // well or says what is wrong.
@@ -32,7 +32,7 @@ int blp_marker_behind(struct gp_domain *d, int first, uint64_t upto) { return -1
 uint64_t blp_patience(void) { return 0; }
 void blp_pause(uint64_t since_ns) {}
 bool blp_runs_on(struct gp_domain *d, struct blp_stream *s) { return false; }
-bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns) { return true; }
+bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upto) { return true; }
 bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns) { return true; }
 void gp_blp_come_behind(CUstream s) {}
 bool gp_blp_wanted(void) { return true; }

@@ -23,17 +23,7 @@ struct parted { // kernels that were parted; gp_code_keep_whole is called withou
 	uint32_t count;
 };
 
-CUdeviceptr blp_spare(struct gp_domain *d, uint32_t index)
-{
-	return d->spares + index * sizeof(struct gpreempt_record);
-}
-
 static uint32_t spare_of_stream(uint32_t stream) { return 1 + stream; }
-
-static uint32_t spare_of_node(const struct blp_twin *t, uint32_t i)
-{
-	return 1 + BLP_STREAMS + t->first - BLP_RECORDS + i;
-}
 
 // A block has begun since the launch was last driven: the record counts more than were done then.
 static bool has_begun(const struct gpreempt_record *r) { return !(r->state & GPREEMPT_FROZEN) || r->count > r->done; }
@@ -156,42 +146,13 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 		missing |= !t->over[i];
 		if (!begun || is_whole(r, t->windows[i]))
 			continue;
-		if (!launch_rest(d, &t->kernel[i], e->stream, r, spare_of_node(t, i), parted))
+		if (!launch_rest(d, &t->kernel[i], e->stream, r, blp_spare_of_node(t, i), parted))
 			return false;
 		t->retired = beside = true;
 	}
 	blp_turn(d, e, missing ? BLP_CUT_BARE : BLP_BARE);
 	gp_count(&d->gpu->stops.cuts, missing || beside);
 	return true;
-}
-
-CUresult blp_drive_parted(struct gp_domain *d, struct blp_entry *e)
-{
-	struct blp_twin *t = e->twin;
-	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
-	CUresult result = 0;
-
-	for (uint32_t i = 0; i < t->count && !result; i++) {
-		struct gpreempt_record *r = &t->image[i];
-		CUdeviceptr record = 0;
-		if (t->over[i])
-			continue;
-		if (r->count) { // some of its blocks ran in an earlier launch
-			record = blp_spare(d, spare_of_node(t, i));
-			r->state = 0;
-			r->done = r->count;
-			blp_inside = true;
-			result = gp_driver.cuMemcpyHtoDAsync(record, r, sizeof *r, stream);
-			blp_inside = false;
-			record |= t->kernel[i].shift;
-		}
-		if (!result)
-			result = blp_drive_on(&t->kernel[i], stream, blp_priority_on(d, e->stream, stream), record);
-		t->over[i] = !result;
-	}
-	if (!result)
-		blp_send(d, e);
-	return result;
 }
 
 // All entries before the last launch on a stream of which a block has ever run are complete.

@@ -18,7 +18,7 @@
 // Taint: a barrier must not wait for a stream that waits for the program. A stream is tainted while it may wait for the CPU
 // (behind a host function, a value, or an event or stream that is tainted). Work behind a taint is neither logged nor waited
 // for; the driver keeps its order. Whether a kernel waits for the CPU cannot be seen. Who has waited long for a kernel lets
-// it run: until it is over, a stop of its domain only holds back new launches and cuts nothing (let_run in barrier.c).
+// it run: until it is over, a stop of its domain only holds back new launches and cuts nothing (blp_let_run).
 //
 // Captures: the log holds nothing of a captured stream, and nothing of the legacy stream while any stream is captured, since
 // that must not be used then. Both are flushed before the driver hears of a capture.

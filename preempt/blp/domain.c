@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 _Atomic CUresult blp_error, blp_late;
@@ -40,38 +39,6 @@ void gp_blp_start(void)
 	gp_code_loading = gp_blp_loading;
 	blp_count_channels();
 	gp_blp_started = true;
-}
-
-bool blp_enter(CUcontext context, bool *pushed)
-{
-	CUcontext current = NULL;
-	*pushed = false;
-	if (!gp_driver.cuCtxGetCurrent(&current) && current == context)
-		return true;
-	return *pushed = gp_driver.cuCtxPushCurrent(context) == CUDA_SUCCESS;
-}
-
-void blp_leave(bool pushed)
-{
-	CUcontext popped;
-	if (pushed)
-		gp_driver.cuCtxPopCurrent(&popped);
-}
-
-void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
-{
-	CUresult none = 0;
-	if (d->given_up)
-		return;
-	// Where the context is gone, so is what the log holds: nothing is lost that the driver would have kept.
-	if (!gp_blp_is_gone(result) && __atomic_compare_exchange_n((CUresult *)&d->error, &none, result, false,
-								   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-		d->gpu->refusal = result;
-		d->gpu->refused = call;
-		gp_count(&d->gpu->stops.given_up, 1);
-	}
-	d->given_up = 1; // who sees that finds the error
-	gp_ring_windows(d->gpu);
 }
 
 bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }

@@ -49,6 +49,7 @@ enum {
 	BLP_STEP = 64,  // calls between two events that tell how far such a queue is
 	BLP_STEPS = 32,
 	BLP_LEAST_PATIENCE_NS = 1000000,
+	BLP_RECORDED_NS = 20 * 1000, // between two looks whether a context has come to an event behind all of its work
 };
 
 // A region of records is zeroed when all records of the next region have been handed out.
@@ -141,7 +142,7 @@ struct blp_entry {
 	uint8_t stage; // Enum blp_stage [blp_turn; log.c appends it as BLP_QUEUED].
 	bool accepted; // Its stream's own queue had it once [states.c; beside.c where that does not count].
 	bool counted;  // Its resumed blocks are counted [stop.c].
-	bool waited;   // A thread waits for it, and not for what comes behind it [log.c].
+	bool waited;   // A thread waits for it, and not for what comes behind it [await.c].
 	bool held;     // It is counted as held back [narrow.c].
 	bool beside;   // BLP_LAUNCH: what of it ran narrow is not counted yet [narrow.c].
 	uint16_t stream;
@@ -299,53 +300,7 @@ extern _Atomic CUresult blp_late;  // the driver refused a launch that was only 
 // This thread is inside a driver call under gp_domain.lock.
 extern __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 
-// domain.c
-extern _Atomic bool blp_loads_lazily; // the driver loads a kernel's code with its first launch
-extern _Atomic uint32_t blp_specials; // streams that ever got domains of their own
-static inline bool blp_separated(void) { return blp_specials; }
-bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
-void blp_leave(bool pushed);
-struct gp_domain *blp_domain_of(CUcontext, CUstream);
-struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
-// Whether an operation's stream has not got another domain since. Asked with the domain's lock, or from its count passing.
-static inline bool blp_belongs(const struct gp_operation *o, const struct gp_domain *d)
-{
-	return !blp_separated() || blp_domain_for(o) == d;
-}
-void blp_give_up(struct gp_domain *, const char *call, CUresult);
-// Calls the driver; where that refuses, the domain d is given up, and the function returns false.
-#define BLP_TRY(function, ...) \
-	do { \
-		CUresult result_ = gp_driver.function(__VA_ARGS__); \
-		if (result_) { \
-			blp_give_up(d, #function, result_); \
-			return false; \
-		} \
-	} while (0)
-bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
-void blp_release(struct gp_domain *);  // gives back what the driver gave
-// Memory of domains that end with their streams, which are not destroyed yet, stays with the context. blp_keep_begin says where the stream
-// has got to, without a lock, since that may wait for room in its queue; NULL: another thread ends the domain of this number. Then, under
-// gp_domain.control and in the context, the domain gives its memory away.
-struct blp_memory *blp_keep_begin(struct gp_domain *, uint64_t made, CUcontext, CUstream);
-void blp_keep_memory(struct gp_domain *, struct blp_memory *);
-void blp_free_kept(CUcontext); // as the context ends
-// Gives a stream a domain of its own, where it has none.
-CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
-bool blp_is_special(CUcontext, CUstream); // the stream has a domain of its own
-void blp_forget_specials(CUcontext);
-// Returns a domain that the stream had, with its context and number; NULL: none is left.
-struct gp_domain *blp_forget_special(CUstream, CUcontext *, uint64_t *made);
-
-static inline CUresult blp_query(CUevent event)
-{
-	int mode = gp_relax_captures();
-	CUresult result = gp_driver.cuEventQuery(event);
-	gp_unrelax_captures(mode);
-	return result;
-}
-
-// log.c, all under gp_domain.lock
+// Questions about an entry, a stream and a domain.
 static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t sequence)
 {
 	return &d->log[sequence % BLP_LOG];
@@ -365,7 +320,6 @@ static inline bool blp_is_stoppable(const struct blp_entry *e)
 static inline bool blp_is_bare(const struct blp_entry *e) { return e->stage == BLP_CUT_BARE || e->stage == BLP_BARE; }
 // It is complete, also where entries before it are not.
 static inline bool blp_is_done(const struct blp_entry *e) { return e->stage == BLP_DONE; }
-uint64_t blp_threads(const struct blp_entry *); // as BLP_THREADS_IN_FLIGHT counts them
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
 static inline bool blp_may_be_cut(const struct blp_stream *s) { return blp_pending(s) && !s->firm; }
 // A stream that the program destroyed while it was tainted keeps its place until the taint is over, under a handle of ours.
@@ -376,44 +330,74 @@ static inline bool blp_related(const struct blp_stream *s, CUstream handle, bool
 	return s->handle == handle || (blocking && s->handle == GP_STREAM_LEGACY) ||
 	       (handle == GP_STREAM_LEGACY && s->blocking);
 }
-bool blp_related_pending(struct gp_domain *, struct blp_stream *); // and may be cut
 static inline bool blp_may_log(const struct blp_stream *s) { return s->handle != GP_STREAM_LEGACY || !gp_capturing(); }
-struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
-void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
-// Takes what is left of a stream out of the log: event records and waits, which the driver has, and which nothing can cut.
-void blp_forget(struct gp_domain *, struct blp_stream *);
-// The same of all streams but those that stand for a thread's own, of which the driver does not tell. No launch is in the log.
-void blp_forget_all(struct gp_domain *);
-// Whether the GPU is known to have reached the stream's entries below upto. What is only complete for the log may be ahead of it.
-static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { return upto <= s->done && upto > s->loose; }
-void blp_advance(struct gp_domain *);
-// Records an event behind what the driver has of the stream now, which are its entries below upto, unless a marker says when these
-// are complete. False: the driver refused.
-bool blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto);
-// The same of all that the log has of the stream, in a domain that is not stopped. Where launches past the log may have filled the queue,
-// nothing of that can be cut, and it is forgotten.
-bool blp_mark_or_forget(struct gp_domain *, struct blp_stream *);
-CUevent blp_use_marker(struct gp_domain *, int marker); // without the lock: it is not recorded anew until blp_leave_marker
-void blp_leave_marker(struct gp_domain *, int marker);
-void blp_drop_markers(struct gp_domain *, struct blp_stream *);
-int blp_marker_behind(struct gp_domain *, int first,
-		      uint64_t upto); // of a list, the first that is behind entries below upto; -1: none
-int blp_free_markers(struct gp_domain *, int first, uint64_t upto); // of a list, those up to there; what is left of it
-// Marks a record that somebody waits for before the driver gets more of its stream: the event may stand for another record later. False:
-// the driver refused.
-bool blp_keep_mark(struct gp_domain *, struct blp_stream *);
-// Marks what is ahead before the driver gets an entry of a stream. Later, a marker on that stream, or on one that the legacy stream
-// orders with it, would come behind the entry, which may wait for the program. driven: up to where the driver has the entries of each
-// stream; NULL: all. False: the driver refused.
-bool blp_mark_ahead(struct gp_domain *, const struct blp_stream *, enum blp_kind, const uint64_t *driven);
-bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
-bool blp_runs_on(struct gp_domain *, struct blp_stream *); // what markers tell of a firm stream's entries; asks the driver
-// Marks the stream's entries below upto, which somebody waits for later, before anything comes behind them. True: they are complete.
-bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
-// Waits until the stream's entries below upto are complete; with a bound, or where no marker tells, also until they are firm. Gives the
-// lock up meanwhile. Does not wait for entries that come later. patience_ns bounds the wait, without the time of stops (0: no bound).
-// False: the time was over, or the driver refused.
-bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
+// It has a record, in the ring of launches or in those of graphs.
+static inline bool blp_has_record(const struct blp_entry *e)
+{
+	return e->kind == BLP_GRAPH || (e->kind == BLP_LAUNCH && e->record);
+}
+// In the ring of launches.
+static inline uint32_t blp_record_after(uint32_t record)
+{
+	record = (record + 1) % BLP_RECORDS;
+	return record % BLP_REGION ? record : record + BLP_APART;
+}
+// A spare record is one that no flag stops.
+static inline CUdeviceptr blp_spare(const struct gp_domain *d, uint32_t index)
+{
+	return d->spares + index * sizeof(struct gpreempt_record);
+}
+static inline uint32_t blp_spare_of_node(const struct blp_twin *t, uint32_t kernel)
+{
+	return 1 + BLP_STREAMS + t->first - BLP_RECORDS + kernel;
+}
+// Some stop may let the domain go on in a part of the SMs. Without a lock.
+static inline bool blp_may_narrow(const struct gp_domain *d)
+{
+	return d->narrow.queues && (gp_settings.spatial || d->narrow.asked) && !d->narrow.refused;
+}
+// The stream that entries of a stream are put on.
+static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_stream *s)
+{
+	size_t i = (size_t)(s - d->stream_of);
+	struct blp_narrow_queue *narrow = d->narrow.on;
+	if (narrow)
+		return narrow->stream;
+	return d->beside[i].leads ? d->beside[i].stream : s->handle;
+}
+
+// The priority that a stream's launch on a queue is to have of its own; NULL: the queue's. A stream of ours has a higher priority, so that
+// what is not a kernel comes first there. A kernel of a higher priority that has no room keeps the last blocks of another grid from
+// theirs, also of another MPS client's grid. If those blocks wait for each other, no kernel gets anywhere any more.
+static inline const int *blp_priority_on(const struct gp_domain *d, uint32_t stream, CUstream queue)
+{
+	return queue && queue == d->beside[stream].stream ? &d->beside[stream].priority : NULL;
+}
+
+// From here on files stand in layers: each calls only functions of files above it (test/units/layers_test.go).
+
+// context.c
+static inline CUresult blp_query(CUevent event)
+{
+	int mode = gp_relax_captures();
+	CUresult result = gp_driver.cuEventQuery(event);
+	gp_unrelax_captures(mode);
+	return result;
+}
+bool blp_enter(CUcontext, bool *pushed); // makes a context current, where it is not
+void blp_leave(bool pushed);
+void blp_give_up(struct gp_domain *, const char *call, CUresult);
+// Calls the driver; where that refuses, the domain d is given up, and the function returns false.
+#define BLP_TRY(function, ...) \
+	do { \
+		CUresult result_ = gp_driver.function(__VA_ARGS__); \
+		if (result_) { \
+			blp_give_up(d, #function, result_); \
+			return false; \
+		} \
+	} while (0)
+
+// pause.c; the first three under gp_domain.lock
 // Waits until a stopped domain goes on, also narrow, until an entry of it is complete, until the deadline (0: none), or for less.
 void blp_wait_step(struct gp_domain *, uint64_t deadline_ns);
 // Waits while the domain is stopped and nothing of it runs, until the deadline. True: it is resumed.
@@ -422,53 +406,22 @@ bool blp_wait_turn(struct gp_domain *, uint64_t deadline_ns);
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
 uint64_t blp_patience(void);       // a deadline from now
 void blp_pause(uint64_t since_ns); // between two looks. Like the driver, a thread does not sleep in a short wait
-// Waits for room for one more entry; false: there is none.
-bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
-bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
-// NULL: it cannot be logged, since a launch that is not is on its way to the driver, or in a queue, or the driver refuses a marker. now:
-// the driver gets it at once. Records and waits count in gp_domain.recorded until blp_event_settled.
-struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, bool now, uint32_t bytes, char **room);
-void blp_unappend(struct gp_domain *, struct blp_stream *);
-static inline void blp_event_settled(struct gp_domain *d) { d->recorded--; }
-void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
 
-// launch.c
-// Launches a kernel for an operation, which need not be a launch itself. A guarded kernel is logged, another is a barrier.
-// False: nothing was done, and the driver's function is to be called.
-bool blp_launch(struct gp_operation *, const struct gp_launch *);
-bool blp_logs_launch(const struct gp_launch *);                       // it can be stopped
-bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
-CUresult blp_drive(struct gp_domain *, struct blp_entry *);           // under gp_domain.lock
-CUresult blp_drive_on(struct blp_entry *, CUstream, const int *priority, CUdeviceptr hidden); // priority: blp_priority_on
-void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
-
-// fit.c
-struct blp_shape {
-	bool whole;       // the launch is stopped as a whole, before it begins or not at all
-	uint32_t cluster; // as blp_cluster_of
-	uint32_t on_sm;   // blocks that an SM has room for, at most
-	bool sound;       // the driver takes a launch of these sizes
-};
-// May ask the driver, the first time.
-struct blp_shape blp_shape_of(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
-			      const uint32_t *block, uint32_t shared_bytes);
-uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that its code, or an attribute of it, names; 1: none. Asks the driver
-uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
-// The shift of a launch that is not whole, on so many SMs: by its grid, its clusters, and the blocks that an SM has room for.
-uint8_t blp_shift(const struct blp_entry *, uint32_t sms);
-
-// flush.c
-// Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue
-// that the driver is asked about, or waits for, may not be behind that: relaunch.c, thread.c.
-bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domain.lock
-// Without the lock: waits for what a context's other domains have that comes before new work of the stream, within a patience.
-void blp_flush_but(const struct gp_domain *but, CUcontext, CUstream);
-void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
-// Around a call of the driver's by which the program waits for a stream, or for all of a context (gp_blp_expect_all): blp_expect notes what the driver may take
-// for complete though it was cut, blp_wait waits for that.
-void blp_expect_stream(CUstream, CUcontext current);
-CUresult blp_wait_stream(CUstream, CUcontext current);
-CUresult blp_wait_all(CUcontext);
+// records.c. These writes come through although all channels of the context are taken. False: the driver refused.
+void blp_count_channels(void);
+bool blp_may_lack_channels(const struct gp_domain *); // half of them may be taken; without a lock
+// Zeroes records, on the stream for that. By copies, which wait for no room on an SM: a memset is a kernel with its stream's priority, and
+// would do what blp_priority_on says.
+CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
+bool blp_set_flag(struct gp_domain *, bool set);
+// Freezes records: their launches begin no further block. The flag was set before, or a queued launch could begin meanwhile. No other record
+// that may be in use is frozen.
+bool blp_freeze(struct gp_domain *, uint32_t first, uint32_t count);
+bool blp_freeze_launches(struct gp_domain *, uint32_t from, uint32_t to); // from one on, up to another
+// Pinned memory has as many records. The image is that of the records that a stop found in flight (gp_domain.first_record).
+bool blp_copy_records(struct gp_domain *, uint32_t first, uint32_t count, struct gpreempt_record *, bool to_device);
+bool blp_copy_image(struct gp_domain *, bool to_device);
+struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
 
 // take.c
 void blp_take_ends_with_thread(void);
@@ -504,11 +457,65 @@ static inline bool blp_give_way(struct gp_domain *d)
 	return __builtin_expect(d->driver_waits, 0) && blp_give_way_slowly(d);
 }
 
-// barrier.c
-// Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the
-// stream. True: new work may wait for the CPU behind that.
-bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
-void blp_flush_ahead(CUcontext); // all that is ahead of work on all of its streams, within a patience; NULL: of all contexts
+// markers.c, under gp_domain.lock
+
+// Records an event behind what the driver has of the stream now, which are its entries below upto, unless a marker says when these
+// are complete. False: the driver refused.
+bool blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto);
+CUevent blp_use_marker(struct gp_domain *, int marker); // without the lock: it is not recorded anew until blp_leave_marker
+void blp_leave_marker(struct gp_domain *, int marker);
+void blp_drop_markers(struct gp_domain *, struct blp_stream *);
+int blp_marker_behind(struct gp_domain *, int first,
+		      uint64_t upto); // of a list, the first that is behind entries below upto; -1: none
+int blp_free_markers(struct gp_domain *, int first, uint64_t upto); // of a list, those up to there; what is left of it
+
+// widths.c, under gp_domain.control
+uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain may go on; 0: none
+// Counts the blocks of a launch that ran there, so many having run in all by now, or those of a graph.
+void blp_count_beside(struct gp_domain *, struct blp_entry *, uint64_t ran);
+void blp_count_graph_beside(struct gp_domain *, struct blp_twin *);
+void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped whole
+// What ran narrow did not drain. From here on nothing runs narrow, and what comes behind such a launch on its stream waits for that.
+// False: the driver refused.
+bool blp_keep_narrow(struct gp_domain *);
+bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
+// Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
+// must stay frozen. Asks the driver.
+bool blp_lingers(struct gp_domain *);
+void blp_make_widths(struct gp_domain *, CUcontext); // which is current; without control
+void blp_release_narrow(struct gp_domain *);
+struct blp_narrow_queue *blp_widest(struct gp_domain *, uint32_t sms); // of at most so many SMs; NULL: there is none
+CUresult blp_make_width(struct gp_domain *, uint32_t sms);             // as gp_blp_set_width; without control
+// Records an event behind all that a context has, which is current. False: not now, since something is captured.
+bool blp_record_whole(CUcontext, CUevent);
+
+// domain.c
+extern _Atomic bool blp_loads_lazily; // the driver loads a kernel's code with its first launch
+extern _Atomic uint32_t blp_specials; // streams that ever got domains of their own
+static inline bool blp_separated(void) { return blp_specials; }
+struct gp_domain *blp_domain_of(CUcontext, CUstream);
+struct gp_domain *blp_domain_for(const struct gp_operation *); // NULL: there is none, or not yet
+// Whether an operation's stream has not got another domain since. Asked with the domain's lock, or from its count passing.
+static inline bool blp_belongs(const struct gp_operation *o, const struct gp_domain *d)
+{
+	return !blp_separated() || blp_domain_for(o) == d;
+}
+bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
+void blp_release(struct gp_domain *);  // gives back what the driver gave
+// Memory of domains that end with their streams, which are not destroyed yet, stays with the context. blp_keep_begin says where the stream
+// has got to, without a lock, since that may wait for room in its queue; NULL: another thread ends the domain of this number. Then, under
+// gp_domain.control and in the context, the domain gives its memory away.
+struct blp_memory *blp_keep_begin(struct gp_domain *, uint64_t made, CUcontext, CUstream);
+void blp_keep_memory(struct gp_domain *, struct blp_memory *);
+void blp_free_kept(CUcontext); // as the context ends
+// Gives a stream a domain of its own, where it has none.
+CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
+bool blp_is_special(CUcontext, CUstream); // the stream has a domain of its own
+void blp_forget_specials(CUcontext);
+// Returns a domain that the stream had, with its context and number; NULL: none is left.
+struct gp_domain *blp_forget_special(CUstream, CUcontext *, uint64_t *made);
+
+// crossing.c
 // An operation that may run in the middle of a launch in another domain counts itself before it looks there, and until the driver
 // has it. A launch that may be cut looks whether it is to be behind such a one, once it is in the log. So one of the two sees the
 // other: a launch that is seen is waited for, and one that sees an operation on its way is not logged.
@@ -517,10 +524,47 @@ void blp_end_crossing(struct gp_operation *, struct gp_domain *);
 bool blp_is_crossed(const struct gp_operation *, const struct gp_domain *);
 // Whether its domain, and what it is counted as, are still what they are to be: streams get domains of their own at any time.
 bool blp_is_counted(const struct gp_operation *, const struct gp_domain *);
-// The rest under gp_domain.lock.
-// blp_wait_complete for a call that must not wait for ever: after the patience the entries become firm instead. False: the
-// driver refused.
-bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
+enum blp_side blp_side_of(const struct gp_domain *, CUcontext, CUstream);
+
+// events.c, with the events' lock taken and given back
+void blp_event_captured(CUevent); // recorded on a stream that is captured: who waits for it joins the capture
+void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
+bool blp_wait_again(struct gp_domain *, CUevent, uint64_t upto, CUstream); // false: the event was recorded anew since
+// What the driver says of an event, while that stands for this record; otherwise CUDA_ERROR_NOT_FOUND.
+CUresult blp_query_record(struct gp_domain *, CUevent, uint64_t upto);
+void blp_forget_events(struct gp_domain *);
+struct gp_event_record blp_look_event(CUevent);
+bool blp_is_latest_record(CUevent, struct gp_domain *, uint64_t upto);
+// Remembers the event's latest record, also one outside the log (the domain is NULL): of an unknown event nothing could be said.
+// False: the table is full.
+bool blp_remember_event(const struct gp_operation *, struct gp_domain *, uint16_t stream, uint64_t upto, bool tainted);
+
+// complete.c, under gp_domain.lock
+void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
+// Takes what is left of a stream out of the log: event records and waits, which the driver has, and which nothing can cut.
+void blp_forget(struct gp_domain *, struct blp_stream *);
+// The same of all streams but those that stand for a thread's own, of which the driver does not tell. No launch is in the log.
+void blp_forget_all(struct gp_domain *);
+// Whether the GPU is known to have reached the stream's entries below upto. The GPU may not have reached an entry that is only complete for the log.
+static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { return upto <= s->done && upto > s->loose; }
+void blp_advance(struct gp_domain *);
+// Marks all that the log has of the stream, in a domain that is not stopped. Where launches past the log may have filled the queue,
+// nothing of that can be cut, and it is forgotten. False: the driver refused.
+bool blp_mark_or_forget(struct gp_domain *, struct blp_stream *);
+// Marks a record that somebody waits for before the driver gets more of its stream: the event may stand for another record later. False:
+// the driver refused.
+bool blp_keep_mark(struct gp_domain *, struct blp_stream *);
+// Marks what is ahead before the driver gets an entry of a stream. That entry may wait for the program, and a later marker would come
+// behind it: on that stream, or on one that the legacy stream orders with it. driven: up to where the driver has the entries of each
+// stream; NULL: all. False: the driver refused.
+bool blp_mark_ahead(struct gp_domain *, const struct blp_stream *, enum blp_kind, const uint64_t *driven);
+bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
+bool blp_runs_on(struct gp_domain *, struct blp_stream *); // what markers tell of a firm stream's entries; asks the driver
+// Asks the driver how far the stream is, by its markers: what it says of the first that is not reached.
+CUresult blp_poll(struct gp_domain *, struct blp_stream *);
+CUresult blp_poll_queue(struct gp_domain *, struct blp_stream *); // the same, by the queue as a whole
+
+// taint.c, under gp_domain.lock, where nothing else is said
 bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
 bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
 // Taints it up to the next call past the log, without a call of the driver. deep: its queue has many calls.
@@ -538,17 +582,19 @@ void blp_still_tainted(struct gp_domain *); // asks the driver
 void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
 // Operations under way whose contexts had no domain yet. While there are any, no stream gets a place in a log: they may be on it.
 extern _Atomic uint32_t blp_unmet;
-// Without the lock. An operation that is not logged comes behind what the log holds for its stream. A barrier is one that
-// can neither be stopped nor repeated.
-void blp_pass(struct gp_operation *);
-void blp_passed(struct gp_operation *);
-void blp_barrier(struct gp_operation *);
-// Waits until the domain goes on, within a patience: a launch that did not wait at the gate, and that the log does not take after all.
-void blp_wait_as_at_gate(const struct gp_operation *, struct gp_domain *);
-void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
+extern struct blp_stream blp_nowhere;                                // what such operations pass on
+void blp_passed(struct gp_operation *);                              // without the lock
+bool blp_is_stream_tainted(struct gp_domain *, struct blp_stream *); // asks the driver
+bool blp_let_run(struct gp_domain *, struct blp_stream *);
+bool blp_is_counted_there(const struct gp_operation *, const struct gp_domain *); // the operation that passes
+
+// streams.c, under gp_domain.lock
+bool blp_related_pending(struct gp_domain *, struct blp_stream *);            // and may be cut
+struct blp_stream *blp_find_place(struct gp_domain *, CUstream, bool insert); // not for GP_STREAM_PER_THREAD
+bool blp_knows_queue(struct gp_domain *, struct blp_stream *);
 
 // thread.c, under gp_domain.lock
-struct blp_stream *blp_thread_stream(struct gp_domain *, bool insert); // of the calling thread's per-thread default stream
+struct blp_stream *blp_find_stream(struct gp_domain *, CUstream, bool insert);
 // Orders the calling thread's own stream and the one that stands for it: before an entry is logged (false: the driver
 // refused), and before work is put on the thread's own stream.
 bool blp_leave_own(struct blp_stream *);
@@ -556,12 +602,94 @@ void blp_enter_own(struct blp_stream *);
 // Without the lock: before a launch on the thread's own stream past the log, while that holds no launch.
 void blp_pass_own(struct gp_domain *);
 
+// await.c, under gp_domain.lock
+// Marks the stream's entries below upto, which somebody waits for later, before anything comes behind them. True: they are complete.
+bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
+// Waits until the stream's entries below upto are complete; with a bound, or where no marker tells, also until they are firm. Gives the
+// lock up meanwhile. Does not wait for entries that come later. patience_ns bounds the wait, without the time of stops (0: no bound).
+// False: the time was over, or the driver refused.
+bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
+// blp_wait_complete for a call that must not wait for ever: after the patience the entries become firm instead. False: the
+// driver refused.
+bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
+
+// log.c, under gp_domain.lock
+// Waits for room for one more entry; false: there is none.
+bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
+bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
+// NULL: it cannot be logged. A launch past the log is on its way to the driver, or in a queue, or the driver refuses a marker. now:
+// the driver gets it at once. Records and waits count in gp_domain.recorded until blp_event_settled.
+struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, bool now, uint32_t bytes, char **room);
+void blp_unappend(struct gp_domain *, struct blp_stream *);
+static inline void blp_event_settled(struct gp_domain *d) { d->recorded--; }
+void blp_appended(struct gp_domain *, struct blp_stream *); // after the driver took it
+uint64_t blp_threads(const struct blp_entry *);             // as BLP_THREADS_IN_FLIGHT counts them
+
+// fit.c
+struct blp_shape {
+	bool whole;       // the launch is stopped as a whole, before it begins or not at all
+	uint32_t cluster; // as blp_cluster_of
+	uint32_t on_sm;   // blocks that an SM has room for, at most
+	bool sound;       // the driver takes a launch of these sizes
+};
+// May ask the driver, the first time.
+struct blp_shape blp_shape_of(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
+			      const uint32_t *block, uint32_t shared_bytes);
+uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that its code, or an attribute of it, names; 1: none. Asks the driver
+uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
+// The shift of a launch that is not whole, on so many SMs: by its grid, its clusters, and the blocks that an SM has room for.
+uint8_t blp_shift(const struct blp_entry *, uint32_t sms);
+
+// flush.c
+
+// Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue
+// that the driver is asked about, or waits for, may not be behind that: relaunch.c, thread.c.
+bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domain.lock
+// Without the lock: waits for what a context's other domains have that comes before new work of the stream, within a patience.
+void blp_flush_but(const struct gp_domain *but, CUcontext, CUstream);
+void blp_come_behind(const struct gp_operation *); // gp_blp_come_behind, for its stream
+void blp_flush_ahead(CUcontext); // all that is ahead of work on all of its streams, within a patience; NULL: of all contexts
+
+// Around a call of the driver's by which the program waits for a stream, or for all of a context (gp_blp_expect_all). blp_expect notes what
+// the driver may take for complete though it was cut, and blp_wait waits for that.
+void blp_expect_stream(CUstream, CUcontext current);
+CUresult blp_wait_stream(CUstream, CUcontext current);
+CUresult blp_wait_all(CUcontext);
+
+// barrier.c
+// Without gp_domain.lock: waits for work of the context's other domains that the legacy stream orders before new work of the
+// stream. True: new work may wait for the CPU behind that.
+bool blp_flush_others(struct gp_domain *, CUcontext, CUstream);
+// Without the lock. An operation that is not logged comes behind what the log holds for its stream. A barrier is one that
+// can neither be stopped nor repeated.
+void blp_pass(struct gp_operation *);
+void blp_barrier(struct gp_operation *);
+// Waits until the domain goes on, within a patience: a launch that did not wait at the gate, and that the log does not take after all.
+void blp_wait_as_at_gate(const struct gp_operation *, struct gp_domain *);
+void blp_enter_driver(struct gp_operation *); // without the lock, after the wait for what is ahead
+
+// send.c
+CUresult blp_drive(struct gp_domain *, struct blp_entry *);                                   // under gp_domain.lock
+CUresult blp_drive_on(struct blp_entry *, CUstream, const int *priority, CUdeviceptr hidden); // priority: blp_priority_on
+CUresult blp_drive_given(struct gp_domain *, struct blp_entry *, void **parameters, uint16_t count); // NULL: those of the log
+CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
+CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead); // before what the stream gets next
+CUresult blp_call_driver(CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes, CUstream,
+			 const struct gp_launch_attribute *, uint32_t attribute_count, void **parameters, void **extra);
+void blp_with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden);
+
+// launch.c
+// Launches a kernel for an operation, which need not be a launch itself. A guarded kernel is logged, another is a barrier.
+// False: nothing was done, and the driver's function is to be called.
+bool blp_launch(struct gp_operation *, const struct gp_launch *);
+bool blp_logs_launch(const struct gp_launch *);                       // it can be stopped
+bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
+void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
+
 // graph.c
 bool blp_launch_graph(struct gp_operation *);                               // false: the graph is a barrier
 bool blp_logs_graph(const struct gp_operation *, const struct gp_domain *); // it has a twin there
-void blp_graph_launched(struct gp_operation *); // the program's own instance ran, though it has a twin
-CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
-CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead); // before what the stream gets next
+void blp_graph_launched(struct gp_operation *);                // the program's own instance ran, though it has a twin
 uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // blocks, as the latest stop saw them
 bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
 void blp_drop_twins(struct gp_domain *);
@@ -571,27 +699,17 @@ void blp_lock_twins(void); // before gp_domain.control
 void blp_unlock_twins(void);
 void blp_graphs_leave(CUstream); // it is about to be destroyed
 
-// records.c. What is written comes through though all channels of the context are taken. False: the driver refused.
-void blp_count_channels(void);
-bool blp_may_lack_channels(const struct gp_domain *); // half of them may be taken; without a lock
-// Zeroes records, on the stream for that. By copies, which wait for no room on an SM: a memset is a kernel with its stream's priority, and
-// would do what blp_priority_on says.
-CUresult blp_zero(struct gp_domain *, CUdeviceptr at, size_t bytes);
-bool blp_set_flag(struct gp_domain *, bool set);
-// Freezes records: their launches begin no further block. The flag was set before, or a queued launch could begin meanwhile. No other record
-// that may be in use is frozen.
-bool blp_freeze(struct gp_domain *, uint32_t first, uint32_t count);
-bool blp_freeze_launches(struct gp_domain *, uint32_t from, uint32_t to); // from one on, up to another
-// Pinned memory has as many records. The image is that of the records that a stop found in flight (gp_domain.first_record).
-bool blp_copy_records(struct gp_domain *, uint32_t first, uint32_t count, struct gpreempt_record *, bool to_device);
-bool blp_copy_image(struct gp_domain *, bool to_device);
-struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry *); // as read at the latest stop
+// fill.c
+bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
+bool blp_may_fill(const struct gp_operation *); // whether it could
 
-// stop.c, under gp_domain.control
-bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
-void blp_widen(struct gp_domain *);       // stops what runs narrow
-bool blp_unfreeze(struct gp_domain *);    // what was cut may go on where it was. False: the driver refused
-uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave; without a lock
+// beside.c
+// Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
+// refused.
+bool blp_let_go(struct gp_domain *);
+bool blp_make_beside(struct gp_domain *,
+		     uint32_t stream);   // not busy, unless it has work ahead of the stream's own. False: refused
+void blp_keep_ahead(struct gp_domain *); // under gp_domain.lock, once the records have told what was cut
 
 // relaunch.c, under gp_domain.lock
 bool blp_wanted_stopped(struct gp_domain *);
@@ -601,43 +719,6 @@ bool blp_runs_again(const struct gp_domain *, const struct blp_entry *);
 bool blp_is_held_up(struct gp_domain *);
 // Launches what is left in the order of the log. False: a window has opened meanwhile, or the driver refused.
 bool blp_relaunch(struct gp_domain *);
-// The stream that entries of a stream are put on.
-static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_stream *s)
-{
-	size_t i = (size_t)(s - d->stream_of);
-	struct blp_narrow_queue *narrow = d->narrow.on;
-	if (narrow)
-		return narrow->stream;
-	return d->beside[i].leads ? d->beside[i].stream : s->handle;
-}
-
-// The priority that a stream's launch on a queue is to have of its own; NULL: the queue's. A stream of ours has a higher priority, so that
-// what is not a kernel comes first there. A kernel of a higher priority that has no room keeps the last blocks of another grid from
-// theirs, that of another client of an MPS server too: if those blocks wait for each other, nobody gets anywhere any more.
-static inline const int *blp_priority_on(const struct gp_domain *d, uint32_t stream, CUstream queue)
-{
-	return queue && queue == d->beside[stream].stream ? &d->beside[stream].priority : NULL;
-}
-
-// narrow.c
-bool blp_may_narrow(const struct gp_domain *); // some stop may let it go on; without a lock
-// The others under gp_domain.control.
-uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain may go on; 0: none
-// Lets a stopped domain go on as far as its width allows, or ends that. True: to be called again soon.
-bool blp_narrow(struct gp_domain *);
-// Counts the blocks of a launch that ran there, so many having run in all by now, or those of a graph.
-void blp_count_beside(struct gp_domain *, struct blp_entry *, uint64_t ran);
-void blp_count_graph_beside(struct gp_domain *, struct blp_twin *);
-void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped whole
-// What ran narrow did not drain. From here on nothing runs narrow, and what comes behind such a launch on its stream waits for that.
-// False: the driver refused.
-bool blp_keep_narrow(struct gp_domain *);
-bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
-// Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
-// must stay frozen. Asks the driver.
-bool blp_lingers(struct gp_domain *);
-void blp_make_widths(struct gp_domain *, CUcontext); // which is current; without control
-void blp_release_narrow(struct gp_domain *);
 
 // blame.c, in the thread that stops and resumes a GPU's domains
 void blp_blame(struct gp_gpu *);  // before these go on: what is known of the windows
@@ -645,19 +726,10 @@ void blp_blamed(struct gp_gpu *); // after that
 bool blp_hurts(const struct gp_domain *, CUfunction);
 void blp_runs_beside_window(const struct gp_domain *, CUfunction);
 
-// beside.c
-// Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
-// refused.
-bool blp_let_go(struct gp_domain *);
-bool blp_make_beside(struct gp_domain *,
-		     uint32_t stream);   // not busy, unless it has work ahead of the stream's own. False: refused
-void blp_keep_ahead(struct gp_domain *); // under gp_domain.lock, once the records have told what was cut
-CUresult blp_drive_parted(struct gp_domain *, struct blp_entry *); // under gp_domain.lock: the rest of a parted twin
-CUdeviceptr blp_spare(struct gp_domain *, uint32_t index);
-
-// fill.c
-bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
-bool blp_may_fill(const struct gp_operation *); // whether it could
+// stop.c, under gp_domain.control
+bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
+void blp_widen(struct gp_domain *);    // stops what runs narrow
+bool blp_unfreeze(struct gp_domain *); // what was cut may go on where it was. False: the driver refused
 
 // event.c
 // An event is recorded on a stream, or a stream waits for one. True: that is carried out, now or later. False: the driver's
@@ -666,11 +738,12 @@ bool blp_record(struct gp_operation *);
 bool blp_await(struct gp_operation *);
 void blp_awaited(struct gp_operation *); // the driver has the wait
 void blp_logged(struct gp_operation *);
-void blp_event_captured(CUevent); // recorded on a stream that is captured: who waits for it joins the capture
-void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
-bool blp_wait_again(struct gp_domain *, CUevent, uint64_t upto, CUstream); // false: the event was recorded anew since
-// What the driver says of an event, while that stands for this record; otherwise CUDA_ERROR_NOT_FOUND.
-CUresult blp_query_record(struct gp_domain *, CUevent, uint64_t upto);
-void blp_forget_events(struct gp_domain *);
+
+// narrow.c, under gp_domain.control
+// Lets a stopped domain go on as far as its width allows, or ends that. True: to be called again soon.
+bool blp_narrow(struct gp_domain *);
+
+// watch.c
+uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave; without a lock
 
 #endif

@@ -18,131 +18,6 @@ GP_OF_THREAD struct asked {
 	CUstream handle;
 } asked;
 
-// With the events' lock. NULL: the event is not known.
-static struct gp_event_record *find(CUevent handle)
-{
-	struct gp_object *o = gp_object_find(GP_EVENT, handle, NULL);
-	return o ? &o->event : NULL;
-}
-
-static _Atomic bool any_shared;     // some event was, ever
-static _Atomic bool unknown_shared; // an event that is not known may be
-
-// With the events' lock. NULL: there is no place.
-static struct gp_event_record *enter_event(CUevent handle, CUcontext context)
-{
-	struct gp_object *o = gp_object_enter(GP_EVENT, handle, NULL);
-	if (!o)
-		return NULL;
-	if (!o->event.known)
-		o->event.shared = unknown_shared;
-	o->event.known = true;
-	o->event.context = gp_whole_context(context);
-	return &o->event;
-}
-
-static struct gp_event_record look(CUevent handle)
-{
-	gp_objects_lock(GP_EVENT);
-	const struct gp_event_record *e = find(handle);
-	struct gp_event_record copy = e ? *e : (struct gp_event_record){.shared = unknown_shared};
-	gp_objects_unlock(GP_EVENT);
-	return copy;
-}
-
-static bool is_record(CUevent handle, struct gp_domain *d, uint64_t upto)
-{
-	struct gp_event_record e = look(handle);
-	return e.domain == d && e.upto == upto;
-}
-
-// Remembers the event's latest record, also one outside the log (d is NULL): of an unknown event nothing could be said.
-// False: the table is full.
-static bool remember(const struct gp_operation *o, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
-{
-	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(o->event, o->whole ? o->whole : o->handle);
-	if (e) {
-		e->domain = d;
-		e->stream = stream;
-		e->upto = upto;
-		e->tainted = tainted;
-		e->captured = false;
-	}
-	gp_objects_unlock(GP_EVENT);
-	return e;
-}
-
-void blp_event_captured(CUevent handle)
-{
-	if (!blp_domains[0])
-		return;
-	CUcontext current = gp_current_handle();
-	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(handle, current);
-	if (e) {
-		e->domain = NULL;
-		e->tainted = false;
-		e->captured = true;
-	}
-	gp_objects_unlock(GP_EVENT);
-}
-
-void blp_forget_events(struct gp_domain *d)
-{
-	gp_objects_lock(GP_EVENT);
-	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_EVENT, o));)
-		if (o->event.domain == d)
-			o->event.domain = NULL;
-	gp_objects_unlock(GP_EVENT);
-}
-
-void blp_record_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
-{
-	gp_objects_lock(GP_EVENT); // the event is not destroyed meanwhile
-	struct gp_event_record *e = find(handle);
-	if (e && e->domain == d && e->upto == upto) // not recorded elsewhere since
-		gp_driver.cuEventRecord(handle, stream);
-	gp_objects_unlock(GP_EVENT);
-}
-
-bool blp_wait_again(struct gp_domain *d, CUevent handle, uint64_t upto, CUstream stream)
-{
-	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = find(handle);
-	bool is = e && e->domain == d && e->upto == upto && !gp_driver.cuStreamWaitEvent(stream, handle, 0);
-	gp_objects_unlock(GP_EVENT);
-	return is;
-}
-
-CUresult blp_query_record(struct gp_domain *d, CUevent handle, uint64_t upto)
-{
-	gp_objects_lock(GP_EVENT); // the event is not destroyed meanwhile
-	struct gp_event_record *e = find(handle);
-	CUresult result = e && e->domain == d && e->upto == upto ? blp_query(handle) : CUDA_ERROR_NOT_FOUND;
-	gp_objects_unlock(GP_EVENT);
-	return result;
-}
-
-void gp_blp_event_shared(CUevent handle)
-{
-	CUcontext current = gp_current_handle();
-	any_shared = true;
-	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(handle, current);
-	if (e)
-		e->shared = true;
-	else
-		unknown_shared = true;
-	gp_objects_unlock(GP_EVENT);
-}
-
-void gp_blp_events_lost(void)
-{
-	if (any_shared)
-		unknown_shared = true;
-}
-
 // d->lock is held.
 static bool pending(struct gp_domain *d, const struct gp_event_record *e)
 {
@@ -238,7 +113,7 @@ static struct blp_entry *append(struct gp_domain *d, struct blp_stream *s, enum 
 
 // Another thread may have recorded the event since it was looked at: anew, and behind a taint. It is remembered before the driver gets
 // it.
-void blp_awaited(struct gp_operation *o) { o->cpu |= look(o->event).tainted; }
+void blp_awaited(struct gp_operation *o) { o->cpu |= blp_look_event(o->event).tainted; }
 
 // The driver has the entry, or refused it.
 static void settle(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, CUresult result)
@@ -283,7 +158,7 @@ void blp_logged(struct gp_operation *o)
 	blp_inside = false;
 	settle(o, d, o->logging, o->result);
 	if (o->result && o->work == GP_RECORD)
-		remember(o, NULL, 0, 0, false);
+		blp_remember_event(o, NULL, 0, 0, false);
 	pthread_mutex_unlock(&d->lock);
 	o->logging = NULL;
 }
@@ -303,7 +178,7 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 		pthread_mutex_unlock(&d->lock);
 	}
 	blp_enter_driver(o);
-	remember(o, NULL, 0, 0, tainted || o->cpu);
+	blp_remember_event(o, NULL, 0, 0, tainted || o->cpu);
 }
 
 // The context is about to wait for an event that has not come. It may wait for the program, and then so would all that the context gets, on
@@ -325,7 +200,7 @@ static void let_wait(CUcontext context)
 static void pass_whole(struct gp_operation *o)
 {
 	CUcontext context = o->whole;
-	const struct gp_domain *of = look(o->event).domain;
+	const struct gp_domain *of = blp_look_event(o->event).domain;
 	if (!context && (!gp_driver.cuCtxFromGreenCtx || gp_driver.cuCtxFromGreenCtx(&context, o->whole_green)))
 		context = NULL;
 	blp_begin_late(o->handle);
@@ -337,7 +212,7 @@ static void pass_whole(struct gp_operation *o)
 	o->cpu |= o->work == GP_AWAIT; // it may be for anything
 	blp_pass(o);
 	if (o->work == GP_RECORD)
-		remember(o, NULL, 0, 0, true);
+		blp_remember_event(o, NULL, 0, 0, true);
 }
 
 bool blp_record(struct gp_operation *o)
@@ -357,17 +232,18 @@ bool blp_record(struct gp_operation *o)
 	do {
 		if (!(d = enter(o, &stream, &tainted))) {
 			blp_come_behind(o);
-			remember(o, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
+			blp_remember_event(o, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
 			return false;
 		}
-		if (tainted || o->cpu || !blp_related_pending(d, stream) || look(o->event).shared || !blp_may_log(stream)) {
+		if (tainted || o->cpu || !blp_related_pending(d, stream) || blp_look_event(o->event).shared ||
+		    !blp_may_log(stream)) {
 			record_past(o, d, stream, tainted);
 			return false;
 		}
 		turn = wait_turn(o, d, stream, &deadline);
 	} while (turn == AGAIN);
 	struct blp_entry *e = NULL;
-	if (turn == NEVER || !remember(o, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
+	if (turn == NEVER || !blp_remember_event(o, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
 	    !(e = append(d, stream, BLP_RECORD, turn))) {
 		record_past(o, d, stream, tainted);
 		return false;
@@ -421,7 +297,7 @@ bool blp_await(struct gp_operation *o)
 		return false;
 	}
 	do {
-		e = look(o->event);
+		e = blp_look_event(o->event);
 		if (gp_capturing() && (e.captured || !e.known)) {
 			blp_come_behind(o); // the stream joins the capture: its log entries could not be launched again
 			return false;
@@ -538,7 +414,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	case GP_WAIT_STREAM: blp_expect_stream(what, current); break;
 	case GP_WAIT_ALL: gp_blp_expect_all(what == GP_CURRENT ? current : what); break;
 	case GP_WAIT_EVENT: {
-		struct gp_event_record e = look(what);
+		struct gp_event_record e = blp_look_event(what);
 		return e.domain && wait_record(&e, false);
 	}
 	case GP_WAIT_CONTEXT:
@@ -562,7 +438,7 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 		}
 		break;
 	case GP_ASK_EVENT: {
-		struct gp_event_record e = look(what);
+		struct gp_event_record e = blp_look_event(what);
 		if ((d = e.domain)) {
 			pthread_mutex_lock(&d->lock); // held until the driver has the record too
 			a->domain = d;
@@ -593,7 +469,7 @@ static bool is_over(enum gp_wait kind, void *what)
 			    (s->thread || blp_marker_behind(d, s->first_marker, a->upto) >= 0))
 				over = blp_has_ended(d, s, a->upto);
 			// If the event was recorded anew since, the driver answered for that record.
-			if (over && (kind == GP_ASK_STREAM || is_record(what, d, a->upto)))
+			if (over && (kind == GP_ASK_STREAM || blp_is_latest_record(what, d, a->upto)))
 				blp_complete_to(d, s, a->upto);
 		} else if (s->thread && !s->firm && kind == GP_ASK_STREAM && s->handle == a->handle) {
 			over = blp_reached(s, a->upto); // if not, it was forgotten meanwhile

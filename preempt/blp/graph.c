@@ -500,40 +500,6 @@ void blp_forget_twins(struct gp_domain *d)
 	}
 }
 
-CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)
-{
-	struct blp_twin *t = e->twin;
-	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
-	CUresult result = blp_zero(d, records, t->count * sizeof *t->image);
-	if (!result)
-		result = gp_driver.cuEventRecord(t->zeroed, d->zeros);
-	if (!result)
-		result = gp_driver.cuStreamWaitEvent(ahead, t->zeroed, 0);
-	t->blank = result;
-	return result;
-}
-
-CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
-{
-	struct blp_twin *t = e->twin;
-	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
-	CUresult result = 0;
-
-	if (blp_is_bare(e) && t->parted)
-		return blp_drive_parted(d, e);
-	blp_inside = true;
-	// The launch before is complete. Not on the program's stream, behind what a stop is to cut: a freeze comes behind the zeroing
-	// (freeze_graphs). Else a launch that was replaced would run after all.
-	if (!blp_is_bare(e) && t->blank)
-		result = blp_zero_records(d, e, stream);
-	if (!result) // bare: the program's own instance, whose kernels always run
-		result = gp_driver.cuGraphLaunch(blp_is_bare(e) ? t->of : t->own, stream);
-	blp_inside = false;
-	if (!result)
-		blp_send(d, e);
-	return result;
-}
-
 uint64_t blp_run_of(const struct blp_twin *t, uint32_t i)
 {
 	const struct blp_entry *kernel = &t->kernel[i];

@@ -13,98 +13,6 @@ enum {
 
 static size_t round_up(size_t n) { return (n + ALIGNMENT - 1) & ~(size_t)(ALIGNMENT - 1); }
 
-static CUresult call_driver(CUfunction f, const uint32_t *grid, const uint32_t *block, uint32_t shared, CUstream stream,
-			    const struct gp_launch_attribute *attributes, uint32_t attribute_count, void **parameters,
-			    void **extra)
-{
-	if (!attribute_count)
-		return gp_driver.cuLaunchKernel(f, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared,
-						stream, parameters, extra);
-	struct gp_launch_config config = {{grid[0], grid[1], grid[2]},
-					  {block[0], block[1], block[2]},
-					  shared,
-					  stream,
-					  attributes,
-					  attribute_count};
-	return gp_driver.cuLaunchKernelEx(&config, f, parameters, extra);
-}
-
-// Hands a logged launch to the driver, with a priority of its own unless that is NULL, or the program gave it one.
-static CUresult call_driver_for(const struct blp_entry *e, CUstream stream, const int *priority, void **parameters,
-				void **extra)
-{
-	uint32_t n = e->attribute_count;
-	struct gp_launch_attribute all[n + 1];
-
-	for (uint32_t i = 0; i < n && priority; i++)
-		if (e->attributes[i].id == CU_LAUNCH_ATTRIBUTE_PRIORITY)
-			priority = NULL;
-	if (priority && gp_driver.cuLaunchKernelEx) {
-		memcpy(all, e->attributes, n * sizeof *all);
-		all[n] = (struct gp_launch_attribute){.id = CU_LAUNCH_ATTRIBUTE_PRIORITY, .value.priority = *priority};
-		CUresult result = call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, all, n + 1,
-					      parameters, extra);
-		if (result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_NOT_SUPPORTED)
-			return result; // else the driver may not know the attribute
-	}
-	return call_driver(e->function, e->grid, e->block, e->shared_bytes, stream, e->attributes, n, parameters, extra);
-}
-
-// Appends the hidden parameter to those that the program gave.
-static void with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden)
-{
-	for (uint16_t i = 0; i < count; i++)
-		to[i] = given[i];
-	to[count] = (void *)hidden;
-}
-
-// given are the program's arguments, count of them; NULL: those of the log are used.
-static CUresult drive(struct gp_domain *d, struct blp_entry *e, void **given, uint16_t count)
-{
-	size_t bytes = e->argument_bytes;
-	void *parameters[given ? count + 1 : 1];
-	CUdeviceptr record =
-		e->record && !blp_is_bare(e) ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
-	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
-	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
-			 &bytes, NULL};
-
-	if (blp_is_bare(e) && e->spare) {
-		struct gpreempt_record *staged = &d->staged[e->stream];
-		blp_inside = true;
-		CUresult result = gp_driver.cuMemcpyHtoDAsync(blp_spare(d, e->spare), staged, sizeof *staged, stream);
-		blp_inside = false;
-		if (result)
-			return result;
-		record = blp_spare(d, e->spare) | e->shift;
-	}
-	memcpy(e->arguments + bytes - sizeof record, &record, sizeof record);
-	if (given)
-		with_hidden(parameters, given, count, &record);
-	blp_inside = true;
-	CUresult result = call_driver_for(e, stream, blp_priority_on(d, e->stream, stream), given ? parameters : NULL,
-					  given ? NULL : extra);
-	blp_inside = false;
-	if (!result)
-		blp_send(d, e);
-	return result;
-}
-
-CUresult blp_drive(struct gp_domain *d, struct blp_entry *e) { return drive(d, e, NULL, 0); }
-
-CUresult blp_drive_on(struct blp_entry *e, CUstream stream, const int *priority, CUdeviceptr hidden)
-{
-	size_t bytes = e->argument_bytes;
-	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
-			 &bytes, NULL};
-
-	memcpy(e->arguments + bytes - sizeof hidden, &hidden, sizeof hidden);
-	blp_inside = true;
-	CUresult result = call_driver_for(e, stream, priority, NULL, extra);
-	blp_inside = false;
-	return result;
-}
-
 struct buffer {
 	const char *bytes;
 	size_t size;
@@ -201,7 +109,7 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, bytes, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE, &size, NULL};
 
 	if (by_pointers) {
-		with_hidden(parameters, l->parameters, code->parameters, &none);
+		blp_with_hidden(parameters, l->parameters, code->parameters, &none);
 	} else {
 		blp_pack(code, NULL, l->extra, bytes);
 	}
@@ -210,8 +118,9 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 								l->block[0], l->block[1], l->block[2], l->shared_bytes,
 								o->stream, parameters);
 	else
-		o->result = call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, attributes,
-					attribute_count, by_pointers ? parameters : NULL, by_pointers ? l->extra : extra);
+		o->result = blp_call_driver(l->function, l->grid, l->block, l->shared_bytes, o->stream, attributes,
+					    attribute_count, by_pointers ? parameters : NULL,
+					    by_pointers ? l->extra : extra);
 	o->taken = !o->result;
 	return true;
 }
@@ -382,7 +291,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		}
 		o->result = 0;
 		if (now) {
-			o->result = drive(d, e, l->parameters, code->parameters);
+			o->result = blp_drive_given(d, e, l->parameters, code->parameters);
 			o->taken = !o->result;
 			if (o->result)
 				blp_unappend(d, s);
@@ -483,7 +392,7 @@ bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
 		void **parameters = malloc((code->parameters + 1u) * sizeof *parameters);
 		if (!parameters)
 			return false;
-		with_hidden(parameters, a->parameters, code->parameters, &none);
+		blp_with_hidden(parameters, a->parameters, code->parameters, &none);
 		*a = (struct gp_arguments){parameters, a->extra, parameters};
 		return true;
 	}

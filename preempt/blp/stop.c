@@ -2,10 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-#include <limits.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <time.h>
 
 // How long a stop waits for running blocks, in time of the GPU (struct patience). Blocks that take longer gain little from stops
 // between them, and a block that waits for one that the stop holds back would never end.
@@ -15,10 +12,8 @@
 static const uint64_t DRAIN_NS = GP_DRAIN_NS;
 static const uint64_t UNCOUNTED_NS = GP_DRAIN_NS / 64; // most drains are over by then, and are spared the probes
 static const uint64_t LONGEST_NAP_NS = 2 * 1000 * 1000;
-static const uint64_t WAKING_NS = 100 * 1000;        // after a nap
-static const uint64_t AWAKE_NS = 2 * 1000 * 1000;    // a sleeping thread notices the end tens of microseconds late
-static const uint64_t NARROW_NS = 30 * 1000;         // between two looks at what goes on in a part of the SMs
-static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
+static const uint64_t WAKING_NS = 100 * 1000;     // after a nap
+static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread notices the end tens of microseconds late
 
 // d->lock is held. A graph whose records are still being zeroed has not begun. Where a wait for that might lack a channel, it is frozen later.
 static bool freeze_graphs(struct gp_domain *d)
@@ -604,115 +599,4 @@ void gp_blp_retire(CUcontext whole)
 		else
 			gp_ring_windows(blp_domains[i]->gpu);
 	gp_unrelax_captures(mode);
-}
-
-// The watcher.
-
-// The GPU time that this level is owed for having been kept off the GPU (share.min_be).
-struct debt { uint64_t ns, at_ns; };
-
-// Accounts for the time since the last call. Returns nanoseconds to the next look; 0: none before something happens.
-static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, uint64_t now)
-{
-	double share = gp_settings.own_share, rate = share / (1 - share);
-	uint64_t limit = (uint64_t)((double)gp_settings.max_hold_ns * rate), passed = now - debt->at_ns;
-
-	debt->at_ns = now;
-	if (was_stopped)
-		debt->ns += (uint64_t)((double)passed * rate);
-	else
-		debt->ns -= passed < debt->ns ? passed : debt->ns;
-	if (!limit)
-		return 0;
-	if (g->forced && !debt->ns)
-		g->forced = 0;
-	if (!g->forced && debt->ns >= limit) {
-		g->forced = 1;
-		gp_ring_gate(g); // threads that wait at the gate go on
-	}
-	if (g->forced)
-		return debt->ns;
-	return (uint64_t)((double)(limit - debt->ns) / rate) + 1;
-}
-
-uint32_t blp_left(const struct gp_gpu *g)
-{
-	uint32_t sms = gp_settings.spatial ? gp_windows_leave(g->segment, g->higher & ~g->ignored) : 0;
-	return sms < (uint32_t)g->sms ? sms / BLP_PARTITION * BLP_PARTITION : 0;
-}
-
-// Lets stopped domains go on in their widths. True: to be called again soon. runs: one does.
-static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
-{
-	bool again = false;
-	*runs = false;
-	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-		struct gp_domain *d = blp_domains[i];
-		bool pushed;
-		if (d->gpu != g || !d->reasons) // another thread may make it, without a reason
-			continue;
-		pthread_mutex_lock(&d->control);
-		if (d->context && blp_is_closed(d) && blp_enter(d->context, &pushed)) {
-			d->narrow.left = left;
-			again |= blp_narrow(d);
-			*runs |= d->narrow.runs;
-			blp_leave(pushed);
-		}
-		pthread_mutex_unlock(&d->control);
-	}
-	if (gp_settings.spatial)
-		blp_blamed(g);
-	return again;
-}
-
-void gp_blp_watch(struct gp_gpu *g)
-{
-	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
-	struct debt debt = {0, gp_now_ns()};
-	bool stopped = false, rung = false;
-
-	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
-	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
-	for (;;) {
-		struct gp_segment *s = g->segment;
-		struct gp_seen seen;
-		gp_windows_seen(g, &seen);
-		g->ignored &= gp_windows_open(s, g->ignored);
-		if (gp_settings.spatial) // first: who had a window may open the next one soon
-			blp_blame(g);
-		bool want = gp_windows_open(s, g->higher & ~g->ignored);
-		uint64_t next = 0;
-		if (want || stopped || g->forced || debt.ns) {
-			next = account(g, &debt, stopped, gp_now_ns());
-			want = want && gp_heeds_windows(g);
-		} else {
-			debt.at_ns = gp_now_ns();
-		}
-		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-			if (blp_domains[i]->gpu == g && want)
-				gp_blp_stop(blp_domains[i], GP_BLP_WINDOW);
-		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
-			struct gp_domain *d = blp_domains[i];
-			if (d->gpu != g)
-				continue;
-			if (gp_blp_given_up(d) && blp_is_closed(d)) // who waits for the end of the stop may be who would end it
-				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
-			else if (want)
-				gp_blp_drain(d);
-			else if (d->reasons & GP_BLP_WINDOW || d->postponed)
-				gp_blp_resume(d, GP_BLP_WINDOW);
-		}
-		if (!want && !g->forced)
-			next = 0;
-		next = next ? next : MOVED_NS;
-		uint32_t left = want ? blp_left(g) : 0;
-		if (left && !rung) // launches that waited at the gate until their domains are stopped go into the log
-			gp_ring_gate(g);
-		rung = left;
-		bool runs;
-		if (narrow(g, left, &runs) && next > NARROW_NS)
-			next = NARROW_NS;
-		stopped = want && !runs; // what runs narrow has more than the least share, what is held back there has not
-		gp_wait_windows(&seen, next);
-	}
 }

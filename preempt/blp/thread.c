@@ -46,7 +46,7 @@ static struct blp_stream *left_over(struct gp_domain *d)
 	return NULL;
 }
 
-struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
+static struct blp_stream *find_own(struct gp_domain *d, bool insert)
 {
 	struct own *own = *GP_MINE(of_thread);
 	CUstream handle;
@@ -64,7 +64,7 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 	int mode = gp_relax_captures();
 	struct blp_stream *s = left_over(d);
 	if (!s && !gp_driver.cuStreamCreateWithPriority(&handle, 0, BLP_DEFAULT_PRIORITY) &&
-	    !(s = blp_find_stream(d, handle, true)))
+	    !(s = blp_find_place(d, handle, true)))
 		gp_driver.cuStreamDestroy(handle);
 	if (s) {
 		s->thread = BLP_THREAD_LIVES;
@@ -79,6 +79,11 @@ struct blp_stream *blp_thread_stream(struct gp_domain *d, bool insert)
 	}
 	gp_unrelax_captures(mode);
 	return s;
+}
+
+struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream handle, bool insert)
+{
+	return handle == GP_STREAM_PER_THREAD ? find_own(d, insert) : blp_find_place(d, handle, insert);
 }
 
 static bool order(struct blp_stream *s, CUstream first, CUstream second)

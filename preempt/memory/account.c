@@ -203,13 +203,9 @@ void gp_pin_say(enum gp_pin pin)
 	gp_log_line(text);
 }
 
-void gp_range_pin(struct gp_range *r, enum gp_pin pin)
+void gp_account_pin(struct gp_range *r, enum gp_pin pin)
 {
 	struct gp_memory *m = gp_memory_of(r->gpu);
-	if (r->physical) {
-		gp_physical_pin(r->physical, pin);
-		return;
-	}
 	if (r->ending)
 		return;
 	gp_pin_say(pin);

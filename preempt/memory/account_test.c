@@ -14,7 +14,6 @@ static struct gp_retry at_once; // a call that has not waited
 
 static uint64_t left = UINT64_MAX;
 uint64_t gp_memory_left(const struct gp_gpu *g) { return left; }
-void gp_physical_pin(struct gp_physical *p, enum gp_pin pin) { CHECK(false); }
 void gp_log_line(const char *text) { lines++; }
 void gp_thread_ends(void) { gp_memory_claims_end(); }
 
@@ -228,12 +227,12 @@ static void test_claims(void)
 int main(void)
 {
 	struct gp_range *stays = range(GP_GRANULE), *ends = range(4 * GP_GRANULE);
-	gp_range_pin(stays, GP_PIN_REGISTERED);
-	gp_range_pin(stays, GP_PIN_EXPORTED);
+	gp_account_pin(stays, GP_PIN_REGISTERED);
+	gp_account_pin(stays, GP_PIN_EXPORTED);
 	CHECK(gp_memory[0].pinned == GP_GRANULE && gp_memory[0].resident == GP_GRANULE && lines == 2);
 	CHECK(gp_memory_pins(gp_gpu) == (GP_PIN_REGISTERED | GP_PIN_EXPORTED));
 	ends->ending = true; // its bytes will be taken from the account in which they are now
-	gp_range_pin(ends, GP_PIN_REGISTERED);
+	gp_account_pin(ends, GP_PIN_REGISTERED);
 	CHECK(gp_memory[0].pinned == GP_GRANULE && gp_memory[0].resident == GP_GRANULE && lines == 2);
 	gp_account_give(&gp_memory[0].resident, ends->bytes);
 	gp_range_drop(ends);

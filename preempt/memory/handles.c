@@ -96,6 +96,14 @@ void gp_physical_pin(struct gp_physical *p, enum gp_pin pin)
 	gp_physical_settle(p);
 }
 
+void gp_range_pin(struct gp_range *r, enum gp_pin pin)
+{
+	if (r->physical)
+		gp_physical_pin(r->physical, pin);
+	else
+		gp_account_pin(r, pin);
+}
+
 static void release_chunks(struct gp_physical *p, size_t count)
 {
 	for (size_t i = 0; i < count; i++)

@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 void gp_thread_ends(void) { gp_memory_thread_ends(); }
-void gp_physical_pin(struct gp_physical *p, enum gp_pin pin) { CHECK(false); }
 
 // Under a sanitizer everything takes ten times as long.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -29,9 +29,10 @@ void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
 bool gp_native_free(CUdeviceptr, CUresult *);         // false: it is not counted, and not freed
 CUresult gp_native_free_async(CUdeviceptr, CUstream); // also frees what was not counted
 void gp_native_context_destroying(CUcontext);
-// From now on the range is not evicted, and the log says so. The caller is counted in, and has gp_memory_lock. A range that is
-// ending is left as it is: the thread that ends it has already found out in which account it is.
-void gp_range_pin(struct gp_range *, enum gp_pin);
+// From now on the range is not evicted, and the log says so. The caller is counted in, and has gp_memory_lock. A range that
+// ends stays in its account: the thread that ends it has already found out which one that is. Of a range whose memory is the
+// program's handle, gp_range_pin pins the handle.
+void gp_account_pin(struct gp_range *, enum gp_pin);
 
 void gp_pin_say(enum gp_pin); // in the log, once for each
 
@@ -113,6 +114,7 @@ struct gp_physical *gp_physical_of(unsigned long long number); // NULL: a handle
 unsigned long long gp_physical_handle(const struct gp_physical *, size_t chunk);
 size_t gp_physical_chunk_bytes(const struct gp_physical *, size_t chunk);
 void gp_physical_pin(struct gp_physical *, enum gp_pin);
+void gp_range_pin(struct gp_range *, enum gp_pin); // as gp_account_pin, or gp_physical_pin
 // Moves its bytes to the account that is right now. True: nobody has it any more, and the caller has to end it.
 bool gp_physical_settle(struct gp_physical *);
 void gp_physical_end(struct gp_physical *);
