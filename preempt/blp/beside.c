@@ -60,7 +60,7 @@ bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 	__typeof__(d->beside[0]) *b = &d->beside[stream];
 	int least = 0, greatest = 0;
 
-	if (b->stream && !b->ahead && gp_driver.cuStreamQuery(b->stream)) { // what it has may wait for the program
+	if (b->stream && !blp_is_ahead(d, stream) && gp_driver.cuStreamQuery(b->stream)) { // what it has may wait for the program
 		BLP_TRY(cuStreamDestroy, b->stream);
 		b->stream = NULL;
 	}
@@ -88,7 +88,9 @@ static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t strea
 	r->done = r->count;
 	if (!blp_make_beside(d, stream))
 		return false;
-	d->beside[stream].ahead = true; // until what is launched again comes behind it: relaunch.c
+	d->beside[stream].use = blp_leads(d, stream) ?
+					BLP_LEADS_AHEAD :
+					BLP_AHEAD; // until what is launched again comes behind it: relaunch.c
 	BLP_TRY(cuMemcpyHtoDAsync, record, r, sizeof *r, d->beside[stream].stream);
 	CUresult result = blp_drive_on(e, d->beside[stream].stream, &d->beside[stream].priority, record | e->shift);
 	if (result) {
@@ -240,7 +242,7 @@ bool blp_let_go(struct gp_domain *d)
 		// Narrow, the order of the log kept a wait. From now on its stream's own queue does.
 		if (e->kind == BLP_WAIT && d->narrow.was && at < d->narrow.driven[e->stream]) {
 			blp_turn(d, e, BLP_CUT);
-			e->accepted = false;
+			e->taken = BLP_NEVER;
 		}
 		if (e->kind == BLP_LAUNCH)
 			accepted = let_launch_go(d, e, &parted);

@@ -10,8 +10,8 @@ enum blp_side blp_side_of(const struct gp_domain *d, CUcontext context, CUstream
 		return BLP_NO_SIDE;
 	if (stream == GP_STREAM_LEGACY)
 		return BLP_LEGACY_SIDE;
-	if (d->separate)
-		return d->blocking ? BLP_BLOCKING_SIDE : BLP_NO_SIDE;
+	if (d->scope != BLP_OF_CONTEXT)
+		return d->scope == BLP_OF_BLOCKING_STREAM ? BLP_BLOCKING_SIDE : BLP_NO_SIDE;
 	if (!blp_is_special(context, GP_STREAM_LEGACY))
 		return BLP_NO_SIDE;
 	if (stream != GP_STREAM_PER_THREAD && !gp_driver.cuStreamGetFlags(stream, &flags) && flags & CU_STREAM_NON_BLOCKING)

@@ -41,7 +41,7 @@ void gp_blp_start(void)
 	gp_blp_started = true;
 }
 
-bool blp_can_stop(struct gp_domain *d) { return (d->separate || d->gpu->higher) && !blp_retired; }
+bool blp_can_stop(struct gp_domain *d) { return (d->scope || d->gpu->higher) && !blp_retired; }
 
 // Of a stream that does not belong to the domain of its context; else NULL.
 static struct gp_domain *special_of(CUcontext context, CUstream stream)
@@ -313,7 +313,7 @@ static struct gp_domain *place(void)
 }
 
 // A domain in the context, which is current or can be. making is held.
-static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const char **call, struct gp_domain **made)
+static CUresult make(struct gp_gpu *g, CUcontext context, enum blp_scope scope, const char **call, struct gp_domain **made)
 {
 	bool pushed;
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // a capture in global mode forbids allocation to other threads too
@@ -330,11 +330,10 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	blp_loads_lazily = gp_driver_loads_lazily();
 	d->gpu = g;
 	d->whole = gp_whole_context(context);
-	d->separate = separate;
+	d->scope = scope;
 	d->before = NULL;
 	d->made = ++number;
 	d->reasons = 0;
-	d->to_freeze = false;
 	d->given_up = 0;
 	d->drains = 0;
 	memset(d->drain, 0, sizeof d->drain);
@@ -345,7 +344,6 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 	d->streams = d->busy = d->tainted = d->firm = d->recorded = 0;
 	d->passed = false;
 	d->driver_waits = 0;
-	d->postponed = false;
 	d->leaves = NULL;
 	memset(&d->memory, 0, (char *)&d->log - (char *)&d->memory);
 	memset(d->marker, 0, sizeof d->marker);
@@ -366,7 +364,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, bool separate, const c
 			blp_keep_memory(d, leaves);
 			blp_release(d);
 		} else {
-			if (!separate) { // may take a while, and the watcher asks for control
+			if (scope == BLP_OF_CONTEXT) { // may take a while, and the watcher asks for control
 				pthread_mutex_unlock(&d->control);
 				blp_make_widths(d, context);
 				pthread_mutex_lock(&d->control);
@@ -400,7 +398,7 @@ CUresult gp_blp_prepare(struct gp_context *c, const char **call)
 	CUresult result = gp_driver.cuCtxPushCurrent(handle); // 709: not initialised yet
 	if (!result) {
 		pthread_mutex_lock(&making);
-		result = make(c->gpu, handle, false, call, &d);
+		result = make(c->gpu, handle, BLP_OF_CONTEXT, call, &d);
 		pthread_mutex_unlock(&making);
 		gp_driver.cuCtxPopCurrent(&popped);
 	}
@@ -439,11 +437,11 @@ CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream str
 		result = CUDA_ERROR_INVALID_CONTEXT;
 		goto out;
 	}
-	if ((result = make(c->gpu, context, true, &call, &d)))
+	bool blocking = stream == GP_STREAM_LEGACY || gp_driver.cuStreamGetFlags(stream, &flags) ||
+			!(flags & CU_STREAM_NON_BLOCKING);
+	if ((result = make(c->gpu, context, blocking ? BLP_OF_BLOCKING_STREAM : BLP_OF_STREAM, &call, &d)))
 		goto out;
 	d->before = c->domain;
-	d->blocking = stream == GP_STREAM_LEGACY || gp_driver.cuStreamGetFlags(stream, &flags) ||
-		      !(flags & CU_STREAM_NON_BLOCKING);
 	if (set_special(context, stream, d))
 		blp_specials++;
 	else // the stream was destroyed meanwhile: the domain ends with the context

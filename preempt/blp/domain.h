@@ -136,12 +136,18 @@ struct blp_narrow_queue { // narrow.c
 	CUstream stream;
 };
 
+// How often an operation's own queue got it.
+enum blp_taken { BLP_NEVER, BLP_ONCE, BLP_AGAIN };
+
+// Of the record of an event, whether a wait in the log is for it, and whether an event of d->order stands for it. Of a wait, whether it may be
+// for what the driver does not order ahead of its stream anyway.
+enum blp_order { BLP_PLAIN, BLP_AWAITED, BLP_ORDERED, BLP_FOREIGN };
+
 // An operation. Fields that do not follow from its stage name the file that writes them in brackets.
 struct blp_entry {
 	uint8_t kind;
 	uint8_t stage; // Enum blp_stage [blp_turn; log.c appends it as BLP_QUEUED].
-	bool accepted; // Its stream's own queue had it once [states.c; beside.c where that does not count].
-	bool counted;  // Its resumed blocks are counted [stop.c].
+	uint8_t taken; // Enum blp_taken [states.c; beside.c where an earlier time does not count].
 	bool waited;   // A thread waits for it, and not for what comes behind it [await.c].
 	bool held;     // It is counted as held back [narrow.c].
 	bool beside;   // BLP_LAUNCH: what of it ran narrow is not counted yet [narrow.c].
@@ -150,11 +156,8 @@ struct blp_entry {
 	uint64_t threads;     // of its stream, up to and with this entry
 	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
 	CUevent event;        // BLP_RECORD
-	bool awaited;         // BLP_RECORD: a wait in the log is for it [event.c]
-	bool ordered;         // BLP_RECORD: an event of d->order stands for it [relaunch.c, narrow.c]
-	bool foreign; // BLP_WAIT: it may be for what the driver does not order ahead of its stream anyway [event.c]
-	uint16_t of;  // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
-	bool again; // the driver took it once more [relaunch.c]. Not above: copy_graphs reads kind and stage without the lock, and what lies between
+	uint8_t order;        // BLP_RECORD, BLP_WAIT: enum blp_order [event.c, relaunch.c, narrow.c]
+	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
 	uint32_t spare;        // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
@@ -170,18 +173,27 @@ struct blp_entry {
 	struct gp_launch_attribute *attributes;
 };
 
+// The streams that stop together. A stream has a domain of its own where the program stops it (gpreempt.h).
+enum blp_scope { BLP_OF_CONTEXT, BLP_OF_STREAM, BLP_OF_BLOCKING_STREAM };
+
+// A stream of ours beside a stream of the program: relaunch.c.
+enum blp_beside {
+	BLP_UNUSED,
+	BLP_LEADS,       // What is launched again goes there; it has no work yet.
+	BLP_LEADS_AHEAD, // It goes there, and the stream's own queue is not behind all of that.
+	BLP_AHEAD,       // The stream's own queue is not behind its work, and gets what is launched again.
+};
+
 struct gp_domain {
 	_Atomic(CUcontext) context; // NULL: the place is free
 	_Atomic(CUcontext) ends;    // the context that it had, while it is taken apart; changed under control
 	_Atomic(CUcontext) whole;   // gp_context.whole
 	struct gp_gpu *_Atomic gpu;
-	bool separate;                    // of one stream, which the program stops (gpreempt.h) [domain.c]
-	struct gp_domain *_Atomic before; // separate: the stream's domain until then, which may have work of it; NULL: has none
-	bool blocking;                    // separate: the stream is [domain.c]
+	enum blp_scope scope;             // [domain.c]
+	struct gp_domain *_Atomic before; // of a stream: its domain until then, which may have work of it; NULL: has none
 	_Atomic uint64_t made;            // number of the domain: another for each that has this place
 	pthread_mutex_t control;          // held by who stops or resumes; what follows changes under it
 	_Atomic uint32_t reasons;         // set of enum gp_blp_reason
-	bool to_freeze;                   // records of graphs, once they are zeroed [freeze_graphs]
 	uint32_t drains;                  // streams that there were when the stop began
 	struct {
 		CUevent event; // a marker's, behind the last launch of the stream; NULL: there is none to drain
@@ -204,8 +216,7 @@ struct gp_domain {
 	pthread_cond_t resumed;
 	// Calls under way for which the driver waits with its lock: nothing is submitted under lock, and no window stops the domain (take.c).
 	_Atomic uint32_t driver_waits;
-	_Atomic bool postponed; // a window is to stop the domain when they are over [stop.c]
-	uint32_t giving_way;    // threads that wait for their end
+	uint32_t giving_way; // threads that wait for their end
 	pthread_cond_t driver_left;
 	_Atomic uint64_t head, tail; // sequences
 	uint64_t bytes_head;
@@ -235,8 +246,7 @@ struct gp_domain {
 	struct {
 		CUstream stream;
 		CUevent done;
-		bool ahead;             // it has work that the stream's own queue is not behind yet
-		bool leads;             // what is launched again goes there: relaunch.c
+		enum blp_beside use;    // [relaunch.c, beside.c]
 		int left;               // markers on the stream's own queue, of what was cut since
 		uint32_t added;         // calls of ours that have added to the stream's own queue
 		CUevent moved;          // recorded there ahead of them
@@ -253,19 +263,20 @@ struct gp_domain {
 		uint32_t left;                // the same of the open windows
 		uint64_t driven[BLP_STREAMS]; // entries of each stream below have been put there
 		uint64_t since_ns;
-		CUevent idle;         // behind all that the context had as it was recorded
-		bool asking;          // it was recorded in this stop
-		bool blind;           // since then the driver got work of a stream without a place
-		_Atomic bool refused; // nothing runs narrow any more
-		CUevent end;          // behind what was
-		_Atomic bool lingers; // it was not reached yet
-		bool runs;            // the latest look left something there that was not over
-		uint64_t graph;       // sequence + 1 of the graph whose kernels are being put there; 0: there is none
+		CUevent idle; // behind all that the context had as it was recorded
+		// Under lock: whether that event was recorded in this stop, and whether the driver got work since of a stream without a place.
+		enum { BLP_UNASKED, BLP_ASKED, BLP_BLIND } question;
+		_Atomic enum {
+			BLP_USABLE,
+			BLP_LINGERS,
+			BLP_REFUSED
+		} usable;       // BLP_LINGERS: nothing runs narrow any more, and what did has not ended
+		CUevent end;    // behind what was
+		uint64_t graph; // sequence + 1 of the graph whose kernels are being put there; 0: there is none
 		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
 		uint64_t pieces;           // so many, in this stretch
 	} narrow;
 	CUevent zeroed[BLP_REGIONS];
-	bool zeroing[BLP_REGIONS];
 	uint8_t granule[BLP_GRANULES]; // 1: taken
 	struct blp_entry *log;
 	char *bytes;
@@ -286,7 +297,7 @@ static inline bool blp_is_stopped(const struct gp_domain *d)
 		sched_yield();
 	return state > BLP_CLOSING;
 }
-static inline bool blp_is_flagged(const struct gp_domain *d) { return d->state >= BLP_STOPPING; } // the flag is set
+static inline bool blp_is_flagged(const struct gp_domain *d) { return d->state >= BLP_FREEZING; } // the flag is set
 
 // blp_changes counts stops and resumptions of all domains, blp_stopped the domains that are closed: states.c. The driver's answer to a
 // question is true if neither shows a stop while it was asked.
@@ -354,7 +365,17 @@ static inline uint32_t blp_spare_of_node(const struct blp_twin *t, uint32_t kern
 // Some stop may let the domain go on in a part of the SMs. Without a lock.
 static inline bool blp_may_narrow(const struct gp_domain *d)
 {
-	return d->narrow.queues && (gp_settings.spatial || d->narrow.asked) && !d->narrow.refused;
+	return d->narrow.queues && (gp_settings.spatial || d->narrow.asked) && d->narrow.usable == BLP_USABLE;
+}
+// What is launched again of a stream goes beside it.
+static inline bool blp_leads(const struct gp_domain *d, size_t stream)
+{
+	return d->beside[stream].use == BLP_LEADS || d->beside[stream].use == BLP_LEADS_AHEAD;
+}
+// The stream's own queue is not behind all that is beside it.
+static inline bool blp_is_ahead(const struct gp_domain *d, size_t stream)
+{
+	return d->beside[stream].use == BLP_AHEAD || d->beside[stream].use == BLP_LEADS_AHEAD;
 }
 // The stream that entries of a stream are put on.
 static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_stream *s)
@@ -363,7 +384,7 @@ static inline CUstream blp_queue_of(const struct gp_domain *d, const struct blp_
 	struct blp_narrow_queue *narrow = d->narrow.on;
 	if (narrow)
 		return narrow->stream;
-	return d->beside[i].leads ? d->beside[i].stream : s->handle;
+	return blp_leads(d, i) ? d->beside[i].stream : s->handle;
 }
 
 // The priority that a stream's launch on a queue is to have of its own; NULL: the queue's. A stream of ours has a higher priority, so that
@@ -404,7 +425,8 @@ void blp_wait_step(struct gp_domain *, uint64_t deadline_ns);
 bool blp_wait_turn(struct gp_domain *, uint64_t deadline_ns);
 // Waits while the domain is stopped, until the deadline (0: none). False: the deadline has passed.
 bool blp_wait_resumed(struct gp_domain *, uint64_t deadline_ns);
-uint64_t blp_patience(void);       // a deadline from now
+bool blp_wanted_stopped(const struct gp_domain *); // by a window; without a lock
+uint64_t blp_patience(void);                       // a deadline from now
 void blp_pause(uint64_t since_ns); // between two looks. Like the driver, a thread does not sleep in a short wait
 
 // records.c. These writes come through although all channels of the context are taken. False: the driver refused.
@@ -712,7 +734,6 @@ bool blp_make_beside(struct gp_domain *,
 void blp_keep_ahead(struct gp_domain *); // under gp_domain.lock, once the records have told what was cut
 
 // relaunch.c, under gp_domain.lock
-bool blp_wanted_stopped(struct gp_domain *);
 bool blp_runs_again(const struct gp_domain *, const struct blp_entry *);
 // Whether stops have added enough to the queue of a stream that gets nowhere. What holds it up may wait for the program, and the
 // next call might wait for room. So nothing is cut until it gets somewhere. Under gp_domain.control.
@@ -740,8 +761,13 @@ void blp_awaited(struct gp_operation *); // the driver has the wait
 void blp_logged(struct gp_operation *);
 
 // narrow.c, under gp_domain.control
-// Lets a stopped domain go on as far as its width allows, or ends that. True: to be called again soon.
-bool blp_narrow(struct gp_domain *);
+// Lets a stopped domain go on as far as its width allows, or ends that.
+enum blp_progress {
+	BLP_STAYS, // nothing goes on
+	BLP_SOON,  // nothing does yet: to be called again soon
+	BLP_RUNS,  // it has work there that is not over: the same
+};
+enum blp_progress blp_narrow(struct gp_domain *);
 
 // watch.c
 uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave; without a lock

@@ -84,7 +84,7 @@ void gp_blp_flush_all(CUcontext context)
 		d->stream_of[0].done = d->stream_of[0].last;
 		d->recorded = 0;
 		d->tail = d->head;
-		if (to_come && d->context && !d->separate) {
+		if (to_come && d->context && !d->scope) {
 			to_come--;
 			log_launch(d);
 		}
@@ -227,7 +227,7 @@ static void anew(void)
 static struct gp_domain *separate(void)
 {
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (blp_domains[i]->context && blp_domains[i]->separate)
+		if (blp_domains[i]->context && blp_domains[i]->scope)
 			return blp_domains[i];
 	return NULL;
 }

@@ -282,6 +282,12 @@ static CUresult order_only(CUstream stream)
 	return result;
 }
 
+static void await(struct blp_entry *record)
+{
+	if (record->order == BLP_PLAIN)
+		record->order = BLP_AWAITED;
+}
+
 bool blp_await(struct gp_operation *o)
 {
 	struct blp_stream *stream;
@@ -334,11 +340,11 @@ bool blp_await(struct gp_operation *o)
 				pthread_mutex_unlock(&d->lock);
 				continue;
 			}
-			entry->foreign = foreign;
+			entry->order = foreign ? BLP_FOREIGN : BLP_PLAIN;
 			entry->of = waits ? e.stream : entry->stream;
 			entry->upto = waits ? e.upto : 0;
 			if (waits && e.upto > d->tail)
-				blp_entry_at(d, e.upto - 1)->awaited = true;
+				await(blp_entry_at(d, e.upto - 1));
 			return carried_out(o, d, stream, entry, turn);
 		}
 		if (turn == NEVER)

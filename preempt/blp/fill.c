@@ -141,7 +141,7 @@ static bool find_fill(const struct gp_operation *o, struct fill *f)
 	if (!o->context || !gp_driver.cuPointerGetAttributes || (!o->memory.height && !o->memory.copy_2d))
 		return false;
 	const struct gp_domain *d = blp_domain_for(o);
-	return d && (gp_settings.level || d->separate) && // nobody but the program itself stops streams of the highest level
+	return d && (gp_settings.level || d->scope) && // nobody but the program itself stops streams of the highest level
 	       read_fill(o, f);
 }
 

@@ -81,7 +81,7 @@ static uint32_t take_record(struct gp_domain *d)
 		CUdeviceptr at = d->arena + (retired * (uint64_t)BLP_REGION + skip) * sizeof(struct gpreempt_record);
 		const char *call = "cuEventSynchronize";
 		int mode = gp_relax_captures(); // another thread may capture
-		CUresult result = d->zeroing[region] ? gp_driver.cuEventSynchronize(d->zeroed[region]) : 0;
+		CUresult result = gp_driver.cuEventSynchronize(d->zeroed[region]);
 		gp_unrelax_captures(mode);
 		if (!result && blp_lingers(d)) {
 			call = "cuEventQuery";
@@ -99,7 +99,6 @@ static uint32_t take_record(struct gp_domain *d)
 			blp_give_up(d, call, result);
 			return 0;
 		}
-		d->zeroing[retired] = true;
 	}
 	d->next_record = blp_record_after(record);
 	return record;
@@ -133,8 +132,9 @@ struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp
 	}
 	e->kind = kind;
 	e->stage = BLP_QUEUED;
-	e->accepted = e->again = e->counted = e->waited = e->held = e->awaited = e->ordered = e->foreign = e->beside =
-		false;
+	e->taken = BLP_NEVER;
+	e->order = BLP_PLAIN;
+	e->waited = e->held = e->beside = false;
 	e->ran = 0;
 	e->spare = 0;
 	e->stream = (uint16_t)(s - d->stream_of);

@@ -34,7 +34,7 @@ static bool is_plain(struct gp_domain *d)
 {
 	bool plain = !d->firm && !d->passing && !blp_unmet && !blp_is_held_up(d);
 	for (uint32_t i = 0; i < d->streams; i++)
-		plain &= !d->beside[i].ahead && !d->beside[i].leads && !blp_is_orphan(&d->stream_of[i]);
+		plain &= d->beside[i].use == BLP_UNUSED && !blp_is_orphan(&d->stream_of[i]);
 	for (uint64_t at = d->tail; at < d->head && plain; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		plain &= !blp_is_bare(e) || at < d->stream_of[e->stream].done;
@@ -46,14 +46,20 @@ static bool is_plain(struct gp_domain *d)
 // place is noted.
 static bool is_idle(struct gp_domain *d)
 {
-	if (!d->narrow.asking) {
+	if (d->narrow.question == BLP_UNASKED) {
 		pthread_mutex_lock(&d->lock);
-		d->narrow.blind = false;
 		bool plain = is_plain(d);
+		if (plain)
+			d->narrow.question = BLP_ASKED;
 		pthread_mutex_unlock(&d->lock);
-		d->narrow.asking = plain && blp_record_whole(d->context, d->narrow.idle);
-		if (!d->narrow.asking)
+		if (!plain)
 			return false;
+		if (!blp_record_whole(d->context, d->narrow.idle)) {
+			pthread_mutex_lock(&d->lock);
+			d->narrow.question = BLP_UNASKED;
+			pthread_mutex_unlock(&d->lock);
+			return false;
+		}
 	}
 	// The event takes the GPU some microseconds.
 	for (uint64_t until = gp_now_ns() + BLP_RECORDED_NS; blp_query(d->narrow.idle);)
@@ -138,7 +144,7 @@ struct pump {
 // Whether an entry of a stream comes behind nothing that is held back, or that the driver has elsewhere.
 static bool may_follow(struct gp_domain *d, struct pump *p, const struct blp_stream *s)
 {
-	if (s->thread || (s->blocking && (d->narrow.blind || d->unplaced.passing || blp_separated())))
+	if (s->thread || (s->blocking && (d->narrow.question == BLP_BLIND || d->unplaced.passing || blp_separated())))
 		return false;
 	for (uint32_t i = 0; i < d->streams; i++) {
 		const struct blp_stream *other = &d->stream_of[i];
@@ -304,7 +310,8 @@ static bool drive(struct gp_domain *d, uint64_t at)
 	case BLP_GRAPH: driven = drive_graph(d, at); break;
 	case BLP_RECORD:
 		blp_record_again(d, e->event, at + 1, d->narrow.on->stream);
-		e->ordered = false;
+		if (e->order == BLP_ORDERED)
+			e->order = BLP_AWAITED;
 		blp_send(d, e);
 		driven = true;
 		break;
@@ -328,8 +335,8 @@ static bool mark(struct gp_domain *d, struct pump *p)
 	return true;
 }
 
-// Puts what may go on on the stream of the width, as far as it has room. d->lock is held.
-static void go_on(struct gp_domain *d)
+// Puts what may go on on the stream of the width, as far as it has room. True: that has work that is not over. d->lock is held.
+static bool go_on(struct gp_domain *d)
 {
 	struct pump p = {.held = {false}};
 	uint32_t entries = 0, launches = 0, unmarked = 0;
@@ -372,22 +379,21 @@ static void go_on(struct gp_domain *d)
 		d->narrow.driven[e->stream] = at + 1;
 		p.touched[e->stream] = true;
 		if (++unmarked % MARK_EVERY == 0 && !mark(d, &p))
-			return;
+			return false;
 	}
-	d->narrow.runs = entries || d->narrow.graph;
-	mark(d, &p);
+	return mark(d, &p) && (entries || d->narrow.graph);
 }
 
-bool blp_narrow(struct gp_domain *d)
+enum blp_progress blp_narrow(struct gp_domain *d)
 {
 	uint32_t width = blp_is_closed(d) && !d->given_up ? blp_width(d) : 0;
 	struct blp_narrow_queue *q = blp_widest(d, width);
 
-	d->narrow.runs = false;
+	bool runs = false;
 	if (d->state == BLP_NARROW && d->narrow.on->sms > width)
 		blp_widen(d);
 	if (!q || !blp_drained(d))
-		return false;
+		return BLP_STAYS;
 	if (d->state != BLP_NARROW)
 		begin(d, q);
 	if (d->state == BLP_NARROW) {
@@ -395,10 +401,10 @@ bool blp_narrow(struct gp_domain *d)
 		blp_give_way(d);
 		complete(d);
 		if (!d->given_up)
-			go_on(d);
+			runs = go_on(d);
 		pthread_mutex_unlock(&d->lock);
 	}
-	return !d->narrow.refused;
+	return runs ? BLP_RUNS : d->narrow.usable == BLP_USABLE ? BLP_SOON : BLP_STAYS;
 }
 
 CUresult gp_blp_set_width(struct gp_domain *d, uint32_t sms)

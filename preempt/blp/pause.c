@@ -44,3 +44,10 @@ bool blp_wait_resumed(struct gp_domain *d, uint64_t deadline_ns)
 	}
 	return true;
 }
+
+bool blp_wanted_stopped(const struct gp_domain *d)
+{
+	struct gp_gpu *g = d->gpu;
+	struct gp_segment *s = g->segment;
+	return s && gp_heeds_windows(g) && !blp_retired && !d->given_up && gp_windows_open(s, g->higher & ~g->ignored);
+}

@@ -20,13 +20,6 @@ enum {
 	CALLS = 4,      // for a record or a wait that is launched again, and a marker, at most
 };
 
-bool blp_wanted_stopped(struct gp_domain *d)
-{
-	struct gp_gpu *g = d->gpu;
-	struct gp_segment *s = g->segment;
-	return s && gp_heeds_windows(g) && !blp_retired && gp_windows_open(s, g->higher & ~g->ignored);
-}
-
 // Under gp_domain.control, with the lock or without: another thread may get its stream a place meanwhile. A place that is not seen yet
 // has nothing added, since only who has control adds, for a stream that it has found by then.
 bool blp_is_held_up(struct gp_domain *d)
@@ -82,8 +75,8 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 
 	if (s == of || at < d->tail || at < of->done || blp_is_done(record))
 		return true;
-	if (!record->ordered) {
-		if (wait->accepted || blp_wait_again(d, record->event, wait->upto, blp_queue_of(d, s)))
+	if (record->order != BLP_ORDERED) {
+		if (wait->taken != BLP_NEVER || blp_wait_again(d, record->event, wait->upto, blp_queue_of(d, s)))
 			return true;
 		if (!of->firm && !record_order(d, at))
 			return false;
@@ -102,7 +95,7 @@ struct relaunch {
 // Whether the driver gets it, or what of it is beside its stream, anew.
 bool blp_runs_again(const struct gp_domain *d, const struct blp_entry *e)
 {
-	return !blp_is_done(e) && (!blp_is_sent(e) || (e->stage == BLP_BARE && d->beside[e->stream].ahead));
+	return !blp_is_done(e) && (!blp_is_sent(e) || (e->stage == BLP_BARE && blp_is_ahead(d, e->stream)));
 }
 
 // Takes markers that say nothing of what is launched again. They still say where the stream was. Those of a relaunch that a stop
@@ -137,9 +130,9 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 			continue;
 		if (!r->first[e->stream] && blp_runs_again(d, e))
 			r->first[e->stream] = at + 1;
-		if (e->accepted && e->kind == BLP_WAIT && e->foreign)
+		if (e->taken != BLP_NEVER && e->kind == BLP_WAIT && e->order == BLP_FOREIGN)
 			r->until[e->stream] = at;
-		for (uint32_t i = 0; e->accepted && s->handle == GP_STREAM_LEGACY && i < d->streams; i++)
+		for (uint32_t i = 0; e->taken != BLP_NEVER && s->handle == GP_STREAM_LEGACY && i < d->streams; i++)
 			if (d->stream_of[i].blocking && &d->stream_of[i] != s)
 				r->until[i] = r->legacy[i] = at;
 	}
@@ -154,7 +147,7 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 			continue;
 		if (!blp_make_beside(d, i))
 			return false;
-		d->beside[i].leads = true;
+		d->beside[i].use = blp_is_ahead(d, i) ? BLP_LEADS_AHEAD : BLP_LEADS;
 		d->beside[i].behind = NULL;
 		if (s->last_marker >= 0) // what is ahead, and may still run
 			BLP_TRY(cuStreamWaitEvent, d->beside[i].stream, d->marker[s->last_marker].event, 0);
@@ -168,10 +161,10 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
 {
 	struct blp_stream *s = &d->stream_of[i];
-	bool ahead = d->beside[i].ahead, marks = ahead && d->beside[i].leads && r->driven[i];
+	bool ahead = blp_is_ahead(d, i), marks = d->beside[i].use == BLP_LEADS_AHEAD && r->driven[i];
 	if (marks && !mark(d, s, r->driven[i]))
 		return false;
-	d->beside[i].leads = d->beside[i].ahead = false;
+	d->beside[i].use = BLP_UNUSED;
 	if (!ahead)
 		return true;
 	if (marks && r->driven[i] <= r->legacy[i]) // that is an entry of the legacy stream
@@ -189,17 +182,18 @@ static bool find_place(struct gp_domain *d, const struct relaunch *r, uint64_t a
 	uint32_t own = blp_entry_at(d, at)->stream;
 	const struct blp_stream *s = &d->stream_of[own];
 	__typeof__(d->beside[0]) *b = &d->beside[own];
-	int m = b->leads && at < r->until[own] ? blp_marker_behind(d, b->left, at + 1) : -1;
+	int m = blp_leads(d, own) && at < r->until[own] ? blp_marker_behind(d, b->left, at + 1) : -1;
 
 	for (uint32_t i = 0; i < d->streams; i++)
-		if ((d->beside[i].ahead || d->beside[i].leads) &&
+		if (d->beside[i].use != BLP_UNUSED &&
 		    (i == own ? m < 0 : blp_related(&d->stream_of[i], s->handle, s->blocking)) && !rejoin(d, r, i))
 			return false;
 	if (m >= 0 && b->behind != d->marker[m].event)
 		BLP_TRY(cuStreamWaitEvent, b->stream, d->marker[m].event, 0);
 	if (m >= 0)
 		b->behind = d->marker[m].event;
-	b->ahead |= m >= 0;
+	if (m >= 0)
+		b->use = BLP_LEADS_AHEAD;
 	return true;
 }
 
@@ -209,11 +203,10 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 	struct blp_stream *s = &d->stream_of[e->stream];
 
 	// A launch is launched again behind what does not drain once: beside.c.
-	if (e->again && e->kind >= BLP_RECORD && !d->beside[e->stream].leads && !add(d, s, CALLS))
+	if (e->taken == BLP_AGAIN && e->kind >= BLP_RECORD && !blp_leads(d, e->stream) && !add(d, s, CALLS))
 		return false;
-	e->again = e->accepted;
 	CUresult result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
-	if (result && e->kind == BLP_LAUNCH && !e->accepted) { // a mistake of the program, which was not told yet
+	if (result && e->kind == BLP_LAUNCH && e->taken == BLP_NEVER) { // a mistake of the program, which was not told yet
 		blp_late = result;
 		blp_turn(d, e, BLP_DONE);
 		return true;
@@ -228,9 +221,10 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 	if (e->kind == BLP_WAIT && !come_behind(d, e))
 		return false;
 	if (e->kind == BLP_RECORD) {
-		if (e->awaited && !record_order(d, at))
+		if (e->order != BLP_PLAIN && !record_order(d, at))
 			return false;
-		e->ordered = e->awaited;
+		if (e->order == BLP_AWAITED)
+			e->order = BLP_ORDERED;
 		blp_record_again(d, e->event, at + 1, blp_queue_of(d, s));
 	}
 	if (e->kind >= BLP_RECORD)
@@ -243,9 +237,10 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 static bool settle_streams(struct gp_domain *d, const struct relaunch *r)
 {
 	for (uint32_t i = 0; i < d->streams; i++) {
-		if (r->driven[i] && (d->beside[i].ahead || d->beside[i].leads) && !rejoin(d, r, i))
+		if (r->driven[i] && d->beside[i].use != BLP_UNUSED && !rejoin(d, r, i))
 			return false;
-		d->beside[i].leads = false;
+		if (blp_leads(d, i))
+			d->beside[i].use = blp_is_ahead(d, i) ? BLP_AHEAD : BLP_UNUSED;
 	}
 	for (uint32_t i = 0; i < d->streams; i++)
 		if (blp_may_be_cut(&d->stream_of[i]) && r->driven[i] && !mark(d, &d->stream_of[i], r->driven[i]))
@@ -286,7 +281,7 @@ static bool relaunch(struct gp_domain *d, struct relaunch *r)
 			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
 			return false;
 		}
-		if ((blp_runs_again(d, e) || d->beside[e->stream].leads) && !find_place(d, r, at))
+		if ((blp_runs_again(d, e) || blp_leads(d, e->stream)) && !find_place(d, r, at))
 			return false;
 		if (!sent && !launch_again(d, r, at))
 			return false;
@@ -308,11 +303,11 @@ bool blp_relaunch(struct gp_domain *d)
 	struct relaunch r = {.driven = {0}};
 	bool whole = relaunch(d, &r);
 	for (uint32_t i = 0; i < d->streams && d->given_up; i++) { // as rejoin
-		if (d->beside[i].ahead && !gp_driver.cuEventRecord(d->beside[i].done, d->beside[i].stream))
+		if (blp_is_ahead(d, i) && !gp_driver.cuEventRecord(d->beside[i].done, d->beside[i].stream))
 			gp_driver.cuStreamWaitEvent(r.legacy[i] && r.driven[i] <= r.legacy[i] ? GP_STREAM_LEGACY :
 												d->stream_of[i].handle,
 						    d->beside[i].done, 0);
-		d->beside[i].ahead = d->beside[i].leads = false;
+		d->beside[i].use = BLP_UNUSED;
 	}
 	return whole;
 }

@@ -15,8 +15,8 @@ _Atomic uint32_t blp_changes, blp_stopped;
 
 static const char *const name[BLP_STATES] = {
 	[BLP_ABSENT] = "ABSENT", [BLP_RUNNING] = "RUNNING", [BLP_RETIRED] = "RETIRED",   [BLP_CLOSING] = "CLOSING",
-	[BLP_HELD] = "HELD",     [BLP_NARROW] = "NARROW",   [BLP_STOPPING] = "STOPPING", [BLP_QUIET] = "QUIET",
-	[BLP_LATE] = "LATE",     [BLP_STOPPED] = "STOPPED",
+	[BLP_HELD] = "HELD",     [BLP_NARROW] = "NARROW",   [BLP_FREEZING] = "FREEZING", [BLP_STOPPING] = "STOPPING",
+	[BLP_QUIET] = "QUIET",   [BLP_LATE] = "LATE",       [BLP_STOPPED] = "STOPPED",
 };
 
 // From each state, the set of those that may follow. A domain may end in any state but CLOSING, which lasts only inside close_gate. Once the
@@ -27,8 +27,9 @@ static const uint32_t next[BLP_STATES] = {
 	[BLP_RUNNING] = TO(BLP_CLOSING) | TO(BLP_ABSENT),
 	[BLP_RETIRED] = TO(BLP_ABSENT),
 	[BLP_CLOSING] = TO(BLP_RUNNING) | TO(BLP_HELD),
-	[BLP_HELD] = TO(BLP_STOPPING) | TO(BLP_NARROW) | TO(BLP_RUNNING) | TO(BLP_RETIRED) | TO(BLP_ABSENT),
+	[BLP_HELD] = TO(BLP_FREEZING) | TO(BLP_NARROW) | TO(BLP_RUNNING) | TO(BLP_RETIRED) | TO(BLP_ABSENT),
 	[BLP_NARROW] = TO(BLP_HELD) | TO(BLP_ABSENT),
+	[BLP_FREEZING] = TO(BLP_STOPPING) | TO(BLP_HELD) | TO(BLP_ABSENT),
 	[BLP_STOPPING] = TO(BLP_QUIET) | TO(BLP_LATE) | TO(BLP_HELD) | TO(BLP_ABSENT),
 	[BLP_QUIET] = TO(BLP_STOPPED) | TO(BLP_HELD) | TO(BLP_ABSENT),
 	[BLP_LATE] = TO(BLP_STOPPED) | TO(BLP_HELD) | TO(BLP_ABSENT),
@@ -106,5 +107,6 @@ void blp_turn(struct gp_domain *d, struct blp_entry *e, enum blp_stage to)
 void blp_send(struct gp_domain *d, struct blp_entry *e)
 {
 	blp_turn(d, e, e->stage == BLP_CUT_BARE ? BLP_BARE : BLP_SENT);
-	e->accepted |= d->state != BLP_NARROW;
+	if (d->state != BLP_NARROW)
+		e->taken = e->taken == BLP_NEVER ? BLP_ONCE : BLP_AGAIN;
 }

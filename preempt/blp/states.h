@@ -9,7 +9,7 @@
 struct gp_domain;
 struct blp_entry;
 
-// In this order: from BLP_CLOSING on, new work does not reach the driver; from BLP_STOPPING on, the flag is set.
+// In this order: from BLP_CLOSING on, new work does not reach the driver; from BLP_FREEZING on, the flag is set.
 enum blp_state {
 	BLP_ABSENT,   // No domain is here.
 	BLP_RUNNING,  // The driver gets each operation at once.
@@ -17,6 +17,7 @@ enum blp_state {
 	BLP_CLOSING,  // A stop begins, or is postponed at once.
 	BLP_HELD,     // New work is only logged; what the driver has goes on.
 	BLP_NARROW,   // Logged work goes on in a part of the SMs (gp_domain.narrow.on).
+	BLP_FREEZING, // As BLP_STOPPING, but for graphs that are not frozen yet: their records are being zeroed.
 	BLP_STOPPING, // Blocks that have begun run to their end, no other one begins.
 	BLP_QUIET,    // No block runs.
 	BLP_LATE,     // Blocks of some stream run on (BLP_IS_LATE), or may.

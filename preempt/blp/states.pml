@@ -11,7 +11,7 @@
 #define OPERATIONS 2
 #define BLOCKS 2
 
-mtype:state = { RUNNING, RETIRED, CLOSING, HELD, NARROW, STOPPING, QUIET, LATE, STOPPED }
+mtype:state = { RUNNING, RETIRED, CLOSING, HELD, NARROW, FREEZING, STOPPING, QUIET, LATE, STOPPED }
 mtype:stage = { QUEUED, SENT, CUT, DONE }
 
 mtype:state state = RUNNING;
@@ -194,9 +194,13 @@ inline giveUp(from) {
 // Blocks that have begun run to their end.
 inline stopBlocks() {
 	lock();
-	become(HELD, STOPPING);
+	become(HELD, FREEZING);
 	flag = true;
 	unlock();
+	if
+	:: become(FREEZING, STOPPING)
+	:: giveUp(FREEZING)
+	fi;
 #ifndef DONE_TOO_EARLY
 	if
 	:: idle -> become(STOPPING, QUIET)

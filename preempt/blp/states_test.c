@@ -28,7 +28,8 @@ static const struct {
 	enum blp_state from, to;
 } arrows[] = {
 	{BLP_ABSENT, BLP_RUNNING},  {BLP_RUNNING, BLP_CLOSING}, {BLP_CLOSING, BLP_RUNNING}, // postponed
-	{BLP_CLOSING, BLP_HELD},    {BLP_HELD, BLP_STOPPING},   {BLP_HELD, BLP_NARROW},     // nothing was to be cut
+	{BLP_CLOSING, BLP_HELD},    {BLP_HELD, BLP_FREEZING},   {BLP_FREEZING, BLP_STOPPING},
+	{BLP_FREEZING, BLP_HELD},   {BLP_FREEZING, BLP_ABSENT}, {BLP_HELD, BLP_NARROW}, // nothing was to be cut
 	{BLP_HELD, BLP_RUNNING},    {BLP_HELD, BLP_RETIRED},    {BLP_STOPPING, BLP_QUIET},
 	{BLP_STOPPING, BLP_LATE},   {BLP_QUIET, BLP_STOPPED},   {BLP_LATE, BLP_STOPPED},
 	{BLP_STOPPED, BLP_NARROW},  {BLP_STOPPED, BLP_HELD},                               // to be launched again
@@ -91,13 +92,13 @@ static void sent(void)
 	CHECK(!blp_is_sent(&e) && !blp_is_bare(&e) && !blp_is_sent(&bare) && blp_is_bare(&bare));
 	blp_send(&domain, &e);
 	blp_send(&domain, &bare);
-	CHECK(e.accepted && bare.accepted);
+	CHECK(e.taken == BLP_ONCE && bare.taken == BLP_ONCE);
 	CHECK(e.stage == BLP_SENT && blp_is_sent(&e) && !blp_is_bare(&e) && !blp_is_done(&e));
 	CHECK(bare.stage == BLP_BARE && blp_is_sent(&bare) && blp_is_bare(&bare) && !blp_is_done(&bare));
 	struct blp_entry narrow = {.stage = BLP_QUEUED};
 	domain.state = BLP_NARROW; // the stream's own queue has not got it
 	blp_send(&domain, &narrow);
-	CHECK(narrow.stage == BLP_SENT && !narrow.accepted);
+	CHECK(narrow.stage == BLP_SENT && narrow.taken == BLP_NEVER);
 	domain.state = BLP_ABSENT;
 	blp_turn(&domain, &e, BLP_DONE);
 	CHECK(blp_is_done(&e) && !blp_is_sent(&e));
@@ -106,17 +107,17 @@ static void sent(void)
 // A domain is closed once for each stop, and what the driver answered before either end of it is not taken for true.
 static void counts(void)
 {
-	static const enum blp_state stop[] = {BLP_RUNNING, BLP_CLOSING, BLP_HELD,   BLP_STOPPING, BLP_LATE,
-					      BLP_STOPPED, BLP_NARROW,  BLP_HELD,   BLP_STOPPING, BLP_QUIET,
-					      BLP_STOPPED, BLP_HELD,    BLP_RUNNING};
+	static const enum blp_state stop[] = {BLP_RUNNING,  BLP_CLOSING, BLP_HELD,    BLP_FREEZING, BLP_STOPPING,
+					      BLP_LATE,     BLP_STOPPED, BLP_NARROW,  BLP_HELD,     BLP_FREEZING,
+					      BLP_STOPPING, BLP_QUIET,   BLP_STOPPED, BLP_HELD,     BLP_RUNNING};
 	for (size_t i = 0; i < sizeof stop / sizeof *stop; i++) {
 		blp_become(&domain, stop[i]);
 		bool runs = stop[i] == BLP_RUNNING, begins = stop[i] == BLP_CLOSING;
 		CHECK(blp_is_closed(&domain) == !runs && blp_stopped == !runs);
 		CHECK(blp_changes == (i < 2 ? 0u : i + 1 < sizeof stop / sizeof *stop ? 1u : 2u));
 		CHECK(begins || blp_is_stopped(&domain) == !runs);
-		CHECK(blp_is_flagged(&domain) ==
-		      (stop[i] == BLP_STOPPING || stop[i] == BLP_LATE || stop[i] == BLP_QUIET || stop[i] == BLP_STOPPED));
+		CHECK(blp_is_flagged(&domain) == (stop[i] == BLP_FREEZING || stop[i] == BLP_STOPPING ||
+						  stop[i] == BLP_LATE || stop[i] == BLP_QUIET || stop[i] == BLP_STOPPED));
 	}
 	blp_become(&domain, BLP_CLOSING);
 	blp_become(&domain, BLP_RUNNING); // postponed

@@ -18,14 +18,14 @@ static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread notices t
 // d->lock is held. A graph whose records are still being zeroed has not begun. Where a wait for that might lack a channel, it is frozen later.
 static bool freeze_graphs(struct gp_domain *d)
 {
-	d->to_freeze = false;
+	bool left = false;
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
 		if (e->kind != BLP_GRAPH || !blp_is_sent(e) || at < d->stream_of[e->stream].done)
 			continue;
 		CUresult zeroed = blp_query(e->twin->zeroed); // a copy, which waits for no kernel of ours
 		if (zeroed == CUDA_ERROR_NOT_READY && blp_may_lack_channels(d)) {
-			d->to_freeze = true;
+			left = true;
 			continue;
 		}
 		if (zeroed)
@@ -33,6 +33,8 @@ static bool freeze_graphs(struct gp_domain *d)
 		if (!blp_freeze(d, e->twin->first, e->twin->count))
 			return false;
 	}
+	if (!left)
+		blp_become(d, BLP_STOPPING);
 	return true;
 }
 
@@ -81,24 +83,19 @@ static bool find_drains(struct gp_domain *d)
 static bool close_gate(struct gp_domain *d)
 {
 	bool waits = !(d->reasons & ~(uint32_t)GP_BLP_WINDOW);
-	if (waits && d->driver_waits) {
-		d->postponed = true;
-		if (d->driver_waits) // else its end may have come too early to be told
-			return false;
-	}
+	if (waits && d->driver_waits)
+		return false;
 	blp_become(d, BLP_CLOSING);
 	if (waits && d->driver_waits) {
-		d->postponed = true;
 		blp_become(d, BLP_RUNNING);
 		pthread_mutex_lock(&d->lock);
 		pthread_cond_broadcast(&d->resumed);
-		bool over = !d->driver_waits;
+		bool over = !d->driver_waits; // the last call left while the domain was closed, and told nobody
 		pthread_mutex_unlock(&d->lock);
 		if (over)
 			gp_ring_windows(d->gpu);
 		return false;
 	}
-	d->postponed = false;
 	d->counted_ns = 0;
 	blp_become(d, BLP_HELD);
 	return true;
@@ -115,13 +112,13 @@ static bool may_cut(struct gp_domain *d)
 static void set_flag(struct gp_domain *d)
 {
 	if (blp_set_flag(d, true))
-		blp_become(d, BLP_STOPPING);
+		blp_become(d, BLP_FREEZING);
 }
 
 // Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
-	d->narrow.asking = false; // what the driver has got since is not known to be over
+	d->narrow.question = BLP_UNASKED; // what the driver has got since is not known to be over
 	if (!may_cut(d))
 		return;
 	if (d->recorded && !blp_is_flagged(d))
@@ -214,7 +211,7 @@ static void classify(struct gp_domain *d)
 			if (e->kind >= BLP_RECORD && sent && comes_again(d, e, again))
 				blp_turn(d, e, BLP_CUT);
 		} else if (blp_is_bare(e)) {
-			if (e->stage == BLP_BARE && !d->beside[e->stream].ahead)
+			if (e->stage == BLP_BARE && !blp_is_ahead(d, e->stream))
 				blp_turn(d, e, BLP_DONE);
 		} else if (sent && e->kind == BLP_GRAPH) {
 			blp_turn(d, e, blp_graph_is_complete(e) ? BLP_DONE : BLP_CUT);
@@ -232,9 +229,8 @@ static void classify(struct gp_domain *d)
 				}
 				r->done = r->count;
 				gp_count(&count->cuts, 1);
-				if (!e->counted)
+				if (e->taken != BLP_AGAIN && !e->ran) // the first stop that cuts it
 					gp_count(&count->resumed_blocks, blocks - ran);
-				e->counted = true;
 				blp_count_beside(d, e, ran);
 				e->ran = ran;
 			} else {
@@ -336,7 +332,7 @@ static uint64_t drained(struct gp_domain *d, const struct blp_stream *s, uint64_
 static bool freeze_the_rest(struct gp_domain *d)
 {
 	bool frozen = true;
-	for (uint64_t since = gp_now_ns(); d->to_freeze && frozen && !d->given_up;) {
+	for (uint64_t since = gp_now_ns(); d->state == BLP_FREEZING && frozen && !d->given_up;) {
 		nap(gp_now_ns() - since);
 		pthread_mutex_lock(&d->lock);
 		blp_give_way(d);
@@ -353,7 +349,7 @@ static bool wait_quiet(struct gp_domain *d, uint64_t awake_ns)
 	uint64_t asked = gp_now_ns();
 	struct patience patience = {.looked_ns = asked};
 
-	if (d->state != BLP_STOPPING || d->given_up || !freeze_the_rest(d))
+	if ((d->state != BLP_FREEZING && d->state != BLP_STOPPING) || d->given_up || !freeze_the_rest(d))
 		return !d->given_up;
 	for (uint32_t i = 0; i < d->drains; i++)
 		if (d->drain[i].event && !wait_drained(d, i, asked + awake_ns, &patience))
@@ -495,7 +491,6 @@ static void finish(struct gp_domain *d)
 void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 {
 	pthread_mutex_lock(&d->control);
-	bool again = d->postponed && reason != GP_BLP_WINDOW; // the window's stop is not postponed any more
 	if (d->context && !blp_retired && !d->given_up) {
 		d->reasons |= reason;
 		if (reason != GP_BLP_WINDOW)
@@ -507,6 +502,8 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 		else if (d->state == BLP_HELD && d->reasons & ~(uint32_t)GP_BLP_HELD)
 			stop_blocks(d);
 	}
+	// Calls put a window's stop off until the program's has come.
+	bool again = reason != GP_BLP_WINDOW && !(d->reasons & GP_BLP_WINDOW) && blp_wanted_stopped(d);
 	bool narrows = blp_is_closed(d) && blp_width(d), given_up = blp_is_closed(d) && gp_blp_given_up(d);
 	pthread_mutex_unlock(&d->control);
 	if (again)
@@ -575,8 +572,6 @@ void gp_blp_resume(struct gp_domain *d, enum gp_blp_reason reason)
 {
 	pthread_mutex_lock(&d->control);
 	d->reasons &= ~(uint32_t)reason;
-	if (reason & GP_BLP_WINDOW)
-		d->postponed = false;
 	if (d->context && blp_is_closed(d) && !d->reasons)
 		finish(d);
 	bool again = d->reasons & GP_BLP_WINDOW;

@@ -260,7 +260,8 @@ void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stre
 	make_events(d, s);
 	s->passing++;
 	d->tainted++;
-	d->narrow.blind |= s == &d->unplaced;
+	if (s == &d->unplaced && d->narrow.question == BLP_ASKED)
+		d->narrow.question = BLP_BLIND;
 	o->domain = d;
 	o->made = d->made;
 	o->passing = s;

@@ -49,13 +49,16 @@ struct late {
 GP_OF_THREAD struct late late;
 __thread bool blp_is_late;
 
+// A window is to stop the domain, and close_gate has put that off, or has not come yet.
+static bool is_awaited(const struct gp_domain *d) { return !blp_is_closed(d) && blp_wanted_stopped(d); }
+
 // d->lock is held.
 static void leave(struct gp_domain *d)
 {
 	if (--d->driver_waits)
 		return;
 	pthread_cond_broadcast(&d->driver_left);
-	if (d->postponed)
+	if (is_awaited(d))
 		gp_ring_windows(d->gpu);
 }
 
@@ -137,11 +140,11 @@ bool blp_give_way_slowly(struct gp_domain *d)
 
 // Counts a call in a domain. Those come first that wait for the end of such calls: work that is to be submitted, and a window's stop. The call
 // is not counted during such a stop, unless that goes on narrow, and may last. One that the program asked for is not waited for: its end
-// may come behind the call. Nor is it known that a postponed stop comes soon. False: to be tried again. d->lock is held.
-enum { POSTPONED_NS = 10 * 1000 * 1000 };
+// may come behind the call. Nor is it known that a window's stop comes soon. False: to be tried again. d->lock is held.
+enum { AWAITED_NS = 10 * 1000 * 1000 };
 static bool enter(struct gp_domain *d, uint64_t since_ns)
 {
-	if (d->giving_way || (d->postponed && gp_now_ns() - since_ns < POSTPONED_NS))
+	if (d->giving_way || (is_awaited(d) && gp_now_ns() - since_ns < AWAITED_NS))
 		return false;
 	d->driver_waits++; // before the state is read: close_gate
 	enum blp_state state = d->state;

@@ -40,11 +40,10 @@ uint32_t blp_left(const struct gp_gpu *g)
 	return sms < (uint32_t)g->sms ? sms / BLP_PARTITION * BLP_PARTITION : 0;
 }
 
-// Lets stopped domains go on in their widths. True: to be called again soon. runs: one does.
-static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
+// Lets stopped domains go on in their widths. Returns what the one that gets furthest does.
+static enum blp_progress narrow(struct gp_gpu *g, uint32_t left)
 {
-	bool again = false;
-	*runs = false;
+	enum blp_progress most = BLP_STAYS;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		bool pushed;
@@ -53,15 +52,15 @@ static bool narrow(struct gp_gpu *g, uint32_t left, bool *runs)
 		pthread_mutex_lock(&d->control);
 		if (d->context && blp_is_closed(d) && blp_enter(d->context, &pushed)) {
 			d->narrow.left = left;
-			again |= blp_narrow(d);
-			*runs |= d->narrow.runs;
+			enum blp_progress progress = blp_narrow(d);
+			most = progress > most ? progress : most;
 			blp_leave(pushed);
 		}
 		pthread_mutex_unlock(&d->control);
 	}
 	if (gp_settings.spatial)
 		blp_blamed(g);
-	return again;
+	return most;
 }
 
 void gp_blp_watch(struct gp_gpu *g)
@@ -98,7 +97,7 @@ void gp_blp_watch(struct gp_gpu *g)
 				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
 			else if (want)
 				gp_blp_drain(d);
-			else if (d->reasons & GP_BLP_WINDOW || d->postponed)
+			else if (d->reasons & GP_BLP_WINDOW)
 				gp_blp_resume(d, GP_BLP_WINDOW);
 		}
 		if (!want && !g->forced)
@@ -108,10 +107,10 @@ void gp_blp_watch(struct gp_gpu *g)
 		if (left && !rung) // launches that waited at the gate until their domains are stopped go into the log
 			gp_ring_gate(g);
 		rung = left;
-		bool runs;
-		if (narrow(g, left, &runs) && next > NARROW_NS)
+		enum blp_progress progress = narrow(g, left);
+		if (progress != BLP_STAYS && next > NARROW_NS)
 			next = NARROW_NS;
-		stopped = want && !runs; // what runs narrow has more than the least share, what is held back there has not
+		stopped = want && progress != BLP_RUNS; // what runs narrow has more than the least share, what is held back there has not
 		gp_wait_windows(&seen, next);
 	}
 }

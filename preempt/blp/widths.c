@@ -14,7 +14,7 @@ static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 uint32_t blp_width(const struct gp_domain *d)
 {
 	uint32_t reasons = d->reasons, width = UINT32_MAX;
-	if (!reasons || reasons & GP_BLP_HELD || d->narrow.refused)
+	if (!reasons || reasons & GP_BLP_HELD || d->narrow.usable != BLP_USABLE)
 		return 0;
 	if (reasons & GP_BLP_ASKED)
 		width = least(width, d->narrow.asked);
@@ -81,7 +81,7 @@ static CUresult make_queue(const struct gp_domain *d, CUcontext context, uint32_
 	return 0;
 }
 
-static void refuse(struct gp_domain *d) { d->narrow.refused = true; }
+static void refuse(struct gp_domain *d) { d->narrow.usable = BLP_REFUSED; }
 
 static CUresult make_events(struct gp_domain *d)
 {
@@ -272,15 +272,15 @@ bool blp_keep_narrow(struct gp_domain *d)
 		return true;
 	refuse(d);
 	BLP_TRY(cuEventRecord, d->narrow.end, d->narrow.was->stream);
-	d->narrow.lingers = true;
+	d->narrow.usable = BLP_LINGERS;
 	return true;
 }
 
 bool blp_lingers(struct gp_domain *d)
 {
-	if (d->narrow.lingers)
-		d->narrow.lingers = blp_query(d->narrow.end) != 0;
-	return d->narrow.lingers;
+	if (d->narrow.usable == BLP_LINGERS && !blp_query(d->narrow.end))
+		d->narrow.usable = BLP_REFUSED;
+	return d->narrow.usable == BLP_LINGERS;
 }
 
 bool blp_come_behind_narrow(struct gp_domain *d, const struct blp_stream *s)
