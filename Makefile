@@ -47,49 +47,40 @@ $(CHECKSUMS): $(C_HEADERS)
 # Some of Go's library is replaced, where what is a convenience in a Go program would change the program that we are loaded
 # into. The runtime always unblocks some signals in its threads: a program that blocks SIGCHLD in all its threads, to
 # wait for it with sigwait or signalfd, would lose it to one of them. So would one that waits for SIGPROF, SIGSTKFLT or
-# signal 34, which is SIGRTMIN of glibc; Go unblocks that for musl, where it is one of the C library's own, also in threads that end. And package
-# syscall raises the program's limit of open files when it is initialised, which would go on to what select() can
-# not hold and to the programs that it starts. The runtime's poller, which any timer starts, ends the process when its
-# descriptors are gone, and daemons close all that they do not know: ours has none. Where there are no more threads
-# or no more memory, Go ends the process; ours has its threads before it needs them (exports/go_runtime.c, exports/_runtime/threads.go), and
-# waits for memory (exports/_runtime/memory.go).
+# signal 34, which is SIGRTMIN of glibc; Go unblocks that for musl, where it is one of the C library's own, also in threads that end.
+# A processor of the scheduler's does not wait for a thread that cannot be made (exports/_runtime/threads.go). The runtime's poller,
+# which any timer starts, ends the process when its descriptors are gone, and daemons close all that they do not know: ours has
+# none. The runtime calls no C for any of this. Where it calls C, the linker puts ours in its place (WRAPPED).
+GO_SOURCE := $(shell $(GO) env GOROOT)/src
 OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
-SIGNALS := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
-EXITING := $(shell $(GO) env GOROOT)/src/runtime/signal_unix.go
-LIMITS := $(shell $(GO) env GOROOT)/src/syscall/rlimit.go
-MEMORY := $(shell $(GO) env GOROOT)/src/runtime/mem_linux.go
-SCHEDULER := $(shell $(GO) env GOROOT)/src/runtime/proc.go
-THREADS := $(shell $(GO) env GOROOT)/src/runtime/cgo/gcc_libinit.c
-THREAD := $(shell $(GO) env GOROOT)/src/runtime/cgo/gcc_util.c
-POLLER := $(shell $(GO) env GOROOT)/src/runtime/netpoll_epoll.go
-$(OVERLAY): Makefile $(wildcard exports/_runtime/*.go) exports/_runtime/take.c
+EDITED := signal_unix.go sigtab_linux_generic.go proc.go
+EDIT_signal_unix.go := /^\t\tsigdelset\(&res, 34\)$$/d
+EDIT_sigtab_linux_generic.go := /"(SIG(CHLD|PROF|STKFLT):|signal 34")/s/ \+ _SigUnblock//
+EDIT_proc.go := s/^\tmp := allocm\(pp, fn, id\)$$/\tif idleRuns(fn, pp, id) {\n\t\treleasem(getg().m)\n\t\treturn\n\t}\n&/
+# Lines that go and that come.
+LINES_signal_unix.go := 1
+LINES_sigtab_linux_generic.go := 8
+LINES_proc.go := 4
+$(OVERLAY): Makefile $(wildcard exports/_runtime/*.go)
 	@mkdir -p build/_overlay # a name that ./... passes over
-	sed -E '/"(SIG(CHLD|PROF|STKFLT):|signal 34")/s/ \+ _SigUnblock//' $(SIGNALS) > build/_overlay/signals.go
-	@if [ $$(diff $(SIGNALS) build/_overlay/signals.go | grep -c '^>') != 4 ]; then echo 'Makefile: another Go: see $(SIGNALS)' >&2; exit 1; fi
-	sed '/^\t\tsigdelset(&res, 34)$$/d' $(EXITING) > build/_overlay/exiting.go
-	@if [ $$(diff $(EXITING) build/_overlay/exiting.go | grep -c '^<') != 1 ]; then echo 'Makefile: another Go: see $(EXITING)' >&2; exit 1; fi
-	sed 's/^func init() {$$/func raiseLimit() {/' $(LIMITS) > build/_overlay/limits.go
-	@if [ $$(diff $(LIMITS) build/_overlay/limits.go | grep -c '^>') != 1 ]; then echo 'Makefile: another Go: see $(LIMITS)' >&2; exit 1; fi
-	sed 's/ := mmap(/ := mmapOrWait(/' $(MEMORY) > build/_overlay/memory.go
-	@if [ $$(diff $(MEMORY) build/_overlay/memory.go | grep -c '^>') != 6 ]; then echo 'Makefile: another Go: see $(MEMORY)' >&2; exit 1; fi
-	sed 's/^	mp := allocm(pp, fn, id)$$/	if idleRuns(fn, pp, id) {\n		releasem(getg().m)\n		return\n	}\n&/' $(SCHEDULER) > build/_overlay/scheduler.go
-	@if [ $$(diff $(SCHEDULER) build/_overlay/scheduler.go | grep -c '^>') != 4 ]; then echo 'Makefile: another Go: see $(SCHEDULER)' >&2; exit 1; fi
-	sed 's/^	for (tries = 0; tries < 20; tries++) {$$/	extern __typeof__(pthread_create) gp_go_thread __attribute__((weak));\n	if (gp_go_thread)\n		return gp_go_thread(thread, attr, pfn, arg);\n&/' \
-		$(THREADS) > build/_overlay/threads.c
-	@if [ $$(diff $(THREADS) build/_overlay/threads.c | grep -c '^>') != 3 ]; then echo 'Makefile: another Go: see $(THREADS)' >&2; exit 1; fi
-	sed -e 's/^	ts = malloc(sizeof \*ts);$$/	while ((ts = malloc(sizeof *ts)) == nil)\n		usleep(10000);/' -e '1i #include <unistd.h>' $(THREAD) > build/_overlay/thread.c
-	@if [ $$(diff $(THREAD) build/_overlay/thread.c | grep -c '^>') != 3 ]; then echo 'Makefile: another Go: see $(THREAD)' >&2; exit 1; fi
-	printf '{"Replace": {"%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s", "%s": "%s"}}\n' \
-		$(SIGNALS) $(CURDIR)/build/_overlay/signals.go $(EXITING) $(CURDIR)/build/_overlay/exiting.go $(LIMITS) $(CURDIR)/build/_overlay/limits.go \
-		$(MEMORY) $(CURDIR)/build/_overlay/memory.go $(dir $(MEMORY))gpreempt_memory.go $(CURDIR)/exports/_runtime/memory.go \
-		$(THREADS) $(CURDIR)/build/_overlay/threads.c $(THREAD) $(CURDIR)/build/_overlay/thread.c \
-		$(SCHEDULER) $(CURDIR)/build/_overlay/scheduler.go $(dir $(SCHEDULER))gpreempt_threads.go $(CURDIR)/exports/_runtime/threads.go \
-		$(dir $(THREAD))gpreempt_cgo.go $(CURDIR)/exports/_runtime/cgo.go $(dir $(THREAD))gpreempt_take.c $(CURDIR)/exports/_runtime/take.c \
-		$(POLLER) $(CURDIR)/exports/_runtime/poller.go > $@
+	$(foreach f,$(EDITED),$(call edit,$(f),$(GO_SOURCE)/runtime/$(f)))
+	@test -f $(GO_SOURCE)/runtime/netpoll_epoll.go || $(call another_go,$(GO_SOURCE)/runtime/netpoll_epoll.go)
+	@printf '{"Replace": {%s"%s": "%s", "%s": "%s"}}\n' '$(foreach f,$(EDITED),"$(GO_SOURCE)/runtime/$(f)": "$(CURDIR)/build/_overlay/$(f)", )' \
+		$(GO_SOURCE)/runtime/gpreempt_threads.go $(CURDIR)/exports/_runtime/threads.go \
+		$(GO_SOURCE)/runtime/netpoll_epoll.go $(CURDIR)/exports/_runtime/poller.go > $@
+another_go = { echo 'Makefile: the library cannot be built with $(shell $(GO) env GOVERSION): $(1) is not as expected' >&2; exit 1; }
+define edit
+@sed -E '$(EDIT_$(1))' $(2) > build/_overlay/$(1) && [ $$(diff $(2) build/_overlay/$(1) | grep -c '^[<>]') = $(LINES_$(1)) ] || $(call another_go,$(2))
+
+endef
+
+# Functions that the linker puts ours in the place of, __wrap_NAME: libc's, and those of Go's package cgo by which its runtime makes threads
+# and maps memory (exports/go_runtime.c, exports/go_memory.c). The linker fails where Go has one of them no more (go_runtime.ld).
+WRAPPED := sigaction x_cgo_init x_cgo_mmap x_cgo_sys_thread_create x_cgo_thread_start
 
 LIBRARY_SOURCES := $(filter-out ./test/%,$(GO_CODE)) shim/notes.c shim/shim.h exports/exports.map exports/go_runtime.ld $(OVERLAY) $(CHECKSUMS) kernels/hold.fatbin kernels/fill.fatbin
 LIBRARY_VERSION := -X "main.version=@(\#)libgpreempt.so($(VERSION))"
-LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,--wrap=sigaction -Wl,-z,nodelete
+LIBRARY_LDFLAGS := -Wl,--version-script=$(CURDIR)/exports/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld $(WRAPPED:%=-Wl,--wrap=%) -Wl,-z,nodelete
 build/libgpreempt.so: $(LIBRARY_SOURCES) build/core.a build/exports.a
 	@mkdir -p build
 	@rm -f $@ # Go would keep it if only the linker's scripts have changed
@@ -209,7 +200,7 @@ $(SANITIZED:%=%/libgpreempt.so): build/sanitize/%/libgpreempt.so: build/libgpree
 	$(LD) -r -o $(@D)/core.o $(CORE:%.c=$(@D)/%.o) && $(AR) rcs $(@D)/core.a $(@D)/core.o
 	$(LD) -r -o $(@D)/exports.o $(EXPORTS:%.c=$(@D)/%.o) && $(AR) rcs $(@D)/exports.a $(@D)/exports.o
 	CGO_CFLAGS='$(SANITIZE_FLAGS)' CGO_LDFLAGS='-fsanitize=$* $(CURDIR)/$(@D)/exports.a $(CURDIR)/$(@D)/core.a' $(GO) build -buildmode=c-shared -trimpath -overlay $(OVERLAY) \
-		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld -Wl,--wrap=sigaction -Wl,-z,nodelete"' -o $@ ./shim
+		-ldflags '-extldflags "-Wl,--version-script=$(CURDIR)/$(@D)/exports.map -Wl,-T,$(CURDIR)/exports/go_runtime.ld $(WRAPPED:%=-Wl,--wrap=%) -Wl,-z,nodelete"' -o $@ ./shim
 	@rm -f $(@D)/libgpreempt.h
 
 $(SANITIZED:%=%/sim/libcuda.so.1): build/sanitize/%/sim/libcuda.so.1: build/sim/libcuda.so.1

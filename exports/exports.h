@@ -24,6 +24,7 @@ bool gp_go_reserve(unsigned goroutines);
 // Go's yet. If there is none they all go on.
 void gp_go_meet(void);
 bool gp_go_more_meet(unsigned count);
+void gp_give_back_files(void); // the program's limit of open files, which Go raises
 // True in a child that was forked after the core was started: it must not enter Go code.
 bool gp_forked(void);
 // Writes to standard error without waiting. Returns how many bytes need no second try, or a reason for one. The caller blocks SIGPIPE and

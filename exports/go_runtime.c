@@ -7,7 +7,9 @@
 // does not block it. Most programs rely on having no threads but their own: bash blocks SIGCHLD to guard its table of jobs,
 // others block a signal in all their threads and wait for it in sigwait or signalfd. Go's threads keep the signal mask of the
 // thread that started the runtime, so that thread blocks everything meanwhile. (The Makefile sees to the few signals that Go
-// would unblock again.) Go installs no handlers.
+// would unblock again.)
+//
+// What Go's runtime asks of C goes through functions of its package cgo. The linker puts ours in their place (--wrap, see the Makefile).
 #include "exports/layer.h"
 
 #include <errno.h>
@@ -16,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -80,6 +83,20 @@ enum {
 	WANTED = 256, // capacity of the queue, in which each has a thread that is about to take it
 };
 
+// Go's cgothreadstart, which its package cgo calls ThreadStart.
+struct go_thread {
+	struct {
+		uintptr_t lowest, highest;
+	} *stack;      // of the thread's g0, which begins with it. NULL: Go asks whether there is a thread
+	uint64_t *tls; // then: whether one may be created, and the answer
+	void (*run)(void);
+};
+
+struct wanted {
+	void *(*first)(void *); // what Go's first thread is to run; NULL: any other thread
+	struct go_thread thread;
+};
+
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -87,11 +104,27 @@ static struct {
 	unsigned left;   // threads that Go may have yet
 	unsigned spared; // made by reservations that failed, for the next one
 	unsigned first, count;
-	struct {
-		void *(*run)(void *);
-		void *argument;
-	} wanted[WANTED];
+	struct wanted wanted[WANTED];
 } row = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+
+// Tests link without Go.
+extern void crosscall1(void (*run)(void), void (*set_g)(void *), void *g) __attribute__((weak));
+extern void __real_x_cgo_init(void *g, void (*set_g)(void *), void **tls, void **base) __attribute__((weak));
+static void (*set_g)(void *); // the runtime's
+
+extern typeof(__real_x_cgo_init) __wrap_x_cgo_init;
+void __wrap_x_cgo_init(void *g, void (*set)(void *), void **tls, void **base)
+{
+	set_g = set;
+	__real_x_cgo_init(g, set, tls, base);
+}
+
+// The first call of malloc in a thread takes addresses, which there may be no more when the driver calls it.
+static void get_arena(void)
+{
+	void *volatile block = malloc(1); // or gcc leaves both out
+	free(block);
+}
 
 static void *made_ahead(void *unused)
 {
@@ -102,19 +135,22 @@ static void *made_ahead(void *unused)
 		pthread_mutex_unlock(&row.lock);
 		return unused;
 	}
-	void *(*run)(void *) = row.wanted[row.first].run;
-	void *argument = row.wanted[row.first].argument;
+	struct wanted to = row.wanted[row.first];
 	row.first = (row.first + 1) % WANTED;
 	row.count--;
 	pthread_mutex_unlock(&row.lock);
 	pthread_detach(pthread_self());
-	return run(argument);
+	get_arena();
+	if (to.first)
+		return to.first(NULL);
+	crosscall1(to.thread.run, set_g, to.thread.stack);
+	return NULL;
 }
 
 static bool make(pthread_t *thread) { return pthread_create(thread, NULL, made_ahead, NULL) == 0; }
 
-// Go's runtime asks for a thread before it has anything that depends on it. may_create: a thread that is created here is like Go's others.
-bool gp_go_take(bool may_create)
+// may_create: a thread that is created here is like Go's others.
+static bool take(bool may_create)
 {
 	pthread_t thread;
 	pthread_mutex_lock(&row.lock);
@@ -124,18 +160,34 @@ bool gp_go_take(bool may_create)
 	return given || (may_create && make(&thread)); // the second where more goroutines wait than were reckoned with
 }
 
-// Go's runtime calls this instead of pthread_create (see the Makefile), with a thread that gp_go_take gave it, or for one of OF_RUNTIME. It
-// never fails.
-int gp_go_thread(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *argument)
+static void hand_over(struct wanted to)
 {
-	*thread = pthread_self(); // Go does not look at it
 	pthread_mutex_lock(&row.lock);
-	unsigned last = (row.first + row.count++) % WANTED;
-	row.wanted[last].run = run;
-	row.wanted[last].argument = argument;
+	row.wanted[(row.first + row.count++) % WANTED] = to;
 	pthread_cond_signal(&row.changed);
 	pthread_mutex_unlock(&row.lock);
-	return 0;
+}
+
+// Go's first thread, of OF_RUNTIME. Go 1.26 gives it an argument, which is NULL.
+void __wrap_x_cgo_sys_thread_create(void *(*first)(void *));
+void __wrap_x_cgo_sys_thread_create(void *(*first)(void *)) { hand_over((struct wanted){.first = first}); }
+
+// Go's runtime asks whether there is a thread before anything depends on it (_runtime/threads.go), and then starts it. It starts those of
+// OF_RUNTIME without asking. Starting never fails. Go's own function ends the process where it gets no thread, or no memory for its note.
+void __wrap_x_cgo_thread_start(struct go_thread *);
+void __wrap_x_cgo_thread_start(struct go_thread *asked)
+{
+	if (!asked->stack) {
+		*asked->tls = take(*asked->tls);
+		return;
+	}
+	pthread_attr_t attributes;
+	size_t bytes = 0;
+	pthread_attr_init(&attributes); // those that made_ahead's have
+	pthread_attr_getstacksize(&attributes, &bytes);
+	pthread_attr_destroy(&attributes);
+	asked->stack->highest = bytes; // with 0 as the lowest address: the thread finds out where they are
+	hand_over((struct wanted){.thread = *asked});
 }
 
 bool gp_go_reserve(unsigned count)
@@ -209,7 +261,7 @@ static bool make_ahead(void)
 }
 
 // Go's runtime reserves addresses as it starts, and ends the process if it cannot. Later it waits for memory that it cannot get
-// (_runtime/memory.go).
+// (go_memory.c).
 static bool room_for_go(void)
 {
 	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more. Half a
@@ -227,14 +279,28 @@ static bool room_for_go(void)
 	return true;
 }
 
+static struct rlimit files_before;
+
+// Go raises the program's soft limit of open files as it starts, to the hard one less 1. That would go on to what select() can not hold, and
+// to the programs that this one starts. Go gives it back at once (exports/files). A limit that the program sets meanwhile stays.
+void gp_give_back_files(void)
+{
+	struct rlimit now;
+	if (files_before.rlim_max && getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_max == files_before.rlim_max &&
+	    now.rlim_cur == now.rlim_max - 1)
+		setrlimit(RLIMIT_NOFILE, &files_before);
+}
+
 static void come_up(void)
 {
+	if (getrlimit(RLIMIT_NOFILE, &files_before) != 0)
+		files_before.rlim_max = 0; // unknown
+	gp_go_spare_memory();
 	for (constructor *const *c = __start_gp_runtime; c < __stop_gp_runtime; c++)
 		(*c)(1, arguments, &arguments[2]);
 }
 
-// The linker gives Go's runtime this in the place of libc's (see the Makefile). Go would install handlers for all signals, and
-// mark those of the program to run on Go's signal stacks. When a signal came meanwhile it would install its own again. So it installs none.
+// Instead of libc's, for all of the library. Go would install handlers for all signals, and mark those of the program to run on Go's signal stacks. When a signal came meanwhile it would install its own again. So it installs none.
 extern typeof(sigaction) __wrap_sigaction;
 extern typeof(sigaction) __real_sigaction __attribute__((weak)); // tests link without it
 int __wrap_sigaction(int signal, const struct sigaction *unused, struct sigaction *now)

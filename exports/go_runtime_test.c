@@ -4,26 +4,57 @@
 #include "exports/layer.h"
 #include "test/units/check.h"
 
+#include <limits.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <unistd.h>
 
-bool gp_go_take(bool may_create);
-int gp_go_thread(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+struct go_thread {
+	uintptr_t *stack;
+	uint64_t *tls;
+	void (*run)(void);
+};
+void __wrap_x_cgo_thread_start(struct go_thread *);
+void __wrap_x_cgo_sys_thread_create(void *(*)(void *));
 bool gp_go_reserve(unsigned count);
 void gp_go_meet(void);
 bool gp_go_more_meet(unsigned count);
 
-enum { THREADS = 5, LIMIT_s = 120 };
+enum { THREADS = 5, FIRST = 1 << 16, LIMIT_s = 120 };
 
 static atomic_uint ran, met;
 
 void gp_complain(const char *what) { CHECK(!what); }
 
-// Of the queue: each argument comes once.
-static void *run(void *bit)
+void gp_go_spare_memory(void) {}
+
+// Of the queue: each stack comes once.
+static uintptr_t stacks[THREADS + 1][2];
+
+void crosscall1(void (*run)(void), void (*set_g)(void *), void *g)
 {
-	atomic_fetch_or(&ran, 1u << (uintptr_t)bit);
-	return NULL;
+	CHECK(run == abort && !set_g);
+	atomic_fetch_or(&ran, 1u << ((uintptr_t (*)[2])g - stacks));
+}
+
+static void *run_first(void *argument)
+{
+	CHECK(!argument);
+	atomic_fetch_or(&ran, FIRST);
+	return argument;
+}
+
+static bool take(bool may_create)
+{
+	uint64_t answer = may_create;
+	__wrap_x_cgo_thread_start(&(struct go_thread){.tls = &answer});
+	return answer;
+}
+
+static void start(int i)
+{
+	__wrap_x_cgo_thread_start(&(struct go_thread){.stack = stacks[i], .run = abort});
+	CHECK(stacks[i][0] == 0 && stacks[i][1] >= PTHREAD_STACK_MIN);
 }
 
 static void *meet(void *unused)
@@ -33,20 +64,22 @@ static void *meet(void *unused)
 	return unused;
 }
 
-// Go gets as many threads as were reserved, and no more unless it may create one.
+// Go gets as many threads as were reserved, and no more unless it may create one. Each runs once.
 static void test_reserved(void)
 {
-	pthread_t thread;
-	CHECK(!gp_go_take(false));
-	CHECK(gp_go_reserve(THREADS));
-	for (uintptr_t i = 0; i < THREADS; i++) {
+	CHECK(!take(false));
+	CHECK(gp_go_reserve(THREADS + 1));
+	CHECK(take(false));
+	__wrap_x_cgo_sys_thread_create(run_first);
+	for (int i = 0; i < THREADS; i++) {
 		CHECK(gp_go_more_meet(0)); // some are left
-		CHECK(gp_go_take(false));
-		CHECK(gp_go_thread(&thread, NULL, run, (void *)i) == 0);
+		CHECK(take(false));
+		start(i);
 	}
-	CHECK(!gp_go_take(false));
-	CHECK(gp_go_take(true) && gp_go_thread(&thread, NULL, run, (void *)THREADS) == 0);
-	while (ran != (2u << THREADS) - 1)
+	CHECK(!take(false));
+	CHECK(take(true));
+	start(THREADS);
+	while (ran != ((2u << THREADS) - 1 | FIRST))
 		usleep(1000);
 	ran = 0;
 }

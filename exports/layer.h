@@ -147,5 +147,8 @@ void gp_start(void); // starts the core, once
 void gp_keep_environment(void);         // as the library is loaded
 void gp_run_blocked(void (*run)(void)); // starts the Go runtime and calls run, with all signals blocked
 
+// go_memory.c
+void gp_go_spare_memory(void); // before Go's runtime starts
+
 #pragma GCC visibility pop
 #endif

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
+	_ "github.com/gpreempt/gpreempt/exports/files"
 	"github.com/gpreempt/gpreempt/hints/learner"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/agent"

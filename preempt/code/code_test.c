@@ -143,7 +143,6 @@ void gp_forget_loaded(const struct gp_context *c) { (void)c; }
 static _Atomic int refuse_all;
 static atomic_bool stands_still, starved; // once it has a request
 static _Atomic uintptr_t late;            // what it answers then
-_Atomic uint32_t x_cgo_memory_waits;
 
 static void *rewriter(void *unused)
 {
@@ -182,7 +181,7 @@ static void *rewriter(void *unused)
 		while (stands_still) {
 			late = (uintptr_t)w;
 			if (starved)
-				x_cgo_memory_waits = 1;
+				gp_go_memory_waits = 1;
 			else
 				gp_request_patience_ns = 0;
 			usleep(100);
@@ -219,7 +218,7 @@ static void leave_it(bool for_memory)
 	CHECK(loads_as_it_came()); // and nobody waits again
 	stands_still = false;
 	gp_request_patience_ns = patience;
-	x_cgo_memory_waits = 0;
+	gp_go_memory_waits = 0;
 	bool thrown_away = false; // seen once: others may map something there, so no look is long after the one before
 	for (uint64_t since = gp_now_ns(); !thrown_away && gp_now_ns() - since < 60000000000;) {
 		thrown_away = msync((void *)late, 8192, MS_ASYNC) && errno == ENOMEM;

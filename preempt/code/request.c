@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// The rewriter does nothing while Go waits for memory that it cannot get (exports/_runtime/memory.go), nor while a disk does not answer on
+// The rewriter does nothing while Go waits for memory that it cannot get (exports/go_memory.c), nor while a disk does not answer on
 // which rewritten code is kept. Whoever asks does not wait for ever: then the code is loaded as it came.
 _Atomic uint64_t gp_request_patience_ns = 60ull * 1000000000; // more than the largest images take
 

@@ -18,7 +18,6 @@ static uint64_t free_bytes;
 static uint64_t total_told = 10ull << 30;
 static unsigned asked;
 static _Atomic bool end;
-_Atomic uint32_t x_cgo_memory_waits;
 
 static CUresult get_info(size_t *free, size_t *total)
 {
@@ -130,7 +129,7 @@ int main(void)
 
 	struct gp_retry starved = {0};
 	free_bytes = 0;
-	x_cgo_memory_waits = 1; // the agent needs memory before it can say anything
+	gp_go_memory_waits = 1; // the agent needs memory before it can say anything
 	alarm(LIMIT_s);
 	CHECK(!gp_memory_wait_for_room(gp_gpu, WANTED, &starved));
 	return 0;

@@ -62,13 +62,12 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 			    timeout_ns ? &t : NULL, NULL, 0);
 }
 
-// How many threads of Go's wait for memory (exports/_runtime/take.c). Not in tests.
-extern _Atomic uint32_t x_cgo_memory_waits __attribute__((weak));
+_Atomic uint32_t gp_go_memory_waits;
 
 bool gp_go_starves(uint64_t *since)
 {
 	const uint64_t starved_ns = 500000000;
-	bool waits = &x_cgo_memory_waits && x_cgo_memory_waits;
+	bool waits = gp_go_memory_waits;
 	*since = !waits ? 0 : *since ? *since : gp_now_ns();
 	return waits && gp_now_ns() - *since >= starved_ns;
 }

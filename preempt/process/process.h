@@ -259,6 +259,7 @@ void gp_nap(uint64_t ns); // below a second
 // and begins with 0; whoever waits looks again after GP_LOOK_NS at the latest.
 enum { GP_LOOK_NS = 100000000 };
 bool gp_go_starves(uint64_t *since);
+extern _Atomic uint32_t gp_go_memory_waits; // threads of Go's that wait for memory (exports/go_memory.c)
 // Rings wake those that wait for what has changed. Nothing happens before the segment is attached.
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);

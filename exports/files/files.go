@@ -1,0 +1,10 @@
+// Package files takes back what package syscall does as it is initialised: it raises the program's limit of open files. Go initialises this
+// package right behind that one, which is all that it imports.
+package files
+
+// #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
+// #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../../build/exports.a -ldl -lpthread
+// #include "exports/exports.h"
+import "C"
+
+func init() { C.gp_give_back_files() }
