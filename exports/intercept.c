@@ -79,9 +79,14 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 	CUresult name params \
 	{ \
 		const struct gp_hooks *hooks = gp_current_hooks(); \
+		int cancel = gp_cancel_off(); \
 		if (hooks) \
 			hooks->ending(GP_EVENT, event); \
-		return REAL(name) args; \
+		CUresult result = REAL(name) args; \
+		if (hooks) \
+			hooks->ended(GP_EVENT, event, result == CUDA_SUCCESS); \
+		gp_cancel_on(cancel); \
+		return result; \
 	}
 
 #define ROW_EVENT_SHARED(name, null, params, args, event) \

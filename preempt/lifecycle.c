@@ -78,7 +78,7 @@ static void forget(struct gp_context *c)
 	pthread_mutex_lock(&c->query_lock);
 	gp_hold_forget(c);
 	c->hint.until_ns = c->hint.awaited_ns = 0;
-	c->handle = NULL; // first: a window that another thread opened behind the drop would stay open
+	gp_context_leaves(c); // first: a window that another thread opened behind the drop would stay open
 	gp_window_drop(c);
 	pthread_mutex_unlock(&c->query_lock);
 	pthread_mutex_unlock(&c->life_lock);
@@ -89,10 +89,12 @@ static void end_context(CUcontext handle)
 {
 	struct gp_context *c = gp_find_context(handle);
 
+	if (!handle) // as nothing has that it is known of
+		return;
 	gp_memory_context_destroying(handle);
 	gp_streams_forget_context(handle); // before the context's domains end
 	gp_blp_context_destroying(handle);
-	gp_objects_end_with(handle);
+	gp_objects_set_apart(handle);
 	gp_unloads_finish(handle);
 	gp_code_context_destroying(handle);
 	if (!c)
@@ -116,13 +118,13 @@ static void end_stream(CUstream stream)
 	gp_streams_forget(stream); // before the stream's domain ends
 	gp_blp_stream_destroying(stream);
 	gp_stream_forget(stream);
-	gp_object_end(GP_STREAM, stream);
+	gp_object_set_apart(GP_STREAM, stream);
 }
 
 static void end_graph(CUgraphExec exec)
 {
 	gp_blp_graph_changed(exec);
-	gp_object_end(GP_GRAPH_INSTANCE, exec);
+	gp_object_set_apart(GP_GRAPH_INSTANCE, exec);
 }
 
 void gp_ending(enum gp_thing thing, void *handle)
@@ -140,26 +142,38 @@ void gp_ending(enum gp_thing thing, void *handle)
 		gp_event_forget(handle);
 		if (gp_objective.on)
 			gp_step_event_forget(handle);
-		gp_object_end(GP_EVENT, handle);
+		gp_object_set_apart(GP_EVENT, handle);
 		break;
 	}
 }
 
-// A thing that the driver has not destroyed goes on, and nothing is known of it any more. Nor is anything of the streams of a context.
+// Of a context that goes on, what was made in it is there, and what was known. Only its kernels are stopped no more: there may be work on its way
+// that no log has.
+static void ended_context(CUcontext handle, bool is)
+{
+	struct gp_context *c = gp_find_leaving(handle);
+
+	gp_memory_context_destroyed(c, handle, is);
+	gp_objects_destroyed(handle, is);
+	if (c && gp_context_left(c, is)) {
+		gp_hold_put_back(c);
+		if (gp_blp_started)
+			gp_log_line(
+				"the driver keeps a context that the program has ended: its kernels are not stopped "
+				"any more");
+		gp_notify();
+	}
+	gp_contexts_ending--;
+}
+
 void gp_ended(enum gp_thing thing, void *handle, bool is)
 {
-	if (!is && (thing == GP_CONTEXT || (thing == GP_STREAM && !is_default(handle))))
-		gp_stream_made(NULL);
-	if (thing == GP_CONTEXT) {
-		gp_memory_context_destroyed(handle, is);
-		gp_contexts_ending--;
-		if (!is) {
-			gp_blp_events_lost();
-			gp_context_usable(handle);
-		}
-	}
 	if (thing == GP_CONTEXT || thing == GP_STREAM)
 		gp_captures_ended_with(thing, handle, is);
+	if (thing == GP_CONTEXT)
+		ended_context(handle, is);
+	else if (thing != GP_STREAM || !is_default(handle))
+		gp_object_destroyed(thing, handle, is);
 }
 
 // It is counted out of the gate last: until then it may use memory.
@@ -202,6 +216,9 @@ void gp_graph_made(CUgraphExec exec, CUgraph graph)
 {
 	int cancel = gp_cancel_off();
 	gp_object_begin(GP_GRAPH_INSTANCE, exec, NULL);
+	struct gp_object *o = gp_graph_find(exec);
+	if (o)
+		o->graph.context = gp_current_handle();
 	gp_blp_graph_instantiated(exec, graph);
 	gp_graph_instantiated(exec, graph, gp_blp_wanted());
 	gp_cancel_on(cancel);

@@ -42,7 +42,6 @@ void gp_blp_stream_destroying(CUstream);
 void gp_blp_graph_instantiated(CUgraphExec, CUgraph);
 void gp_blp_graph_changed(CUgraphExec);                  // the instance is about to be changed or destroyed
 void gp_blp_event_shared(CUevent);                       // other processes may see it
-void gp_blp_events_lost(void);                           // events of a context go on that nothing is known of any more
 void gp_blp_capture_beginning(CUstream);                 // after gp_capture_begins
 bool gp_blp_complete(CUfunction, struct gp_arguments *); // a hook (preempt/driver/hooks.h)
 

@@ -7,9 +7,6 @@
 #include "preempt/objects/objects.h"
 #include "test/units/check.h"
 
-#include <sys/wait.h>
-#include <unistd.h>
-
 #define CONTEXT ((CUcontext)0x10)
 #define OTHER_CONTEXT ((CUcontext)0x18)
 #define STREAM ((CUstream)0x20)
@@ -104,10 +101,12 @@ static CUresult query(CUevent e) { return CUDA_ERROR_NOT_READY; }
 
 static CUevent handle(uintptr_t i) { return (CUevent)(i << 4); }
 
+static CUcontext recorded_in = CONTEXT;
+
 // Returns the sequence + 1 of its entry; 0: it is recorded past the log.
 static uint64_t record(CUevent event, bool in_log)
 {
-	struct gp_operation o = {.handle = CONTEXT, .stream = STREAM, .work = GP_RECORD, .event = event};
+	struct gp_operation o = {.handle = recorded_in, .stream = STREAM, .work = GP_RECORD, .event = event};
 	logs = in_log;
 	CHECK(!blp_record(&o)); // the driver is to record it
 	if (!o.logging)
@@ -181,13 +180,16 @@ static void later_contexts(void)
 	uint64_t upto = record(event, true);
 	gp_blp_event_shared(shared);
 	blp_event_captured(other);
-	gp_objects_end_with(OTHER_CONTEXT);
+	gp_objects_set_apart(OTHER_CONTEXT);
+	gp_objects_destroyed(OTHER_CONTEXT, true);
 	CHECK(stands(domain, event, upto) && !record(shared, true) && gp_object_find(GP_EVENT, other, NULL));
-	gp_objects_end_with(CONTEXT);
+	gp_objects_set_apart(CONTEXT);
+	gp_objects_destroyed(CONTEXT, true);
 	CHECK(!gp_object_find(GP_EVENT, event, NULL) && !gp_object_find(GP_EVENT, other, NULL) &&
 	      !gp_object_find(GP_EVENT, shared, NULL));
 	CHECK(record(shared, true)); // the next one of the handle is not shared
-	gp_objects_end_with(CONTEXT);
+	gp_objects_set_apart(CONTEXT);
+	gp_objects_destroyed(CONTEXT, true);
 }
 
 enum { PROBES = 64, PLACES = 1 << 14 };
@@ -227,15 +229,26 @@ static void full(void)
 	CHECK(!record(event[LATER], true));
 }
 
-// A context goes on though its events have ended here.
-static void lost(void)
+// An event goes on, alone or with its context: what was known of it still is. Any context may be current as it is shared or captured.
+static void kept(void)
 {
-	gp_blp_events_lost();
-	CHECK(record(handle(1), true)); // none was shared
-	gp_blp_event_shared(handle(2));
-	gp_objects_end_with(CONTEXT);
-	gp_blp_events_lost();
-	CHECK(!record(handle(2), true) && !record(handle(3), true));
+	CUevent event = handle(1);
+	recorded_in = OTHER_CONTEXT;
+	CHECK(!record(event, false));
+	recorded_in = CONTEXT;
+	blp_event_captured(event);
+	gp_blp_event_shared(event);
+	gp_objects_set_apart(CONTEXT); // which is another's
+	gp_objects_destroyed(CONTEXT, true);
+	CHECK(gp_object_find(GP_EVENT, event, NULL));
+	gp_objects_set_apart(OTHER_CONTEXT);
+	gp_objects_destroyed(OTHER_CONTEXT, false);
+	CHECK(gp_object_find(GP_EVENT, event, NULL));
+	gp_object_set_apart(GP_EVENT, event);
+	gp_object_destroyed(GP_EVENT, event, false);
+	CHECK(!record(event, true) && record(handle(2), true)); // it is shared, and no other
+	gp_object_end(GP_EVENT, event);
+	gp_object_end(GP_EVENT, handle(2));
 }
 
 int main(void)
@@ -252,15 +265,10 @@ int main(void)
 		domain[i].stream_of[0] = (struct blp_stream){.handle = STREAM, .first_marker = -1};
 		blp_domains[i] = &domain[i];
 	}
-	if (!fork()) { // the loss is for ever
-		lost();
-		return 0;
-	}
-	int status;
-	CHECK(wait(&status) > 0 && !status);
 	later_ones();
 	later_domains();
 	later_contexts();
+	kept();
 	full();
 	return 0;
 }

@@ -10,19 +10,19 @@ static struct gp_event_record *find(CUevent handle)
 	return o ? &o->event : NULL;
 }
 
-static _Atomic bool any_shared;     // some event was, ever
 static _Atomic bool unknown_shared; // an event that is not known may be
 
-// With the events' lock. NULL: there is no place.
+// With the events' lock. NULL: there is no place. context: of one that is not known. Other calls than a record may be made in any.
 static struct gp_event_record *enter_event(CUevent handle, CUcontext context)
 {
 	struct gp_object *o = gp_object_enter(GP_EVENT, handle, NULL);
 	if (!o)
 		return NULL;
-	if (!o->event.known)
+	if (!o->event.known) {
 		o->event.shared = unknown_shared;
+		o->event.context = gp_whole_context(context);
+	}
 	o->event.known = true;
-	o->event.context = gp_whole_context(context);
 	return &o->event;
 }
 
@@ -46,8 +46,10 @@ bool blp_is_latest_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 bool blp_remember_event(const struct gp_operation *o, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
 {
 	gp_objects_lock(GP_EVENT);
-	struct gp_event_record *e = enter_event(o->event, o->whole ? o->whole : o->handle);
+	CUcontext context = o->whole ? o->whole : o->handle; // the event's: the driver refuses others
+	struct gp_event_record *e = enter_event(o->event, context);
 	if (e) {
+		e->context = gp_whole_context(context);
 		e->domain = d;
 		e->stream = stream;
 		e->upto = upto;
@@ -112,7 +114,6 @@ CUresult blp_query_record(struct gp_domain *d, CUevent handle, uint64_t upto)
 void gp_blp_event_shared(CUevent handle)
 {
 	CUcontext current = gp_current_handle();
-	any_shared = true;
 	gp_objects_lock(GP_EVENT);
 	struct gp_event_record *e = enter_event(handle, current);
 	if (e)
@@ -120,10 +121,4 @@ void gp_blp_event_shared(CUevent handle)
 	else
 		unknown_shared = true;
 	gp_objects_unlock(GP_EVENT);
-}
-
-void gp_blp_events_lost(void)
-{
-	if (any_shared)
-		unknown_shared = true;
 }

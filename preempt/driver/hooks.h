@@ -172,8 +172,8 @@ struct gp_hooks {
 	// A context became usable on this thread: it was created, retained or made current. Called often, so it must be cheap.
 	void (*context_current)(CUcontext);
 	void (*ending)(enum gp_thing, void *handle); // before the driver destroys it
-	// After the driver was asked to destroy a thing other than an event. is: it was destroyed. It was not where the driver refused, or where a
-	// context still has users (cuCtxDetach, a primary context).
+	// After the driver was asked to destroy it. is: it was destroyed. It was not where the driver refused, or where a context still has users
+	// (cuCtxDetach, a primary context): what was known before is known again.
 	void (*ended)(enum gp_thing, void *handle, bool is);
 	// stream_creating: before a stream is created. True: it gets the priority that is stored there, and stream_created tells what
 	// the program asked for. stream_priority: the driver told the program a stream's priority, which the hook may change.

@@ -61,7 +61,8 @@ void gp_hold_arm(struct gp_context *);
 void gp_hold_release(struct gp_context *);
 // Ends the hold, also one that another thread is arming. While context_waits is raised, none runs after this.
 void gp_hold_end(struct gp_context *);
-void gp_hold_forget(struct gp_context *); // the context ends; context_waits is raised
+void gp_hold_forget(struct gp_context *);   // the context ends; context_waits is raised
+void gp_hold_put_back(struct gp_context *); // it goes on after all
 // The watcher looks, under query_lock: nanoseconds to the next look.
 uint64_t gp_hold_look(struct gp_context *, uint64_t now, bool unfinished);
 void gp_hold_step(struct gp_context *);

@@ -233,7 +233,10 @@ void gp_hold_forget(struct gp_context *c)
 	} while (state == GP_HOLD_ARMING || state == GP_HOLD_ARMED ||
 		 !__atomic_compare_exchange_n((uint32_t *)&c->hold.state, &state, GP_HOLD_ABSENT, false,
 					      __ATOMIC_SEQ_CST, __ATOMIC_RELAXED));
+	c->hold.was = state;
 }
+
+void gp_hold_put_back(struct gp_context *c) { c->hold.state = c->hold.was; }
 
 // The running link ends and the next one takes over. The link that replaces the ended one is queued first, so
 // the channel never runs out of methods.

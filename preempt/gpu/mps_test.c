@@ -114,10 +114,12 @@ static void test_asked(void)
 		gp_object_end(GP_STREAM, (CUstream)i);
 	for (uintptr_t i = 2; i < STREAMS; i++)
 		CHECK(heard(0, i) == (i % 2 ? -(int)(i % 6) : 99));
-	gp_objects_end_with(gp_context[0].handle);
+	gp_objects_set_apart(gp_context[0].handle);
+	gp_objects_destroyed(gp_context[0].handle, true);
 	for (uintptr_t i = 2; i < STREAMS; i++)
 		CHECK(heard(0, i) == 99 && heard(1, i) == (i % 2 ? -(int)((i + 1) % 6) : 99));
-	gp_objects_end_with(gp_context[1].handle);
+	gp_objects_set_apart(gp_context[1].handle);
+	gp_objects_destroyed(gp_context[1].handle, true);
 	CHECK(heard(1, 3) == 99);
 }
 

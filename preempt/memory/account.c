@@ -234,6 +234,7 @@ struct native {
 	size_t bytes;
 	CUcontext context;
 	struct gp_gpu *gpu;
+	bool leaving; // the driver is asked to end the context, and may give the address anew
 };
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER; // before that of the accounts
@@ -287,18 +288,20 @@ static void take_out(size_t place)
 	}
 }
 
+// Of two at an address, that of a context which may have ended is none.
 static bool take_address(CUdeviceptr address, struct native *found)
 {
-	bool is = false;
 	pthread_mutex_lock(&table_lock);
+	size_t at = table.room;
 	for (size_t place = table.room ? place_of(address) : 0; address && table.room && table.at[place].address;
 	     place = next(place))
-		if (table.at[place].address == address) {
-			*found = table.at[place];
-			take_out(place);
-			is = true;
-			break;
-		}
+		if (table.at[place].address == address && (at == table.room || table.at[at].leaving))
+			at = place;
+	bool is = at < table.room;
+	if (is) {
+		*found = table.at[at];
+		take_out(at);
+	}
 	pthread_mutex_unlock(&table_lock);
 	return is;
 }
@@ -316,7 +319,7 @@ static void keep(struct native n)
 
 void gp_native_made(const struct gp_context *c, CUdeviceptr address, size_t bytes)
 {
-	keep((struct native){address, bytes, c->handle, c->gpu});
+	keep((struct native){address, bytes, c->handle, c->gpu, false});
 }
 
 static void freed(struct native n, CUresult result)
@@ -350,12 +353,22 @@ CUresult gp_native_free_async(CUdeviceptr address, CUstream stream)
 void gp_native_context_destroying(CUcontext context)
 {
 	pthread_mutex_lock(&table_lock);
+	for (size_t place = 0; place < table.room; place++)
+		table.at[place].leaving |= table.at[place].address && table.at[place].context == context;
+	pthread_mutex_unlock(&table_lock);
+}
+
+void gp_native_context_destroyed(CUcontext context, bool is)
+{
+	pthread_mutex_lock(&table_lock);
 	for (size_t place = 0; place < table.room;) {
-		struct native n = table.at[place];
-		if (n.address && n.context == context) {
+		struct native *n = &table.at[place], was = *n;
+		bool leaves = n->address && n->leaving && n->context == context;
+		if (leaves && is) {
 			take_out(place); // another allocation may have the place now
-			gp_account_give(&gp_memory_of(n.gpu)->pinned, n.bytes);
+			gp_account_give(&gp_memory_of(was.gpu)->pinned, was.bytes);
 		} else {
+			n->leaving &= !leaves;
 			place++;
 		}
 	}

@@ -83,12 +83,35 @@ static void freed(int i, bool async)
 		unmade(i);
 }
 
-static void end_context(int context)
+static void end_context(int context, bool refused)
 {
 	gp_native_context_destroying((CUcontext)&in[context]);
-	for (int i = 0; i < ADDRESSES; i++)
+	gp_native_context_destroyed((CUcontext)&in[context], !refused);
+	for (int i = 0; i < ADDRESSES && !refused; i++)
 		if (model[i].is && model[i].context == context)
 			unmade(i);
+}
+
+// The driver gives an address anew while it is asked to end the context that had it.
+static void test_anew(void)
+{
+	enum { OLD = 100, NEW = 200 };
+	const uint64_t before = gp_memory[0].pinned;
+	CUresult result;
+	for (int first = 0; first <= 1; first++) { // what is freed first
+		gp_memory[0].pinned += OLD + NEW;
+		gp_native_made(&in[0], 256, OLD);
+		gp_native_context_destroying((CUcontext)&in[0]);
+		gp_native_made(&in[1], 256, NEW);
+		if (first)
+			gp_native_context_destroyed((CUcontext)&in[0], true);
+		CHECK(gp_memory[0].pinned == before + NEW + (first ? 0 : OLD));
+		CHECK(gp_native_free(256, &result) && !result);
+		CHECK(gp_memory[0].pinned == before + (first ? 0 : OLD));
+		if (!first)
+			gp_native_context_destroyed((CUcontext)&in[0], true);
+		CHECK(gp_memory[0].pinned == before);
+	}
 }
 
 // So full that most searches meet other allocations, with addresses that differ little or much.
@@ -100,6 +123,7 @@ static void test_table(void)
 	gp_driver.cuMemFreeAsync = driver_free_async;
 	CHECK(!gp_native_free(256, &result)); // there is no table
 	gp_native_context_destroying((CUcontext)&in[0]);
+	gp_native_context_destroyed((CUcontext)&in[0], true);
 	for (int i = 0; i < CONTEXTS; i++) {
 		in[i].handle = (CUcontext)&in[i];
 		in[i].gpu = gp_gpu;
@@ -115,7 +139,7 @@ static void test_table(void)
 			else
 				freed(i, random_number() % 2);
 			if (n % 4000 == 0)
-				end_context((int)(random_number() % CONTEXTS));
+				end_context((int)(random_number() % CONTEXTS), random_number() % 4 == 0);
 			CHECK(gp_memory[0].pinned == before + counted);
 		}
 	CHECK(allocations > 500);
@@ -126,7 +150,7 @@ static void test_table(void)
 		CHECK(!gp_native_free(100, &result)); // is not there: a search ends, however full the table is
 	}
 	for (int i = 0; i < CONTEXTS; i++)
-		end_context(i);
+		end_context(i, false);
 	CHECK(!allocations && !counted && gp_memory[0].pinned == before);
 	for (int i = 0; i < ADDRESSES; i++)
 		CHECK(!gp_native_free(model[i].address, &result));
@@ -241,6 +265,7 @@ int main(void)
 	gp_memory[0].pinned++; // of the driver's
 	CHECK(gp_memory_pins(gp_gpu) == (GP_PIN_REGISTERED | GP_PIN_EXPORTED | GP_PIN_DRIVER));
 	test_table();
+	test_anew();
 	test_bounds();
 	test_claims();
 	return 0;

@@ -20,6 +20,7 @@ static struct piece {
 	const struct gp_gpu *gpu;
 	CUcontext context;    // in which it is pinned; NULL: it is not
 	bool busy;            // a thread pins it, or gives it back
+	bool leaving;         // the driver is asked to end that context
 	uint64_t used[WORDS]; // a bit for each granule
 } piece[PIECES];
 static size_t pieces; // places ever used
@@ -58,7 +59,7 @@ static size_t first_fit(const struct piece *p, size_t count)
 	return GRANULES;
 }
 
-static bool usable(const struct piece *p) { return p->memory && p->context && !p->busy; }
+static bool usable(const struct piece *p) { return p->memory && p->context && !p->busy && !p->leaving; }
 
 // Finds a place in the pieces that there are. Pieces near another GPU are slower, and come last.
 static void *place(const struct gp_gpu *g, size_t count)
@@ -182,7 +183,7 @@ static struct piece *unused_piece(uint64_t keep_bytes)
 	struct piece *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (size_t i = pieces; i-- && !p;)
-		if (piece[i].memory && !piece[i].busy && free_granules(&piece[i]) == GRANULES &&
+		if (piece[i].memory && !piece[i].busy && !piece[i].leaving && free_granules(&piece[i]) == GRANULES &&
 		    (pinned > keep_bytes || !piece[i].context))
 			p = &piece[i];
 	if (p)
@@ -207,9 +208,21 @@ void gp_arena_context_destroying(CUcontext context)
 {
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < pieces; i++)
-		if (piece[i].context == context && piece[i].memory) {
+		piece[i].leaving |= piece[i].memory && piece[i].context == context;
+	pthread_mutex_unlock(&lock);
+}
+
+void gp_arena_context_destroyed(CUcontext context, bool is)
+{
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < pieces; i++) {
+		if (!piece[i].leaving || piece[i].context != context)
+			continue;
+		piece[i].leaving = false;
+		if (is) {
 			piece[i].context = NULL;
 			pinned -= GP_CHUNK_BYTES;
 		}
+	}
 	pthread_mutex_unlock(&lock);
 }

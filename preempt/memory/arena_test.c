@@ -136,14 +136,21 @@ static void test_contexts(void)
 {
 	CHECK(made == 1 && pinned == 1);
 	gp_arena_context_destroying((CUcontext)0x20);
+	gp_arena_context_destroyed((CUcontext)0x20, true);
 	CHECK(gp_arena_pinned() == GP_CHUNK_BYTES);
-	gp_arena_context_destroying(current);
-	CHECK(!gp_arena_pinned() && made == 1);
+	for (int is = 0; is <= 1; is++) {
+		gp_arena_context_destroying(current);
+		gp_arena_trim(0);
+		CHECK(gp_arena_pinned() == GP_CHUNK_BYTES && made == 1); // nobody knows yet
+		gp_arena_context_destroyed(current, is);
+		CHECK(made == 1 && gp_arena_pinned() == (is ? 0 : GP_CHUNK_BYTES));
+	}
 	current = (CUcontext)0x20;
 	void *memory = gp_arena_take(&gpus[1], MiB);
 	CHECK(memory && made == 1 && pinned == 2 && gp_arena_pinned() == GP_CHUNK_BYTES);
 	gp_arena_give(memory, MiB);
 	gp_arena_context_destroying(current);
+	gp_arena_context_destroyed(current, true);
 	gp_arena_trim(0);
 	CHECK(!made && pinned == 2);
 }

@@ -182,7 +182,7 @@ void gp_memory_substitute_opening(void (*install)(const char *name, void *functi
 // it or refused to.
 CUresult gp_memory_prepare(struct gp_context *);
 void gp_memory_context_destroying(CUcontext);
-void gp_memory_context_destroyed(CUcontext, bool is);
+void gp_memory_context_destroyed(const struct gp_context *, CUcontext, bool is); // NULL: it had no place
 
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
@@ -219,7 +219,9 @@ bool gp_arena_grow(struct gp_gpu *, uint64_t bytes); // pins pieces ahead, until
 void gp_arena_trim(uint64_t keep_bytes);             // gives unused pieces back
 // While this is on, the two above end soon, with what they have done by then: a piece takes up to 0.1 s.
 void gp_arena_cut(bool on);
-void gp_arena_context_destroying(CUcontext); // what was pinned in it is pinned no longer
+// is: what was pinned in it is pinned no longer. In between, nothing is placed there.
+void gp_arena_context_destroying(CUcontext);
+void gp_arena_context_destroyed(CUcontext, bool is);
 
 // host.c: bytes that can be pinned so that the machine and every control group of the process keep a share. prefix: in front
 // of all paths, "" but for tests.

@@ -29,6 +29,7 @@ void gp_native_made(const struct gp_context *, CUdeviceptr, size_t bytes);
 bool gp_native_free(CUdeviceptr, CUresult *);         // false: it is not counted, and not freed
 CUresult gp_native_free_async(CUdeviceptr, CUstream); // also frees what was not counted
 void gp_native_context_destroying(CUcontext);
+void gp_native_context_destroyed(CUcontext, bool is);
 // From now on the range is not evicted, and the log says so. The caller is counted in, and has gp_memory_lock. A range that
 // ends stays in its account: the thread that ends it has already found out which one that is. Of a range whose memory is the
 // program's handle, gp_range_pin pins the handle.
@@ -78,7 +79,7 @@ int gp_ticket_receive(int socket);               // the next chunk's descriptor;
 
 // peers.c: fills in who has access to memory that is allocated in a context.
 void gp_peers_of(const struct gp_context *, struct gp_range *);
-void gp_peers_context_destroying(CUcontext);
+void gp_peers_context_destroyed(const struct gp_context *); // it has its place still
 // Waits for all work that may use the range, as cuMemFree does. current: the context that is.
 CUresult gp_peers_synchronize(const struct gp_range *, CUcontext current);
 
@@ -90,7 +91,7 @@ CUresult gp_peers_synchronize(const struct gp_range *, CUcontext current);
 CUresult gp_sample_make(struct gp_context *);
 bool gp_sample_properties(const struct gp_gpu *, struct gp_allocation_properties *); // false: no range can be made there
 CUdeviceptr gp_sample_of(const struct gp_range *); // a sample of the same kind and context; 0: there is none
-void gp_sample_context_destroying(CUcontext);
+void gp_sample_context_destroyed(const struct gp_context *);
 
 // ask.c: from now on the library's own questions about addresses are answered as the program's.
 void gp_ask_start(void);

@@ -142,11 +142,8 @@ CUresult gp_cuCtxDisablePeerAccess(CUcontext peer)
 	return result;
 }
 
-void gp_peers_context_destroying(CUcontext context)
+void gp_peers_context_destroyed(const struct gp_context *c)
 {
-	struct gp_context *c = gp_find_context(context);
-	if (!c)
-		return;
 	pthread_mutex_lock(&gp_memory_lock);
 	memset(may_use[place_of(c)], 0, sizeof may_use[0]);
 	for (int i = 0; i < GP_CONTEXTS; i++)

@@ -146,11 +146,9 @@ CUdeviceptr gp_sample_of(const struct gp_range *r)
 	return 0;
 }
 
-void gp_sample_context_destroying(CUcontext context)
+void gp_sample_context_destroyed(const struct gp_context *c)
 {
 	pthread_mutex_lock(&gp_memory_lock);
-	for (int i = 0; i < GP_CONTEXTS; i++)
-		if (native[i].context == context)
-			native[i].context = NULL;
+	native[c - gp_context].context = NULL;
 	pthread_mutex_unlock(&gp_memory_lock);
 }

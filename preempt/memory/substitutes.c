@@ -25,9 +25,7 @@ void gp_memory_context_destroying(CUcontext context)
 	if (!gp_memory_on)
 		return;
 	gp_freed_context_destroying(context);
-	gp_sample_context_destroying(context);
 	gp_native_context_destroying(context);
-	gp_peers_context_destroying(context);
 	pthread_mutex_lock(&gp_memory_lock);
 	for (struct gp_range *r = gp_range_from(0); r; r = gp_range_from(r->address + r->bytes))
 		if (r->kind == GP_RANGE_ALLOCATED && r->context == context)
@@ -43,10 +41,16 @@ static struct gp_range *doomed(CUcontext context, CUdeviceptr from)
 	return r;
 }
 
-void gp_memory_context_destroyed(CUcontext context, bool is)
+void gp_memory_context_destroyed(const struct gp_context *c, CUcontext context, bool is)
 {
 	if (!gp_memory_on)
 		return;
+	gp_native_context_destroyed(context, is);
+	gp_arena_context_destroyed(context, is);
+	if (c && is) {
+		gp_sample_context_destroyed(c);
+		gp_peers_context_destroyed(c);
+	}
 	bool away = gp_memory_keep_moves_away(); // without a context nothing that is out could come back
 	if (!away)
 		gp_memory_enter();

@@ -12,7 +12,8 @@
 #include <string.h>
 
 enum { STREAM_BITS = 12, GRAPH_BITS = 13, EVENT_BITS = 14, PROBES = 64 };
-#define GONE ((void *)~0ul) // an object had the place
+#define GONE ((void *)~0ul)     // an object had the place
+#define APART ((CUcontext)~1ul) // the object is set apart: it is in no context that anybody looks in
 
 static struct gp_object streams[1 << STREAM_BITS], graphs[1 << GRAPH_BITS], events[1 << EVENT_BITS];
 static struct table {
@@ -154,22 +155,86 @@ bool gp_object_begin(enum gp_thing thing, void *handle, CUcontext context)
 	return has_place;
 }
 
-static void end_with(enum gp_thing thing, CUcontext context)
+// The objects that a call is about: one by its handle, or all of a context.
+struct scope {
+	enum gp_thing thing;
+	const void *handle; // NULL: all of the context
+	CUcontext context;
+};
+
+static CUcontext context_of(enum gp_thing thing, const struct gp_object *o)
 {
-	struct table *t = &tables[thing];
+	switch (thing) {
+	case GP_STREAM: return o->apart ? o->of : o->context;
+	case GP_EVENT: return o->event.context;
+	default: return o->graph.context;
+	}
+}
+
+// With the lock.
+static struct gp_object *next_in(const struct scope *s, const struct gp_object *before)
+{
+	struct gp_object *o = (struct gp_object *)before;
+	if (s->handle)
+		return gp_objects_of(s->thing, s->handle, o);
+	while ((o = gp_objects_next(s->thing, o)) && context_of(s->thing, o) != s->context)
+		;
+	return o;
+}
+
+static void set_apart(struct scope s)
+{
+	struct table *t = &tables[s.thing];
+	if (!t->there || !(s.handle || s.context)) // what the calling thread knows of was counted before
+		return;
 	pthread_mutex_lock(&t->lock);
-	for (struct gp_object *o = NULL; (o = gp_objects_next(thing, o));)
-		if ((thing == GP_STREAM ? o->context : o->event.context) == context) {
-			if (wait_unused(t, o))
-				o = NULL;
-			else
-				end(t, (size_t)(o - t->place));
-		}
+	for (struct gp_object *o = NULL; (o = next_in(&s, o));)
+		if (wait_unused(t, o))
+			o = NULL; // all may be others
+	for (struct gp_object *o = NULL; (o = next_in(&s, o));) {
+		if (!o->apart++)
+			o->of = o->context;
+		atomic_store_explicit(&o->context, APART, memory_order_release);
+	}
 	pthread_mutex_unlock(&t->lock);
 }
 
-void gp_objects_end_with(CUcontext context)
+// One that the program used while the driver refused to destroy it is known anew.
+static void destroyed(struct scope s, bool is)
 {
-	end_with(GP_STREAM, context);
-	end_with(GP_EVENT, context);
+	struct table *t = &tables[s.thing];
+	if (!t->there || !(s.handle || s.context))
+		return;
+	pthread_mutex_lock(&t->lock);
+	for (struct gp_object *o = NULL; (o = next_in(&s, o));) {
+		if (!o->apart || (--o->apart && !is))
+			continue;
+		if (is || gp_object_find(s.thing, o->handle, o->of))
+			end(t, (size_t)(o - t->place));
+		else
+			atomic_store_explicit(&o->context, o->of, memory_order_release);
+	}
+	pthread_mutex_unlock(&t->lock);
+}
+
+void gp_object_set_apart(enum gp_thing thing, const void *handle) { set_apart((struct scope){thing, handle, NULL}); }
+
+void gp_object_destroyed(enum gp_thing thing, const void *handle, bool is)
+{
+	destroyed((struct scope){thing, handle, NULL}, is);
+}
+
+static const enum gp_thing of_contexts[] = {GP_STREAM, GP_EVENT, GP_GRAPH_INSTANCE};
+enum { OF_CONTEXTS = sizeof of_contexts / sizeof *of_contexts };
+
+void gp_objects_set_apart(CUcontext context)
+{
+	for (int i = 0; i < OF_CONTEXTS; i++)
+		set_apart((struct scope){of_contexts[i], NULL, context});
+}
+
+void gp_objects_destroyed(CUcontext context, bool is)
+{
+	for (int i = 0; i < OF_CONTEXTS; i++)
+		destroyed((struct scope){of_contexts[i], NULL, context}, is);
 }

@@ -4,6 +4,9 @@
 // atomic. An object ends in one place (gp_ending in preempt/lifecycle.c), and all that is known of it with it. So the next object to which
 // the driver gives the handle begins with nothing known. While a thread holds a table's lock, no object of the kind ends.
 //
+// Before a call that destroys, nobody knows whether the driver will refuse it. Behind the call the handle may be another object's. So the object
+// is set apart before the call: nobody finds it any more. Behind the call it ends, or is put back.
+//
 // Not here, since launches look there with one or two loads: the places of contexts (gp_context), a context's streams with work
 // (gp_context.stream), and a domain's (gp_domain.stream_of). Nor are kernels: no call says which of them end.
 // Their tables are emptied as a whole (preempt/code/handles.h, preempt/process/first_launch.c). Modules and libraries are in preempt/code, which alone asks for them.
@@ -30,6 +33,8 @@ struct gp_event_record {
 struct gp_object {
 	_Atomic(void *) handle;     // NULL: never used, a search ends here
 	_Atomic(CUcontext) context; // of a stream, since default streams have the same handle in each; else NULL
+	CUcontext of;               // that, while it is set apart
+	uint32_t apart;             // calls under way that destroy it, or its context
 	uint32_t users;             // threads that use it without the lock: until they are done it does not end
 	union {
 		struct {
@@ -42,6 +47,7 @@ struct gp_object {
 			_Atomic bool blocked;     // a hold would keep it from running
 			_Atomic uint64_t launched; // where, since code was last unloaded: one bit for each place in gp_context
 			_Atomic uint32_t kernels; // how many nodes had got new kernels then (preempt/process/first_launch.c)
+			CUcontext context;        // in which it was made; NULL: not known
 			struct blp_twin *_Atomic twin; // what is launched in its place (preempt/blp/graph.c); NULL: nothing
 		} graph;
 		struct gp_event_record event;
@@ -64,9 +70,13 @@ struct gp_object *gp_objects_of(enum gp_thing, const void *handle, const struct 
 void gp_object_use(enum gp_thing, struct gp_object *);
 void gp_object_leave(enum gp_thing, struct gp_object *);
 
-// These wait for those that use the object.
-void gp_object_end(enum gp_thing, const void *handle); // in whatever context
-void gp_objects_end_with(CUcontext);                   // the streams and events of a context
+// These wait for those that use the object, in whatever context.
+void gp_object_end(enum gp_thing, const void *handle);
+void gp_object_set_apart(enum gp_thing, const void *handle); // the driver is about to be asked to destroy it
+void gp_objects_set_apart(CUcontext);                        // or the context of these streams, events and graphs
+// is: the driver has destroyed it, and it ends. Else it is put back.
+void gp_object_destroyed(enum gp_thing, const void *handle, bool is);
+void gp_objects_destroyed(CUcontext, bool is);
 
 static inline struct gp_object *gp_graph_find(CUgraphExec exec)
 {

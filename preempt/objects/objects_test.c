@@ -57,14 +57,83 @@ static void test_reuse(void)
 			CHECK(!gp_object_find(GP_STREAM, handle(h), context(c + 1)) == !there[h][c]);
 	}
 	CHECK(objects > 1000 && count(GP_STREAM) == objects && !count(GP_EVENT) && !count(GP_GRAPH_INSTANCE));
-	gp_objects_end_with(context(1));
+	gp_objects_set_apart(context(1));
+	gp_objects_destroyed(context(1), true);
 	for (uintptr_t h = 1; h < HANDLES; h++) {
 		CHECK(!gp_object_find(GP_STREAM, handle(h), context(1)));
 		CHECK(!gp_object_find(GP_STREAM, handle(h), context(2)) == !there[h][1]);
 	}
-	gp_objects_end_with(context(2));
+	gp_objects_set_apart(context(2));
+	gp_objects_destroyed(context(2), true);
 	CHECK(!count(GP_STREAM) && !enter(GP_STREAM, NULL, NULL) && !gp_object_find(GP_STREAM, NULL, NULL));
 	gp_object_end(GP_STREAM, NULL);
+}
+
+static void set_apart(enum gp_thing thing, void *h, CUcontext c)
+{
+	if (h)
+		gp_object_set_apart(thing, h);
+	else
+		gp_objects_set_apart(c);
+}
+
+static void destroyed(enum gp_thing thing, void *h, CUcontext c, bool is)
+{
+	if (h)
+		gp_object_destroyed(thing, h, is);
+	else
+		gp_objects_destroyed(c, is);
+}
+
+// An object that the driver does not destroy keeps its facts. In between its handle may be that of another one.
+static void test_apart(enum gp_thing thing, void *h, CUcontext c)
+{
+	void *handle_of = handle(1);
+	CUcontext in = thing == GP_STREAM ? context(1) : NULL;
+	for (int is = 0; is <= 1; is++)
+		for (int anew = 0; anew <= 1; anew++) {
+			struct gp_object *o = enter(thing, handle_of, in), *other = NULL;
+			CHECK(o && enter(thing, handle(2), in));
+			if (thing == GP_EVENT) {
+				o->event.context = context(1);
+				o->event.shared = true;
+			} else {
+				o->graph.launched = 1;
+				if (thing == GP_GRAPH_INSTANCE)
+					o->graph.context = context(1);
+			}
+			set_apart(thing, h, c);
+			CHECK(!gp_object_find(thing, handle_of, in));
+			if (anew)
+				CHECK((other = enter(thing, handle_of, in)) && other != o && !other->graph.launched);
+			destroyed(thing, h, c, is);
+			struct gp_object *found = gp_object_find(thing, handle_of, in);
+			CHECK(found == (anew ? other : is ? NULL : o));
+			if (!anew && !is)
+				CHECK(thing == GP_EVENT ? o->event.shared : o->graph.launched);
+			gp_object_end(thing, handle_of);
+			CHECK(count(thing) == 1); // of no context that ends, or another handle
+			gp_object_end(thing, handle(2));
+			CHECK(!count(thing));
+		}
+	enter(thing, handle_of, in); // and of two threads
+	gp_object_set_apart(thing, handle_of);
+	gp_object_set_apart(thing, handle_of);
+	gp_object_destroyed(thing, handle_of, false);
+	CHECK(!gp_object_find(thing, handle_of, in));
+	gp_object_destroyed(thing, handle_of, true);
+	CHECK(!count(thing));
+}
+
+static void test_all_apart(void)
+{
+	for (enum gp_thing thing = GP_STREAM; thing <= GP_EVENT; thing++) {
+		test_apart(thing, handle(1), NULL);
+		if (thing != GP_STREAM) // whose context both have
+			test_apart(thing, NULL, context(1));
+	}
+	gp_objects_set_apart(NULL);
+	gp_objects_destroyed(NULL, true);
 }
 
 // As many objects find room again, in places that others had.
@@ -148,6 +217,7 @@ static void test_looks(void)
 int main(void)
 {
 	test_reuse();
+	test_all_apart();
 	test_room();
 	test_ends();
 	test_mark();

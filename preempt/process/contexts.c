@@ -23,6 +23,48 @@ CUcontext gp_whole_context(CUcontext handle)
 
 struct gp_context *gp_current_context(void) { return gp_find_context(gp_current_handle()); }
 
+static pthread_mutex_t places = PTHREAD_MUTEX_INITIALIZER; // held by who takes a place, or gives it back
+
+struct gp_context *gp_find_leaving(CUcontext handle)
+{
+	for (int i = 0; handle && i < GP_CONTEXTS; i++)
+		if (gp_context[i].leaving == handle)
+			return &gp_context[i];
+	return NULL;
+}
+
+void gp_context_leaves(struct gp_context *c)
+{
+	c->leaving = c->handle; // first: the place is not free in between
+	c->handle = NULL;
+}
+
+bool gp_context_left(struct gp_context *c, bool is)
+{
+	pthread_mutex_lock(&places);
+	pthread_mutex_lock(&c->query_lock);
+	bool back = !is && !gp_find_context(c->leaving); // else a thread has used it meanwhile, and it has another place
+	if (back)
+		c->handle = c->leaving;
+	c->leaving = NULL;
+	pthread_mutex_unlock(&c->query_lock);
+	pthread_mutex_unlock(&places);
+	return back;
+}
+
+static void clear(struct gp_context *c)
+{
+	memset((char *)c + offsetof(struct gp_context, yielded), 0,
+	       offsetof(struct gp_context, stream) - offsetof(struct gp_context, yielded));
+	for (int i = 0; i <= GP_STREAMS; i++) {
+		struct gp_stream *s = i < GP_STREAMS ? &c->stream[i] : &c->others;
+		s->handle = NULL;
+		s->event = NULL;
+		s->settled = s->completed = s->submitted;
+		s->result = s->result_at = 0;
+	}
+}
+
 static _Atomic bool several; // there were several contexts at one time
 
 // Copies, events and waits for them may be put on a stream of any context, whichever is current (CUDA's programming guide,
@@ -131,7 +173,6 @@ static CUcontext whole_of(CUcontext handle, CUdevice device)
 
 struct gp_context *gp_context_current(CUcontext handle)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	CUdevice device;
 	CUcontext popped;
 	struct gp_context *known = handle ? gp_find_context(handle) : NULL;
@@ -151,14 +192,13 @@ struct gp_context *gp_context_current(CUcontext handle)
 	if (whole != handle) // a wait for the primary context is one for a green one's default stream too, which nobody makes
 		gp_stream_made(NULL);
 	bool added = false;
-	pthread_mutex_lock(&lock);
+	pthread_mutex_lock(&places);
 	for (int i = 0; i < GP_CONTEXTS && !(known = gp_find_context(handle)); i++) {
 		struct gp_context *c = &gp_context[i];
-		if (c->handle)
+		if (c->handle || c->leaving)
 			continue;
 		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
-		memset((char *)c + offsetof(struct gp_context, yielded), 0,
-		       sizeof *c - offsetof(struct gp_context, yielded));
+		clear(c);
 		c->gpu = g;
 		c->whole = whole;
 		several |= i > 0;
@@ -170,7 +210,7 @@ struct gp_context *gp_context_current(CUcontext handle)
 	}
 	if (added)
 		known = gp_find_context(handle);
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_unlock(&places);
 	if (added)
 		gp_notify();
 	return known;

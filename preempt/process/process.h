@@ -93,6 +93,7 @@ struct gp_gpu {
 
 struct gp_hold {
 	_Atomic uint32_t state;        // GP_HOLD_*, a futex
+	uint32_t was;                  // that, before the driver was asked to end the context
 	uint32_t queued;               // sequence of the last link queued
 	_Atomic uint32_t chain;        // sequence of the first link of the chain
 	_Atomic uint32_t moves;        // how often this hold was moved to another SM
@@ -143,7 +144,10 @@ struct gp_context {
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
 	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
 	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
-	// Zeroed with all that follows when another context takes the place. No hold until everything submitted has finished.
+	// The handle, while the driver is asked to end the context: nobody finds it, and nobody takes its place.
+	_Atomic(CUcontext) leaving;
+	// Zeroed with all that follows when another context takes the place, but for the streams' counts. No hold until everything submitted has
+	// finished.
 	_Atomic uint32_t yielded;
 	_Atomic uint32_t prepared;            // what is ours in it has been made, or refused, or is not wanted
 	_Atomic uint32_t initialised;         // by the driver: it answered a call that needs that. 0: it may be, or not
@@ -176,6 +180,7 @@ struct gp_context {
 		CUfunction fill, copy, fill_narrow, copy_narrow;
 	} fill;
 	_Atomic uint32_t gaps[GP_GAP_BUCKETS]; // idle gaps seen, by log2 of microseconds
+	// Their counts go on when another context takes the place. So a wait that began before says nothing of work that came later.
 	_Alignas(64) struct gp_stream stream[GP_STREAMS];
 	struct gp_stream others; // all that found no place there, as if they were one
 };
@@ -324,7 +329,12 @@ static inline uint32_t gp_threads_of(const uint32_t *block)
 
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
-CUcontext gp_whole_context(CUcontext); // gp_context.whole, where the context is known
+// The driver is about to be asked to end a context: nobody finds it any more (life_lock and query_lock are held). Behind the call, gp_context_left gives its place
+// away, or back to it. False: it has left.
+void gp_context_leaves(struct gp_context *);
+struct gp_context *gp_find_leaving(CUcontext);
+bool gp_context_left(struct gp_context *, bool is); // is: the driver has ended it
+CUcontext gp_whole_context(CUcontext);              // gp_context.whole, where the context is known
 struct gp_context *gp_current_context(void);
 static inline CUcontext gp_current_handle(void) // NULL: none
 {

@@ -86,7 +86,7 @@ void gp_stream_forget(CUstream handle)
 	// A stream may be destroyed with unfinished work. Nobody can ask about that any more: it counts as complete.
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
-		if (!c->handle)
+		if (!c->handle && !c->leaving)
 			continue;
 		pthread_mutex_lock(&c->query_lock);
 		struct gp_stream *s = gp_find_stream(c, handle, false);

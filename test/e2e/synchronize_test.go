@@ -30,7 +30,7 @@ func TestSynchronizeBesideHolds(t *testing.T) {
 	for _, c := range []struct {
 		what  string
 		stays bool // no hold is released
-	}{{"many", true}, {"destroyed", false}, {"own", false}, {"captured", false}, {"refused", false}, {"kept", false}} {
+	}{{"many", true}, {"destroyed", false}, {"own", false}, {"captured", false}, {"refused", true}, {"kept", true}, {"invalid", true}} {
 		t.Run(c.what, func(t *testing.T) {
 			m := newMachine(t, "")
 			m.start("be").runBestEffort()
@@ -44,12 +44,13 @@ func TestSynchronizeBesideHolds(t *testing.T) {
 			lc.say("%s 1", c.what) // what it makes for that is made with calls that wait for the context
 			lc.hears("right")
 			before := m.peer(lc).Counters
-			lc.say("%s 20", c.what)
-			lc.hears("right")
-			after := m.peer(lc).Counters
-			if after.Holds == before.Holds {
-				t.Error("nothing was tested: there was no hold")
-			}
+			after := before
+			m.until("there was a hold", func() bool {
+				lc.say("%s 20", c.what)
+				lc.hears("right")
+				after = m.peer(lc).Counters
+				return after.Holds > before.Holds
+			})
 			if released := after.HoldsReleased - before.HoldsReleased; c.stays && released != 0 || !c.stays && released == 0 {
 				t.Errorf("%d of %d holds were released", released, after.Holds-before.Holds)
 			}

@@ -84,14 +84,19 @@ static void captured(unsigned rounds)
 	}
 }
 
-// A stream that the driver does not destroy, since it is captured.
+// A stream that the driver does not destroy, since it is captured. The next wait asks the driver, and those behind it know the stream as before.
 static void refused(unsigned rounds)
 {
-	struct chained b = buffer();
-	handle one = stream_of(NON_BLOCKING), graph;
-	OK(cuStreamBeginCapture_v2(one, RELAXED));
-	CHECK(cuStreamDestroy_v2(one) != 0);
-	CHECK(cuStreamEndCapture(one, &graph) != 0);
+	static handle one;
+	static struct chained b;
+	handle graph;
+	if (!one) {
+		b = buffer();
+		one = stream_of(NON_BLOCKING);
+		OK(cuStreamBeginCapture_v2(one, RELAXED));
+		CHECK(cuStreamDestroy_v2(one) != 0);
+		CHECK(cuStreamEndCapture(one, &graph) != 0);
+	}
 	for (unsigned r = 0; r < rounds; r++) {
 		work(&b, one, r, LONG_US);
 		OK(cuCtxSynchronize());
@@ -99,12 +104,37 @@ static void refused(unsigned rounds)
 	}
 }
 
-// A context that the driver does not destroy, since it is the primary one. Nobody makes it current again. Its stream is known no more.
+// A context that the driver does not destroy, since it is the primary one. Nobody makes it current again. Its stream is known as before.
 static void kept(unsigned rounds)
 {
-	struct chained b = buffer();
-	handle one = stream_of(NON_BLOCKING);
-	CHECK(cuCtxDestroy_v2(context) != 0);
+	static handle one;
+	static struct chained b;
+	if (!one) {
+		b = buffer();
+		one = stream_of(NON_BLOCKING);
+		CHECK(cuCtxDestroy_v2(context) != 0);
+	}
+	for (unsigned r = 0; r < rounds; r++) {
+		work(&b, one, r, LONG_US);
+		OK(cuCtxSynchronize());
+		CHECK(right(&b));
+	}
+}
+
+// What is destroyed is none, or none any more. All that there is is known as before.
+static void invalid(unsigned rounds)
+{
+	static handle one;
+	static struct chained b;
+	if (!one) {
+		b = buffer();
+		handle gone = stream_of(NON_BLOCKING);
+		one = stream_of(NON_BLOCKING);
+		OK(cuStreamDestroy_v2(gone));
+		CHECK(cuStreamDestroy_v2(gone) != 0);
+		CHECK(cuStreamDestroy_v2(NULL) != 0);
+		CHECK(cuCtxDestroy_v2(NULL) != 0);
+	}
 	for (unsigned r = 0; r < rounds; r++) {
 		work(&b, one, r, LONG_US);
 		OK(cuCtxSynchronize());
@@ -116,6 +146,6 @@ int main(int argc, char **argv)
 {
 	static const struct task what[] = {{"plain", plain}, {"many", many},         {"destroyed", destroyed},
 					   {"own", own},     {"captured", captured}, {"refused", refused},
-					   {"kept", kept}};
+					   {"kept", kept},   {"invalid", invalid}};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
 }
