@@ -101,6 +101,27 @@ __attribute__((constructor)) static void begin(void) {
 	lc.finish()
 }
 
+// The program kept.c: a context has other users as its end is asked for. What a thread puts there meanwhile runs, though windows stop it.
+func TestContextsGoOnWithOtherUsers(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be := m.startAs(m.command("be", compile(t, "testdata/kept.c"), simulated("sim.cubin")))
+	be.hears("ready")
+	lc := m.start("lc")
+	m.joined(be, lc)
+	m.until("windows stop BE", func() bool {
+		be.say("plain 8")
+		lc.request(3, 1, "stream")
+		return be.hear() != "" && m.stops(be) > 0
+	})
+	requests(t, lc)
+	be.say("detached 20")
+	be.hears("right")
+	if stderr := be.stderr.String(); strings.Count(stderr, "\n") > 1 || !strings.Contains(stderr, "the driver keeps a context") {
+		t.Errorf("stderr %q", stderr)
+	}
+}
+
 // What the library makes in a context is there before the program's first work. A load of code waits for all work of the context
 // and keeps others from putting work there, so it would wait for ever behind work that waits for the program's next call.
 func TestFirstWorkWaitsForTheProgram(t *testing.T) {

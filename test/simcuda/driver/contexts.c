@@ -198,6 +198,35 @@ CALL(cuCtxDestroy_v2, (CUcontext c), (c))
 	return context_end(c);
 }
 
+CALL(cuCtxAttach, (CUcontext * out, unsigned flags), (out, flags))
+{
+	struct CUctx_st *c;
+	CUresult r = !out || flags ? CUDA_ERROR_INVALID_VALUE : enter(&c);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (c->primary || context_top() != c)
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	c->attached++;
+	*out = c;
+	return leave(CUDA_SUCCESS);
+}
+
+// cuda.h: "Decrements the usage count of the context ctx, and destroys the context if the usage count goes to 0"; it must be current.
+CALL(cuCtxDetach, (CUcontext c), (c))
+{
+	CUresult r = enter(NULL);
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!handle_is(c, H_CONTEXT) || c->primary || c->of || context_top() != c)
+		return leave(CUDA_ERROR_INVALID_CONTEXT);
+	if (c->attached) {
+		c->attached--;
+		return leave(CUDA_SUCCESS);
+	}
+	context_pop();
+	return context_end(c);
+}
+
 CALL(cuCtxSetCurrent, (CUcontext c), (c))
 {
 	CUresult r = enter(NULL);

@@ -494,6 +494,7 @@ struct CUctx_st {
 	int device, tsg;
 	unsigned flags;
 	uint64_t id;
+	unsigned attached; // cuCtxAttach
 	bool primary, destroyed;
 	bool late;           // not initialised yet: what needs one fails (sim_late_contexts)
 	struct CUctx_st *of; // not NULL: this is a green context of that one (cuCtxFromGreenCtx), and has no more than green

@@ -19,6 +19,8 @@ typedef void function(void);
 	NAME(cuCheckpointProcessLock, 12080, cuCheckpointProcessLock) \
 	NAME(cuCheckpointProcessRestore, 12080, cuCheckpointProcessRestore) \
 	NAME(cuCheckpointProcessUnlock, 12080, cuCheckpointProcessUnlock) \
+	NAME(cuCtxAttach, 2000, cuCtxAttach) \
+	NAME(cuCtxDetach, 2000, cuCtxDetach) \
 	NAME(cuCtxCreate, 3020, cuCtxCreate_v2) \
 	NAME(cuCtxCreate, 12050, cuCtxCreate_v4) \
 	NAME(cuCtxDestroy, 4000, cuCtxDestroy_v2) \
