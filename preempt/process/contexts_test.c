@@ -1,7 +1,6 @@
 // contexts_test.c - with preempt/process/contexts.c preempt/process/streams.c preempt/process/process.c preempt/driver/driver.c
 //
-// The program asks the driver to end a context. It ends or goes on, and another one may have its handle or its place. Ends well or says what is
-// wrong.
+// Contexts whose end the program asks for end or go on. Another one may have the handle or the place. Ends well or says what is wrong.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 #include "test/units/check.h"

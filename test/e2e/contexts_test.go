@@ -101,7 +101,7 @@ __attribute__((constructor)) static void begin(void) {
 	lc.finish()
 }
 
-// The program kept.c: a context has other users as its end is asked for. What a thread puts there meanwhile runs, though windows stop it.
+// The program kept.c: a context has other users as its end is asked for. Another thread works there meanwhile, though windows stop it: all of that runs.
 func TestContextsGoOnWithOtherUsers(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "")

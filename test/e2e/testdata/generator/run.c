@@ -23,6 +23,8 @@
 	F(cuDeviceGetCount, (int *)) \
 	F(cuStreamWriteValue32_v2, (handle, ptr, uint32_t, unsigned)) \
 	F(cuEventDestroy_v2, (handle)) \
+	F(cuCtxAttach, (handle *, unsigned)) \
+	F(cuCtxDetach, (handle)) \
 	F(cuMemAllocAsync, (ptr *, size_t, handle)) \
 	F(cuMemFreeAsync, (ptr, handle)) \
 	F(cuMemcpyDtoDAsync_v2, (ptr, ptr, size_t, handle)) \
@@ -444,15 +446,20 @@ static void new_module(int d, int i)
 	OK(cuFuncSetAttribute(machine[d].module_chain[i], MAX_DYNAMIC_SHARED, LARGE_SHARED));
 }
 
-// A context that comes, is used, and goes with work in flight.
+// A context that comes, is used, and goes with work in flight. It may have another user for a while. What is destroyed may be nothing.
 static void episode(const struct operation *o)
 {
 	uint32_t have[CELL_WORDS], want = o->value, us = o->us;
-	handle context, module, chain, stream;
+	handle context, again, module, chain, stream;
 	int per_block = 1;
+	bool attached = o->variant & 4;
 	ptr data;
 	void *parameters[] = {&data, &per_block, &want, &us};
 	OK(cuCtxCreate_v2(&context, 0, o->device));
+	if (attached)
+		OK(cuCtxAttach(&again, 0));
+	if (o->variant & 8)
+		CHECK(cuCtxDestroy_v2(NULL) && cuStreamDestroy_v2(NULL) && cuEventDestroy_v2(NULL));
 	OK(cuModuleLoadData(&module, image));
 	load(&chain, module, "sim_chain");
 	OK(cuStreamCreate(&stream, o->variant & 1));
@@ -461,6 +468,8 @@ static void episode(const struct operation *o)
 	for (int i = 0; i < 4; i++) {
 		OK(cuLaunchKernel(chain, CELL_WORDS, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
 		want = want * 3 + want; // what was added is the value before
+		if (attached && i == 1)
+			OK(cuCtxDetach(context));
 	}
 	OK(cuStreamSynchronize(stream));
 	OK(cuMemcpyDtoH_v2(have, data, sizeof have));
