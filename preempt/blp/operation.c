@@ -67,8 +67,17 @@ static bool begin(struct gp_operation *o)
 	return false;
 }
 
+// Until the end the thread may have the domain's lock, or count there, while it is in the driver. Launches are left out: that costs them 15 ns, and
+// they wait there only for room in a queue. So is a wait for a frame, which may never come.
+static void begin_uncancelled(struct gp_operation *o)
+{
+	if (o->work != GP_KERNEL && o->work != GP_GRAPH && o->work != GP_FRAME && !o->captured)
+		o->cancellable = gp_cancel_off() == PTHREAD_CANCEL_ENABLE;
+}
+
 bool gp_blp_begin(struct gp_operation *o)
 {
+	begin_uncancelled(o);
 	bool carried_out = begin(o);
 	if (!o->logging)
 		blp_enter_late();
@@ -86,4 +95,6 @@ void gp_blp_end(struct gp_operation *o)
 		blp_graph_launched(o);
 	if (o->passing)
 		blp_passed(o);
+	if (o->cancellable)
+		gp_cancel_on(PTHREAD_CANCEL_ENABLE);
 }

@@ -73,6 +73,7 @@ struct gp_operation {
 	bool entered;               // the stream's context was made current, until the end
 	bool counted;               // the thread may use device memory until the end (preempt/memory)
 	bool taken;                 // the driver has taken it, though begin carried it out
+	bool cancellable;           // the thread is again, behind the operation (preempt/blp/operation.c)
 	CUcontext handle;           // the current context; NULL: there is none
 	struct gp_context *context; // what is known of it; NULL: nothing
 	CUresult result;            // what the program is told, if begin returned false
@@ -92,7 +93,7 @@ struct gp_operation {
 #define GP_NOTHING_FOUND \
 	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, .result = CUDA_SUCCESS, \
 	.follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, .sequence = 0, .domain = NULL, \
-	.passing = NULL, .logging = NULL, .twin = NULL, .made = 0, .taken = false, .asked = 0
+	.passing = NULL, .logging = NULL, .twin = NULL, .made = 0, .taken = false, .cancellable = false, .asked = 0
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {

@@ -28,6 +28,28 @@ func TestHoldsAfterCancelledWaits(t *testing.T) {
 	}
 }
 
+// Nor has it anything of a domain: what comes behind it is launched, and stopped.
+func TestStopsAfterCancelledRecords(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be := m.startAs(m.command("be", compile(t, "testdata/cancelled.c"), simulated("sim.cubin")))
+	be.hears("ready")
+	lc := m.start("lc")
+	m.joined(be, lc)
+	stopped := func(when, what string) {
+		before := m.stops(be)
+		m.until(when, func() bool {
+			be.say("%s 8", what)
+			lc.request(3, 1, "stream")
+			be.hears("right")
+			return m.stops(be) > before
+		})
+	}
+	stopped("windows stop BE", "plain")
+	stopped("windows stop what it records", "record")
+	stopped("windows stop BE", "plain")
+}
+
 // Nor is it demand for a turn any more.
 func TestTurnsAfterCancelledWaits(t *testing.T) {
 	t.Parallel()

@@ -1,6 +1,7 @@
 // cancelled.c - threads that are cancelled in a call of the driver which waits.
 #define _GNU_SOURCE
 #include "order.h"
+#include <dlfcn.h>
 
 static void launch_first(void)
 {
@@ -47,9 +48,53 @@ static void in_context(unsigned rounds) { cancelled(wait_for_context, rounds); }
 static void in_stream(unsigned rounds) { cancelled(wait_for_stream_of_ours, rounds); }
 static void in_first_launch(unsigned rounds) { cancelled(launch_first, rounds); }
 
+static _Atomic uint32_t record_word;
+
+static void *end_in_record(void *event)
+{
+	void (*record_waits)(_Atomic uint32_t *) =
+		(void (*)(_Atomic uint32_t *))dlsym(RTLD_DEFAULT, "simcuda_record_waits");
+	CHECK(record_waits);
+	OK(cuCtxSetCurrent(context));
+	record_waits(&record_word);
+	cuEventRecord(event, stream);
+	pthread_testcancel();
+	return NULL;
+}
+
+// A thread that is cancelled where it records an event behind launches that may be stopped.
+static void in_record(unsigned rounds)
+{
+	enum { LONG_US = 20000 };
+	struct chained b = buffer();
+	handle event = new_event();
+	if (!stream)
+		stream = stream_of(NON_BLOCKING);
+	for (unsigned r = 0; r < rounds; r++) {
+		void *result;
+		pthread_t thread;
+		record_word = 0;
+		launch(&b, stream, r, LONG_US);
+		CHECK(!pthread_create(&thread, NULL, end_in_record, event));
+		while (record_word != 1)
+			usleep(50);
+		CHECK(!pthread_cancel(thread));
+		record_word = 2;
+		CHECK(!pthread_join(thread, &result));
+		CHECK(result == PTHREAD_CANCELED);
+		launch(&b, stream, r, 10);
+		copy(&b, stream);
+		OK(cuStreamSynchronize(stream));
+		CHECK(right(&b));
+	}
+}
+
 int main(int argc, char **argv)
 {
-	static const struct task what[] = {
-		{"plain", plain}, {"context", in_context}, {"stream", in_stream}, {"launch", in_first_launch}};
+	static const struct task what[] = {{"plain", plain},
+					   {"context", in_context},
+					   {"stream", in_stream},
+					   {"launch", in_first_launch},
+					   {"record", in_record}};
 	return serve(argc, argv, what, sizeof what / sizeof *what);
 }
