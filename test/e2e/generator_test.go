@@ -470,12 +470,12 @@ func TestGeneratedPrograms(t *testing.T) {
 	}
 	t.Attr("seed", strconv.FormatUint(seed, 10))
 	chosen, generator := chosenVariants(), compileGenerator(t)
-	most := []string{"programs", strconv.FormatUint(enough, 10)}
+	unit, most := "programs", enough
 	rounds := 1
 	if total > 0 {
 		rounds = max(1, int(total/time.Duration(len(chosen))/(30*time.Second))) // a process runs for half a minute at most
 		each := max(time.Second, total/time.Duration(rounds*len(chosen)))
-		most = []string{"seconds", strconv.Itoa(int(each.Seconds()))}
+		unit, most = "seconds", uint64(each.Seconds())
 	}
 	next := make([]uint64, len(chosen)) // seeds: variants have their own, or none could be repeated alone
 	for i := range next {
@@ -487,19 +487,20 @@ func TestGeneratedPrograms(t *testing.T) {
 				if total == 0 { // they wait more than they compute
 					t.Parallel()
 				}
-				next[i] = v.runs(t, generator, next[i], most)
+				next[i] = v.runs(t, generator, next[i], unit, most)
 			})
 		}
 	}
 }
 
-// runs runs a variant's programs from a seed on, and some more where too little happened, as on a slow machine. It returns the next seed.
-func (v variant) runs(t *testing.T, generator string, from uint64, most []string) (next uint64) {
-	const again = 20
+// runs runs a variant's programs from a seed on, and where too little happened twice as many, again and again: on a fast machine programs
+// may end before another process does anything to them. It returns the next seed.
+func (v variant) runs(t *testing.T, generator string, from uint64, unit string, most uint64) (next uint64) {
+	const again, doublings = 20, 5
 	var all counts
 	for i := 0; i == 0 || i < again && v.lacks(all); i++ {
 		m, peer := v.stage(t)
-		o := v.generated(t, m, peer, generator, slices.Concat(most, []string{"seed", strconv.FormatUint(from, 10), "stay", "1", "patience", "60"})...)
+		o := v.generated(t, m, peer, generator, unit, strconv.FormatUint(most<<min(i, doublings), 10), "seed", strconv.FormatUint(from, 10), "stay", "1", "patience", "60")
 		t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed, %d held back since they hurt", from, o.programs, o.stops, o.evictions, o.narrowed, o.hurting)
 		all.raise(o.counts)
 		if o.wrong() {
