@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // spatial is an LC process under the simulated MPS server whose requests last as long as the test says, beside a BE process that would go on
@@ -331,99 +330,59 @@ func newShared(t *testing.T) *spatial {
 	return s
 }
 
-// resident makes a request whose kernels have so many blocks or, of some kinds, 1 or 2 less. An SM has room for two. Returns whether it left
-// SMs, and how many of its kernels took longer than alone.
-func (s *spatial) resident(blocks, kind int) (left bool, slow int) {
+// resident makes a request whose kernels have so many blocks, or a few less, each of another kind: nothing is learnt of any. An SM has room for
+// two blocks. Returns how many of its kernels took longer than alone.
+func (s *spatial) resident(blocks int) (slow int) {
 	s.m.t.Helper()
-	before := s.width().Leaving
-	s.lc.ask(fmt.Sprintf("kernels %d %d %d 5000", blocks-kind/10, 1024-32*(kind%10), kernels), "done %d", &slow)
+	s.requests++
+	s.lc.ask(fmt.Sprintf("kernels %d %d %d 5000", blocks-s.requests/10%10, 1024-32*(s.requests%10), kernels), "done %d", &slow)
 	s.m.until("the window closes", func() bool { return !s.m.peer(s.lc).WindowOpen })
-	return s.width().Leaving > before, slow
+	return slow
 }
 
-func (s *spatial) width() segment.Width {
+// besides makes requests until best effort has gone on beside one, of whose kernels as many took longer than alone as the condition wants. The
+// first ones always do: they wait until best effort is stopped.
+func (s *spatial) besides(what string, blocks int, condition func(slow int) bool) {
 	s.m.t.Helper()
-	if w := s.m.peer(s.lc).Width; w != nil {
-		return *w
-	}
-	return segment.Width{}
+	s.m.until(what, func() bool {
+		before := s.m.blp(s.be)
+		slow := s.resident(blocks)
+		after := s.m.blp(s.be)
+		return after.Narrowed > before.Narrowed && after.NarrowBlocks > before.NarrowBlocks && condition(slow)
+	})
 }
 
-// comes makes requests of kinds that differ little, until the machine has left one alone for long enough.
-func (s *spatial) comes(what string, request func(kind int) bool) (kind int) {
-	s.m.t.Helper()
-	const soon, kinds = 80, 20
-	for kind = range kinds {
-		known := s.width().Kinds
-		for i := range soon {
-			if request(kind) && s.width().Kinds > known {
-				s.m.t.Logf("kind %d after %d requests", kind, i+1)
-				return kind
-			}
-		}
-	}
-	s.m.t.Fatalf("%s: not within %d requests; %+v, %+v", what, soon, s.width(), s.m.blp(s.be))
-	return 0
-}
-
-// Requests on a quarter of the SMs come to leave half of them. Best effort goes on there, and they are as fast beside it as alone.
+// Requests on a quarter of the SMs are as fast beside best effort, which goes on on half of them, as alone.
 func TestWidthOfFewBlocks(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
-	const few, enough = 32, 10
-	kind := s.comes("half of the SMs are left", func(kind int) bool {
-		left, _ := s.resident(few, kind)
-		return left && s.width().SMs == 64
-	})
-	before := s.m.blp(s.be)
-	slow := 0
-	for requests, leaving := 0, 0; leaving < enough; requests++ {
-		if requests == 10*enough {
-			t.Fatalf("only %d of %d requests leave what was learnt: %+v", leaving, requests, s.width())
-		}
-		left, took := s.resident(few, kind)
-		if left {
-			leaving++
-			slow += took
-		}
-	}
-	if slow > enough*kernels/4 { // the first waits until best effort is stopped elsewhere
-		t.Errorf("%d of %d kernels took longer than alone", slow, enough*kernels)
-	}
-	s.m.until("it is counted what went on", func() bool {
-		blp := s.m.blp(s.be)
-		return blp.Narrowed > before.Narrowed && blp.NarrowBlocks > before.NarrowBlocks
-	})
+	done := make(chan struct{})
+	left := s.m.leave(s.lc, []uint32{64}, done)
+	s.besides("requests on few SMs are fast beside best effort", 32, func(slow int) bool { return slow <= kernels/4 })
+	close(done)
+	<-left
 	s.be.say("end")
 	s.be.hears("right")
 }
 
-// Requests on all SMs take twice as long beside best effort, on however few. They come to leave none, and best effort is stopped.
+// Requests on all SMs take longer beside best effort, on however few. Where they leave none, best effort is stopped.
 func TestWidthOfAllBlocks(t *testing.T) {
 	t.Parallel()
 	s := newShared(t)
 	const all, rounds = 132, 10
-	slowest := 0 // of kernels of a request that left SMs
-	kind := s.comes("nothing is left", func(kind int) bool {
-		tooWide := s.width().TooWide
-		left, slow := s.resident(all, kind)
-		if left {
-			slowest = max(slowest, slow)
-		}
-		if s.width().TooWide > tooWide && slowest > kernels/4 { // it takes best effort a while to go on
-			left, _ = s.resident(all, kind)
-			return !left // or less than that was
-		}
-		return false
-	})
+	done := make(chan struct{})
+	left := s.m.leave(s.lc, []uint32{16}, done)
+	s.besides("requests on all SMs suffer from best effort on a few", all, func(slow int) bool { return slow > kernels/2 })
+	close(done)
+	<-left
+	s.resident(all) // the window before it left something
 	before := s.m.blp(s.be)
 	for range rounds {
-		if left, _ := s.resident(all, kind); left {
-			t.Errorf("SMs are left: %+v", s.width())
-		}
+		s.resident(all)
 	}
-	if after := s.m.blp(s.be); after.Narrowed != before.Narrowed || after.Stops == before.Stops {
-		t.Errorf("best effort went on, or was not stopped: %+v, and later %+v", before, after)
+	s.m.until("best effort is stopped", func() bool { return s.m.blp(s.be).Stops > before.Stops })
+	if after := s.m.blp(s.be); after.Narrowed != before.Narrowed {
+		t.Errorf("best effort went on: %+v, and later %+v", before, after)
 	}
 	s.be.say("end")
 	s.be.hears("right")
