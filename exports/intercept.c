@@ -305,6 +305,23 @@ static CUdevice device_of(CUcontext context)
 
 #include "exports/table.h"
 
+// Its context, of the driver's, ends with it.
+CUresult cuGreenCtxDestroy(void *green)
+{
+	CUcontext context = NULL;
+	int cancel = gp_cancel_off();
+	const struct gp_hooks *hooks = gp_current_hooks();
+	bool known = hooks && REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS && context;
+	if (known)
+		hooks->ending(GP_CONTEXT, context);
+	struct gp_call call = gp_call_begin(GP_TAKE, NULL);
+	CUresult result = gp_call_end(call, REAL(cuGreenCtxDestroy)(green));
+	if (known)
+		hooks->ended(GP_CONTEXT, context, result == CUDA_SUCCESS);
+	gp_cancel_on(cancel);
+	return result;
+}
+
 CUresult cuGreenCtxStreamCreate(CUstream *stream, void *context, unsigned int flags, int priority)
 {
 	struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL);

@@ -454,7 +454,6 @@ WAIT(cuCtxDisablePeerAccess, (CUcontext peerContext), (peerContext), GP_TAKE, GP
 WAIT(cuGraphicsUnregisterResource, (void *resource), (resource), GP_TAKE, NULL)
 WAIT(cuGreenCtxCreate, (void **phCtx, void *desc, CUdevice dev, unsigned int flags), (phCtx, desc, dev, flags),
      GP_WAIT_CONTEXT, NULL)
-WAIT(cuGreenCtxDestroy, (void *hCtx), (hCtx), GP_TAKE, NULL)
 WAIT(cuMemHostRegister, (void *p, size_t bytesize, unsigned int Flags), (p, bytesize, Flags), GP_PIN, NULL)
 WAIT(cuModuleGetGlobal, (unsigned int *dptr, unsigned int *bytes, CUmodule hmod, const char *name),
      (dptr, bytes, hmod, name), GP_WAIT_CONTEXT, NULL)
@@ -654,6 +653,7 @@ DESTROY(cuCtxDestroy, (CUcontext ctx), (ctx), GP_CONTEXT, ctx)
 STREAM_CREATE(cuStreamCreate, (CUstream * phStream, unsigned int Flags), (phStream, Flags), phStream, Flags, 0)
 STREAM_CREATE(cuStreamCreateWithPriority, (CUstream * phStream, unsigned int flags, int priority),
 	      (phStream, flags, priority), phStream, flags, priority)
+OWN(cuGreenCtxDestroy, (void *hCtx), (hCtx))
 OWN(cuGreenCtxStreamCreate, (CUstream * phStream, void *greenCtx, unsigned int flags, int priority),
     (phStream, greenCtx, flags, priority))
 OWN_PTSZ(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, priority))

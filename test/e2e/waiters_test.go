@@ -100,6 +100,28 @@ func TestWaitersBehindARefusal(t *testing.T) {
 	}
 }
 
+// The program meanwhile.c: more green contexts than the library has places for. The last one is known as well as the first.
+func TestGreenContextsEnd(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be, lc := m.startOrdered(compile(t, "testdata/meanwhile.c"))
+	requests(t, lc)
+	ask := func(rounds int) {
+		be.say("green-ended %d", rounds)
+		be.hears("right")
+	}
+	ask(70)
+	before := m.blp(be)
+	ask(1)
+	m.until("its launches can be stopped", func() bool {
+		now := m.blp(be)
+		return now.Launches >= before.Launches+4 && now.Uncovered == before.Uncovered
+	})
+	if be.stderr.String() != "" {
+		t.Errorf("stderr %q", be.stderr.String())
+	}
+}
+
 // The program meanwhile.c: who waits for work, or asks for it, hears nothing of what another thread does meanwhile. Stopped at random, or
 // not at all.
 func TestMeanwhile(t *testing.T) {

@@ -15,6 +15,7 @@
 	F(cuCtxFromGreenCtx, (handle *, handle)) \
 	F(cuCtxRecordEvent, (handle, handle)) \
 	F(cuCtxWaitEvent, (handle, handle)) \
+	F(cuGreenCtxDestroy, (handle)) \
 	F(cuGreenCtxRecordEvent, (handle, handle)) \
 	F(cuGreenCtxWaitEvent, (handle, handle))
 struct resource { // CUdevResource
@@ -454,6 +455,29 @@ static void green_awaited(unsigned rounds)
 	}
 }
 
+// A green context ends, and the next one may have its handle: nothing of the first is taken for the next one's.
+static void green_ended(unsigned rounds)
+{
+	CHECK(cuGreenCtxDestroy(NULL) != 0);
+	for (unsigned r = 0; r < rounds; r++) {
+		struct chained b = buffer();
+		make_green();
+		OK(cuCtxSetCurrent(green.context));
+		handle event = new_event();
+		for (unsigned i = 0; i < 4; i++)
+			launch(&b, green.stream, r + i, 2000);
+		OK(cuEventRecord(event, green.stream));
+		OK(cuEventSynchronize(event));
+		OK(cuEventDestroy_v2(event));
+		OK(cuStreamDestroy_v2(green.stream));
+		OK(cuCtxSetCurrent(context));
+		OK(cuGreenCtxDestroy(green.itself));
+		memset(&green, 0, sizeof green);
+		OK(cuMemcpyDtoH_v2(b.have, b.data, BLOCKS * 4));
+		CHECK(right(&b));
+	}
+}
+
 // Who waits for an event that was recorded for a whole context waits for all of its streams.
 static void whole_recorded(unsigned rounds)
 {
@@ -747,6 +771,7 @@ int main(int argc, char **argv)
 		{"freed-green", freed_green},
 		{"freed-behind", freed_behind},
 		{"green", green_awaited},
+		{"green-ended", green_ended},
 		{"whole", whole_recorded},
 		{"whole-awaited", whole_awaited},
 		{"whole-elsewhere", whole_elsewhere},
