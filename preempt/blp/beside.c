@@ -125,7 +125,7 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 }
 
 // A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get
-// their missing blocks beside them, and those that have not are launched behind it one by one (blp_drive_parted): its records
+// their missing blocks beside them, and those that have not are launched behind it one by one (drive_parted in send.c): its records
 // stay frozen, so that what is queued of it ends without running. Its next launch can be stopped again, unless its blocks may
 // wait for each other, which would be parted every time.
 static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted *parted)

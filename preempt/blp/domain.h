@@ -146,7 +146,7 @@ enum blp_order { BLP_PLAIN, BLP_AWAITED, BLP_ORDERED, BLP_FOREIGN };
 // An operation. Fields that do not follow from its stage name the file that writes them in brackets.
 struct blp_entry {
 	uint8_t kind;
-	uint8_t stage; // Enum blp_stage [blp_turn; log.c appends it as BLP_QUEUED].
+	uint8_t stage; // Enum blp_stage [blp_turn; log.c appends it as BLP_QUEUED]. Beside kind: copy_graphs reads both without the lock.
 	uint8_t taken; // Enum blp_taken [states.c; beside.c where an earlier time does not count].
 	bool waited;   // A thread waits for it, and not for what comes behind it [await.c].
 	bool held;     // It is counted as held back [narrow.c].
@@ -663,7 +663,6 @@ uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // numbe
 uint8_t blp_shift(const struct blp_entry *, uint32_t sms);
 
 // flush.c
-
 // Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue
 // that the driver is asked about, or waits for, may not be behind that: relaunch.c, thread.c.
 bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domain.lock

@@ -46,20 +46,18 @@ static bool is_plain(struct gp_domain *d)
 // place is noted.
 static bool is_idle(struct gp_domain *d)
 {
-	if (d->narrow.question == BLP_UNASKED) {
+	pthread_mutex_lock(&d->lock);
+	bool asks = d->narrow.question == BLP_UNASKED, plain = asks && is_plain(d);
+	if (plain)
+		d->narrow.question = BLP_ASKED;
+	pthread_mutex_unlock(&d->lock);
+	if (asks && !plain)
+		return false;
+	if (asks && !blp_record_whole(d->context, d->narrow.idle)) {
 		pthread_mutex_lock(&d->lock);
-		bool plain = is_plain(d);
-		if (plain)
-			d->narrow.question = BLP_ASKED;
+		d->narrow.question = BLP_UNASKED;
 		pthread_mutex_unlock(&d->lock);
-		if (!plain)
-			return false;
-		if (!blp_record_whole(d->context, d->narrow.idle)) {
-			pthread_mutex_lock(&d->lock);
-			d->narrow.question = BLP_UNASKED;
-			pthread_mutex_unlock(&d->lock);
-			return false;
-		}
+		return false;
 	}
 	// The event takes the GPU some microseconds.
 	for (uint64_t until = gp_now_ns() + BLP_RECORDED_NS; blp_query(d->narrow.idle);)

@@ -229,7 +229,8 @@ static void classify(struct gp_domain *d)
 				}
 				r->done = r->count;
 				gp_count(&count->cuts, 1);
-				if (e->taken != BLP_AGAIN && !e->ran) // the first stop that cuts it
+				if (e->taken != BLP_AGAIN &&
+				    !e->ran) // the first stop that cuts it; of what ran narrow, twice at most
 					gp_count(&count->resumed_blocks, blocks - ran);
 				blp_count_beside(d, e, ran);
 				e->ran = ran;
