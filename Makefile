@@ -52,7 +52,7 @@ $(CHECKSUMS): $(C_HEADERS)
 # which any timer starts, ends the process when its descriptors are gone, and daemons close all that they do not know: ours has
 # none. The runtime calls no C for any of this. Where it calls C, the linker puts ours in its place (WRAPPED).
 GO_SOURCE := $(shell $(GO) env GOROOT)/src
-OVERLAY := build/overlay-$(shell $(GO) env GOVERSION).json
+OVERLAY := build/overlay-$(shell $(GO) env GOVERSION GOROOT | cksum | cut -d' ' -f1).json
 EDITED := signal_unix.go sigtab_linux_generic.go proc.go
 EDIT_signal_unix.go := /^\t\tsigdelset\(&res, 34\)$$/d
 EDIT_sigtab_linux_generic.go := /"(SIG(CHLD|PROF|STKFLT):|signal 34")/s/ \+ _SigUnblock//
