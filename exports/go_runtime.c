@@ -119,11 +119,15 @@ void __wrap_x_cgo_init(void *g, void (*set)(void *), void **tls, void **base)
 	__real_x_cgo_init(g, set, tls, base);
 }
 
-// The first call of malloc in a thread takes addresses, which there may be no more when the driver calls it.
+// The first call of malloc in a thread takes addresses, which there may be no more when the driver calls it. One thread at a time: malloc takes
+// twice as many for a moment, which the program may need.
 static void get_arena(void)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+	pthread_mutex_lock(&lock);
 	void *volatile block = malloc(1); // or gcc leaves both out
 	free(block);
+	pthread_mutex_unlock(&lock);
 }
 
 static void *made_ahead(void *unused)
@@ -264,9 +268,9 @@ static bool make_ahead(void)
 // (go_memory.c).
 static bool room_for_go(void)
 {
-	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more. Half a
-	// GB is left to the program, and to the arenas of 64 MB that malloc makes for threads that meet there.
-	const size_t reserves = 2048ul << 20, uses = 64ul << 20;
+	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more. Malloc takes 64 MB
+	// for each of up to 24 threads (get_arena). Half a GB is left to the program.
+	const size_t reserves = 3584ul << 20, uses = 64ul << 20;
 	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (addresses == MAP_FAILED)
 		return false;

@@ -74,7 +74,7 @@ struct gp_stop_counters {
 	_Atomic uint64_t resumed_blocks; // that a stop kept from running, and that ran later
 	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
 	_Atomic uint64_t drain_max_ns;
-	_Atomic uint64_t given_up;      // domains that pass everything after an error, and mistakes of ours after which none is stopped
+	_Atomic uint64_t given_up; // domains that pass everything after an error, and mistakes of ours after which none is stopped
 	_Atomic uint64_t beside;        // launches whose blocks waited for others that a stop had kept from beginning
 	_Atomic uint64_t narrowed;      // launches that went on, while a window was open, on the SMs that it leaves
 	_Atomic uint64_t narrow_blocks; // blocks that ran on those

@@ -477,7 +477,7 @@ var noThreadsLater = regexp.MustCompile(`^\S+ ERR no preemption on this GPU; it 
 // The program may map only so much memory, from the start or from later on.
 func TestLittleMemory(t *testing.T) {
 	t.Parallel()
-	for megabytes := 100; megabytes < 3000; megabytes += megabytes / 8 {
+	for megabytes := 100; megabytes < 6000; megabytes += megabytes / 8 {
 		m := newMachine(t, "")
 		if out, err := m.command("", "prlimit", fmt.Sprintf("--as=%d", megabytes<<20), worker).CombinedOutput(); err != nil {
 			t.Logf("%d MB: the program does not run without the library either: %v %s", megabytes, err, out)
