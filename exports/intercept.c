@@ -8,6 +8,15 @@
 #include <string.h>
 #include <unistd.h>
 
+// Where the library takes part, a call that began to end something is not left by pthread_cancel: that would never have ended.
+enum { UNCHANGED = -1 };
+static int cancel_off(void) { return gp_current_hooks() ? gp_cancel_off() : UNCHANGED; }
+static void cancel_on(int before)
+{
+	if (before != UNCHANGED)
+		gp_cancel_on(before);
+}
+
 static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_order_relaxed) != 0; }
 
 #define DEFAULT_STREAM(stream) __attribute__((unused)) const CUstream default_stream = stream
@@ -79,13 +88,13 @@ static inline bool armed(void) { return atomic_load_explicit(&gp_armed, memory_o
 	CUresult name params \
 	{ \
 		const struct gp_hooks *hooks = gp_current_hooks(); \
-		int cancel = gp_cancel_off(); \
+		int cancel = cancel_off(); \
 		if (hooks) \
 			hooks->ending(GP_EVENT, event); \
 		CUresult result = REAL(name) args; \
 		if (hooks) \
 			hooks->ended(GP_EVENT, event, result == CUDA_SUCCESS); \
-		gp_cancel_on(cancel); \
+		cancel_on(cancel); \
 		return result; \
 	}
 
@@ -190,7 +199,7 @@ static bool is_current(const void *context)
 #define ROW_DESTROY(name, null, params, args, thing, handle) \
 	CUresult name params \
 	{ \
-		int cancel = gp_cancel_off(); /* what began to end would never have ended */ \
+		int cancel = cancel_off(); \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
 		if (call.hooks) \
 			call.hooks->ending(thing, handle); \
@@ -199,7 +208,7 @@ static bool is_current(const void *context)
 			call.hooks->ended(thing, handle, \
 					  result == CUDA_SUCCESS && \
 						  !(ROW_OF_##name == ROW_OF_cuCtxDetach && is_current(handle))); \
-		gp_cancel_on(cancel); \
+		cancel_on(cancel); \
 		return result; \
 	}
 
@@ -305,11 +314,11 @@ static CUdevice device_of(CUcontext context)
 
 #include "exports/table.h"
 
-// Its context, of the driver's, ends with it.
+// The context that the driver has for it ends with it.
 CUresult cuGreenCtxDestroy(void *green)
 {
 	CUcontext context = NULL;
-	int cancel = gp_cancel_off();
+	int cancel = cancel_off();
 	const struct gp_hooks *hooks = gp_current_hooks();
 	bool known = hooks && REAL(cuCtxFromGreenCtx)(&context, green) == CUDA_SUCCESS && context;
 	if (known)
@@ -318,7 +327,7 @@ CUresult cuGreenCtxDestroy(void *green)
 	CUresult result = gp_call_end(call, REAL(cuGreenCtxDestroy)(green));
 	if (known)
 		hooks->ended(GP_CONTEXT, context, result == CUDA_SUCCESS);
-	gp_cancel_on(cancel);
+	cancel_on(cancel);
 	return result;
 }
 
@@ -495,7 +504,7 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 {
 	if (!known_device(device))
 		return real(device);
-	int cancel = gp_cancel_off();
+	int cancel = cancel_off();
 	CUcontext context = atomic_load(&primary[device].context);
 	bool ends = context && (!release || atomic_load(&primary[device].retained) <= 1);
 	struct gp_call call = ends ? gp_call_begin(GP_WAIT_CONTEXT, NULL) : (struct gp_call){.hooks = NULL};
@@ -506,7 +515,7 @@ static CUresult end_primary(CUresult (*real)(CUdevice), CUdevice device, bool re
 		call.hooks->ended(GP_CONTEXT, context, result == CUDA_SUCCESS && (!release || is_inactive(device)));
 	if (release && result == CUDA_SUCCESS && atomic_load(&primary[device].retained) > 0)
 		atomic_fetch_sub(&primary[device].retained, 1);
-	gp_cancel_on(cancel);
+	cancel_on(cancel);
 	return result;
 }
 

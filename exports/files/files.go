@@ -1,5 +1,5 @@
-// Package files takes back what package syscall does as it is initialised: it raises the program's limit of open files. Go initialises this
-// package right behind that one, which is all that it imports.
+// Package files gives the program back its limit of open files, which package syscall raises at its initialisation. Go initialises this package
+// right behind that one, which is all that it imports.
 package files
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..

@@ -179,7 +179,7 @@ enum blp_scope { BLP_OF_CONTEXT, BLP_OF_STREAM, BLP_OF_BLOCKING_STREAM };
 // A stream of ours beside a stream of the program: relaunch.c.
 enum blp_beside {
 	BLP_UNUSED,
-	BLP_LEADS,       // What is launched again goes there; it has no work yet.
+	BLP_LEADS,       // Launches of a resumption go there; it has no work yet.
 	BLP_LEADS_AHEAD, // It goes there, and the stream's own queue is not behind all of that.
 	BLP_AHEAD,       // The stream's own queue is not behind its work, and gets what is launched again.
 };
@@ -367,7 +367,7 @@ static inline bool blp_may_narrow(const struct gp_domain *d)
 {
 	return d->narrow.queues && (gp_settings.spatial || d->narrow.asked) && d->narrow.usable == BLP_USABLE;
 }
-// What is launched again of a stream goes beside it.
+// Launches of a resumption go beside the stream.
 static inline bool blp_leads(const struct gp_domain *d, size_t stream)
 {
 	return d->beside[stream].use == BLP_LEADS || d->beside[stream].use == BLP_LEADS_AHEAD;
@@ -481,8 +481,8 @@ static inline bool blp_give_way(struct gp_domain *d)
 
 // markers.c, under gp_domain.lock
 
-// Records an event behind what the driver has of the stream now, which are its entries below upto, unless a marker says when these
-// are complete. False: the driver refused.
+// Records an event behind the stream's entries below upto, which the driver has now, unless a marker says when these are complete.
+// False: the driver refused.
 bool blp_mark(struct gp_domain *, struct blp_stream *, uint64_t upto);
 CUevent blp_use_marker(struct gp_domain *, int marker); // without the lock: it is not recorded anew until blp_leave_marker
 void blp_leave_marker(struct gp_domain *, int marker);

@@ -76,7 +76,7 @@ static void log_launch(struct gp_domain *d)
 }
 void gp_blp_flush_all(CUcontext context)
 {
-	CHECK(context == CONTEXT && !gp_context[0].domain); // who comes now comes behind the log
+	CHECK(context == CONTEXT && !gp_context[0].domain); // a thread that comes now comes behind the log
 	flushes++;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];

@@ -229,7 +229,7 @@ static void full(void)
 	CHECK(!record(event[LATER], true));
 }
 
-// An event goes on, alone or with its context: what was known of it still is. Any context may be current as it is shared or captured.
+// An event goes on, alone or with its context: what was known of it still is. As it is shared or captured, another context may be current.
 static void kept(void)
 {
 	CUevent event = handle(1);

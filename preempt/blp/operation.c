@@ -67,8 +67,8 @@ static bool begin(struct gp_operation *o)
 	return false;
 }
 
-// Until the end the thread may have the domain's lock, or count there, while it is in the driver. Launches are left out: that costs them 15 ns, and
-// they wait there only for room in a queue. So is a wait for a frame, which may never come.
+// Until the end the thread may have the domain's lock, or count there, while it is in the driver. Launches are left out, since two calls more
+// would make each slower, and they wait there only for room in a queue. So is a wait for a frame, which may never come.
 static void begin_uncancelled(struct gp_operation *o)
 {
 	if (o->work != GP_KERNEL && o->work != GP_GRAPH && o->work != GP_FRAME && !o->captured)

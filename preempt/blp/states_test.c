@@ -128,8 +128,8 @@ static void counts(void)
 	CHECK(!blp_stopped && blp_changes == 5);
 }
 
-// A transition that is not in the table. In a program the state says what has happened, and nothing is stopped any more: others are told, and
-// one line and one count say it, however many follow. In a test the process ends.
+// A transition that is not in the table. In a program the state says what has happened, and nothing is stopped any more. The library tells its
+// peers, and says so in one line and one count, however many follow. In a test the process ends.
 static void mistakes(void)
 {
 	domain.state = BLP_NARROW;

@@ -32,22 +32,10 @@ func TestHoldsAfterCancelledWaits(t *testing.T) {
 func TestStopsAfterCancelledRecords(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "")
-	be := m.startAs(m.command("be", compile(t, "testdata/cancelled.c"), simulated("sim.cubin")))
-	be.hears("ready")
-	lc := m.start("lc")
-	m.joined(be, lc)
-	stopped := func(when, what string) {
-		before := m.stops(be)
-		m.until(when, func() bool {
-			be.say("%s 8", what)
-			lc.request(3, 1, "stream")
-			be.hears("right")
-			return m.stops(be) > before
-		})
+	be, lc := m.startOrdered(compile(t, "testdata/cancelled.c"))
+	for _, command := range []string{"plain 8", "record 8", "plain 8"} {
+		m.stopped(be, lc, command)
 	}
-	stopped("windows stop BE", "plain")
-	stopped("windows stop what it records", "record")
-	stopped("windows stop BE", "plain")
 }
 
 // Nor is it demand for a turn any more.

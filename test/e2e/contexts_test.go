@@ -105,15 +105,8 @@ __attribute__((constructor)) static void begin(void) {
 func TestContextsGoOnWithOtherUsers(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "")
-	be := m.startAs(m.command("be", compile(t, "testdata/kept.c"), simulated("sim.cubin")))
-	be.hears("ready")
-	lc := m.start("lc")
-	m.joined(be, lc)
-	m.until("windows stop BE", func() bool {
-		be.say("plain 8")
-		lc.request(3, 1, "stream")
-		return be.hear() != "" && m.stops(be) > 0
-	})
+	be, lc := m.startOrdered(compile(t, "testdata/kept.c"))
+	m.stopped(be, lc, "plain 8")
 	requests(t, lc)
 	be.say("detached 20")
 	be.hears("right")

@@ -20,6 +20,17 @@ func (m *machine) startOrdered(program string) (be, lc *process) {
 	return be, lc
 }
 
+// stopped has a best-effort process work, by its command, and another one make requests until a window has stopped that.
+func (m *machine) stopped(be, lc *process, command string) {
+	m.t.Helper()
+	before := m.stops(be)
+	m.until("windows stop what "+command+" does", func() bool {
+		be.say("%s", command)
+		lc.request(3, 1, "stream")
+		return be.hear() == "right" && m.stops(be) > before
+	})
+}
+
 // The program order.c: every order that CUDA promises holds while windows open and close. No call that returns at once
 // without the library waits for something that the program does only afterwards.
 func TestOrder(t *testing.T) {
