@@ -23,8 +23,8 @@ extern "C" {
 /* Says that this process will put work on the GPU in delay_us microseconds (0: now). The library takes the GPU from
  * best-effort processes meanwhile; a delay of 300 hides a context switch. confidence is a probability, 0 to 1.
  * Wrong hints cost best-effort processes GPU time: a program that gives too many of them is ignored for a while.
- * Any thread may call it. It takes about a microsecond and never blocks. If the GPU has to be taken at once and the
- * calling thread has a current context, the call takes as long as two kernel launches.
+ * Any thread may call it. It takes about a microsecond and never blocks. A call that has to
+ * take the GPU at once, from a thread with a current context, lasts as long as two kernel launches.
  *
  * Returns 0 if the hint is considered. Returns -1 if it makes no sense (a negative delay, a confidence outside
  * 0 to 1) or nobody listens: the library has not started, the process is not latency-critical, hints are off.
@@ -53,18 +53,19 @@ extern int gpreempt_step(void) GPREEMPT_WEAK;
 
 /* Streams of one process.
  *
- * A program with urgent work on one stream and work that can wait on another can stop the second stream and let it go
- * on later. This needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role below
+ * A program may have urgent work on one stream, and work that can wait on another. It can stop the second stream and let
+ * it go on later. This needs block-level preemption: mechanisms = ["blp"] (and any others) in gpreempt.toml, and a role below
  * lc (GPREEMPT_PRIORITY=be, or 1 to 7) or [blp] lc_streams = true. Kernels are then rewritten as they are loaded.
  *
  * Work on a stopped stream is neither lost nor reordered. Kernels that are launched on it are kept and go to the driver
  * when the stream is restored. If the driver refuses one then, the next launch returns the error.
  *
  * These calls wait until the stream is restored:
- *   - other calls that put work on it, and launches when more than a hundred are kept already
- *   - calls that wait for it (cuStreamSynchronize and the like) or for everything (cuCtxSynchronize, cuMemFree)
- *   - calls that end the stream
- *   - calls that put work on the legacy stream behind a stopped blocking stream, or the other way round
+ *   - other calls that put work on it, and launches when more than a hundred are kept already;
+ *   - calls that wait for it (cuStreamSynchronize and the like) or for everything (cuCtxSynchronize, cuMemFree);
+ *   - calls that end the stream;
+ *   - calls that put work on the legacy stream behind a stopped blocking stream, or the other way round.
+ *
  * So restore a stream from a thread that does not use it, and use non-blocking streams (CU_STREAM_NON_BLOCKING). When the
  * process exits, stopped streams go on.
  *
@@ -111,11 +112,18 @@ extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
 
 /* Sets the stream's width: on how many SMs it goes on while it is stopped, so that work on other streams has the rest. 0, the
  * value of a stream that was enabled: on none. A width below 8 is none, others are rounded down to a multiple of 8, at least
- * one less than the GPU has. Stopping such a stream first stops all of it, then kernels go on in the order of their launches, also
- * later ones, each on the SMs of the width alone, and calls that wait for the stream end when they have run. Some are held back
- * with what is behind them: cooperative launches, clusters of more than 8 blocks, kernels whose blocks may wait for each other and do
- * not have room at once, graphs with any of these, work behind other calls that are not over, the legacy stream and other blocking streams.
- * GPREEMPT_LEVEL_BLOCK only. It may be called at any time, also while the stream is stopped. GPREEMPT_ERROR_UNSUPPORTED: the
+ * one less than the GPU has. Stopping such a stream first stops all of it. Then kernels go on in the order of their launches, also
+ * later ones, each on the SMs of the width alone. Calls that wait for the stream end when these have run. The library holds some
+ * work back, with all that is behind it:
+ *   - cooperative launches, and clusters of more than 8 blocks;
+ *   - kernels whose blocks may wait for each other and do not have room at once;
+ *   - graphs with any of these;
+ *   - work behind other calls that are not over;
+ *   - the legacy stream and other blocking streams.
+ *
+ * GPREEMPT_LEVEL_BLOCK only. A width that the stream has had may be set at any time, also while the stream is stopped. For a new
+ * width the driver makes a green context, and waits for all work of the context, with its lock. So set new widths before any thread
+ * puts work there that waits for a later call of the program. A kernel that polls host memory is such work. GPREEMPT_ERROR_UNSUPPORTED: the
  * driver has no green contexts (before CUDA 12.5), or the stream is not of the primary context, which that of the CUDA runtime is.
  * GPREEMPT_ERROR_LIMIT: memory ran out, or the stream has had 8 other widths. A width takes about 6 MB of the GPU's memory. It is made
  * at a moment when the context has no work: as it begins, or while what keeps the GPU busy is stopped. GPREEMPT_ERROR_BUSY: there was none. */

@@ -42,9 +42,9 @@ import (
 	"k8s.io/client-go/openapi/openapitest"
 	sigsyaml "sigs.k8s.io/yaml"
 
-	"github.com/gpreempt/gpreempt/broker/policy"
+	"github.com/gpreempt/gpreempt/cluster/broker/policy"
+	"github.com/gpreempt/gpreempt/cluster/nri"
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/nri"
 )
 
 const (
@@ -90,7 +90,7 @@ func tables(t *testing.T, settings ...string) map[string]any {
 
 var apis = []string{"admissionregistration.k8s.io/v1/MutatingAdmissionPolicy", "admissionregistration.k8s.io/v1beta1/MutatingAdmissionPolicy"}
 
-// render makes what the chart makes of some values, for a cluster with some APIs.
+// render returns the chart's output for some values, in a cluster with some APIs.
 func render(t *testing.T, apis []string, settings ...string) (map[string]string, error) {
 	t.Helper()
 	c := load(t)
@@ -103,7 +103,7 @@ func render(t *testing.T, apis []string, settings ...string) (map[string]string,
 	return engine.Render(c, values)
 }
 
-// objects are what was rendered, each decoded into its own type. A field that the type does not have is an error.
+// objects are the rendered objects, each decoded into its own type. A field that the type does not have is an error.
 type objects struct {
 	daemonSet  *appsv1.DaemonSet
 	policy     *admissionv1.MutatingAdmissionPolicy
@@ -410,7 +410,8 @@ func checkMonitoring(t *testing.T, name string, o objects, plugin, metrics bool)
 	}
 }
 
-// What looks for programs without gpreempt is off, or sees all GPUs, by the runtime that a RuntimeClass names, and has no more rights.
+// The container that looks for programs without gpreempt is off, or sees all GPUs by the runtime that a RuntimeClass names. It has no more
+// rights.
 func TestOthers(t *testing.T) {
 	for runtimeClass, settings := range map[string][]string{"off": nil, "nvidia": {"others.enabled=true"}, "": {"others.enabled=true", `others.runtimeClassName=""`}} {
 		texts, err := render(t, nil, settings...)
@@ -471,7 +472,7 @@ func TestSchemaRefuses(t *testing.T) {
 	}
 }
 
-// What the values say of roles is what the plugin reads.
+// The plugin reads the same of roles as the values say.
 func TestRoles(t *testing.T) {
 	texts, err := render(t, apis, "roles.default={level: 0, role: 5}", `roles.namespaces={prod: {level: lc}, batch: {level: "3", role: be}, team.a: {role: 0}}`, "roles.exclude=[monitoring]")
 	if err != nil {
@@ -558,9 +559,9 @@ func TestPriorityClasses(t *testing.T) {
 
 const validatingAPI = "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"
 
-// The API server's own evaluation of what pods say of objectives: it finds wrong what the library finds wrong, and names annotation, value and
+// The API server's own evaluation of pods' objectives and limits. It refuses the same values as the library, and names annotation, value and
 // what is allowed.
-func TestObjectivesAreValidated(t *testing.T) {
+func TestAnnotationsAreValidated(t *testing.T) {
 	for setting, want := range map[string][]admissionv1.ValidationAction{"warn": {admissionv1.Warn, admissionv1.Audit}, "deny": {admissionv1.Deny}, "ignore": nil} {
 		texts, err := render(t, []string{validatingAPI}, "roles.validate="+setting)
 		if err != nil {
@@ -596,6 +597,18 @@ func TestObjectivesAreValidated(t *testing.T) {
 			}
 		}
 	}
+	for _, value := range []string{"none", "40%", "1%", "100%", "101%", "0%", "040%", "10GB", "10240MB", "10MB", "0MB", "10", "10 GB", "10gb", "1.5GB", "-1GB", "10GB,", "", "GB", "%", "99999999MB"} {
+		_, wrong := configs.ParseOwnMemoryLimit(value)
+		for key, other := range map[string]string{nri.MemoryAnnotation: "other", nri.ContainerMemory + "main": nri.RoleAnnotation} {
+			message, want := v.admit(t, map[string]string{key: value, other: "x"}), ""
+			if wrong != nil {
+				want = fmt.Sprintf("annotation %s: %v", key, wrong)
+			}
+			if message != want {
+				t.Errorf("%s = %q: %q, must be %q", key, value, message, want)
+			}
+		}
+	}
 	if message := v.admit(t, nil); message != "" {
 		t.Errorf("without annotations: %s", message)
 	}
@@ -627,23 +640,27 @@ func newValidator(t *testing.T, p *admissionv1.ValidatingAdmissionPolicy) valida
 		compiler.CompileCondition(messages, plugincel.OptionalVariableDeclarations{}, environment.StoredExpressions), &fail, nil)}
 }
 
-// admit is what whoever makes a pod with these annotations is told; "": nothing.
+// admit returns the answer to whoever makes a pod with these annotations; "": no message.
 func (v validator) admit(t *testing.T, annotations map[string]string) string {
 	t.Helper()
 	pod := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "n", Annotations: annotations}}
 	attributes := &admission.VersionedAttributes{VersionedKind: podKind, VersionedObject: admission.NewLazyObject(pod), VersionedOldObject: admission.NewLazyObject(nil),
 		Attributes: admission.NewAttributesRecord(pod, nil, podKind, pod.Namespace, pod.Name, podResource, "", admission.Create, &metav1.CreateOptions{}, false, nil)}
 	result := v.Validate(t.Context(), podResource, attributes, nil, nil, celconfig.RuntimeCELCostBudget, nil)
-	if len(result.Decisions) != 1 {
+	if len(result.Decisions) != 2 {
 		t.Fatalf("%q: %+v", annotations, result)
 	}
-	if d := result.Decisions[0]; d.Action != validating.ActionAdmit {
+	var messages []string
+	for _, d := range result.Decisions {
+		if d.Action == validating.ActionAdmit {
+			continue
+		}
 		if d.Evaluation != validating.EvalDeny {
 			t.Errorf("%q cannot be evaluated: %s", annotations, d.Message)
 		}
-		return d.Message
+		messages = append(messages, d.Message)
 	}
-	return ""
+	return strings.Join(messages, "; ")
 }
 
 // examples are what a document says to apply.
@@ -688,7 +705,7 @@ func TestExamples(t *testing.T) {
 	}
 }
 
-// What the pods run is in the image, which has the package's files below /usr.
+// The pods' commands are in the image, which has the package's files below /usr.
 func TestCommandsAreInTheImage(t *testing.T) {
 	var list []byte
 	for _, name := range []string{"gpreempt.files", "gpreemptd.files"} {

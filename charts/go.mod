@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/gpreempt/gpreempt v0.0.0
+	github.com/gpreempt/gpreempt/cluster v0.0.0
 	github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring v0.94.1
 	helm.sh/helm/v4 v4.3.1
 	k8s.io/api v0.37.2
@@ -118,4 +119,7 @@ require (
 	sigs.k8s.io/structured-merge-diff/v6 v6.4.2 // indirect
 )
 
-replace github.com/gpreempt/gpreempt => ../
+replace (
+	github.com/gpreempt/gpreempt => ..
+	github.com/gpreempt/gpreempt/cluster => ../cluster
+)

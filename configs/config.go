@@ -23,7 +23,7 @@ import (
 // Config is everything that can be set. Its fields are described in default.toml.
 type Config struct {
 	Mechanisms Mechanisms
-	Timeslice  struct{ YieldingUs, PreemptingUs, FairUs, EqualsMinUs, EqualsUs uint64 }
+	Timeslice  struct{ BEUs, PreemptingUs, FairUs, EqualsMinUs, EqualsUs uint64 }
 	Window     struct{ GraceMinUs, GraceMaxUs, GraceEqualsUs uint64 }
 	Hold       struct {
 		MaxMs, StepUs      uint64
@@ -34,14 +34,14 @@ type Config struct {
 	Share struct {
 		MinBE      float64
 		Max, MaxBE float64 // 1: no limit
-		OverMs     uint64
+		PeriodMs   uint64
 	}
 	Objective Objective
 	Hints     struct {
 		Sources                HintSources
 		NVTX                   [MaxRanges]string // names of ranges; "" beyond the last
 		MaxCost, MinConfidence float64
-		WaitUs                 uint64
+		LingerUs               uint64
 		Log                    string
 		LogMB                  uint64
 	}
@@ -51,11 +51,11 @@ type Config struct {
 		LCStreams      bool
 	}
 	Memory struct {
-		HostMB, WaitMs, ReserveMB, LimitMB uint64
-		LC                                 bool
-		LCIdleS                            uint64
-		TurnMs, TurnMinMs, TurnMaxMs       uint64
-		SwapShare                          float64
+		HostMB, WaitMs, ReserveMB    uint64
+		Limit                        MemoryLimit
+		LC                           bool
+		LCIdleS                      uint64
+		TurnMs, TurnMinMs, TurnMaxMs uint64
 	}
 	Segment struct{ Directory, Group, Broker string }
 	Log     struct{ Level, File string }
@@ -86,8 +86,8 @@ func Load(path string) (Config, error) {
 
 var errDirectory = errors.New("is a directory")
 
-// read never waits, for example for the writer of a FIFO: the program's cuInit would wait too. If this user is root, a file
-// that nobody named must belong to root.
+// read never waits, for example for the writer of a FIFO: the program's cuInit would wait too. If this user is root, a file that was
+// found, not named, must belong to root.
 func read(path string, found bool) ([]byte, error) {
 	fd, err := open(path, found)
 	if err != nil {
@@ -127,7 +127,8 @@ func read(path string, found bool) ([]byte, error) {
 	return nil, fmt.Errorf("%s: must be at most %d bytes", path, most)
 }
 
-// open follows a link to a file that nobody named, if this user is root, only where the link is root's too: it says which file is read.
+// open follows a link to a file that was found, not named: if this user is root, only where the link is root's too: it says which file is
+// read.
 func open(path string, found bool) (fd int, err error) {
 	const flags = unix.O_RDONLY | unix.O_NONBLOCK | unix.O_CLOEXEC
 	if !found || os.Geteuid() != 0 {
@@ -136,7 +137,7 @@ func open(path string, found bool) (fd int, err error) {
 	if fd, err = unix.Open(path, flags|unix.O_NOFOLLOW, 0); !errors.Is(err, unix.ELOOP) {
 		return fd, err
 	}
-	link, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) // it stays the same one, whatever becomes of its name
+	link, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0) // it stays the same one, also when its name goes
 	if err != nil {
 		return -1, err
 	}
@@ -146,7 +147,7 @@ func open(path string, found bool) (fd int, err error) {
 		return -1, err
 	}
 	if info.Uid != 0 {
-		return -1, fmt.Errorf("a link of user %d: %w", info.Uid, errOthers)
+		return -1, fmt.Errorf("a link of user %d: %w", info.Uid, ErrOthers)
 	}
 	target := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(link, "", target)
@@ -181,9 +182,12 @@ func Read(getenv func(string) string) (config Config, path string, passed, err e
 	for _, place := range places(getenv) {
 		data, err := read(place, true)
 		switch {
-		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, errDirectory):
+		case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fs.ErrPermission) && hidden(place):
 			continue
-		case errors.Is(err, errOthers):
+		case errors.Is(err, errDirectory):
+			passed = errors.Join(passed, fmt.Errorf("%s: a directory is passed over", place))
+			continue
+		case errors.Is(err, ErrOthers):
 			passed = errors.Join(passed, err)
 			continue
 		case err != nil:
@@ -196,6 +200,12 @@ func Read(getenv func(string) string) (config Config, path string, passed, err e
 		return found, place, passed, nil
 	}
 	return config, "", passed, nil
+}
+
+// hidden says that a folder on the way to a file may not be searched: for this user there is no file.
+func hidden(path string) bool {
+	_, err := os.Lstat(path)
+	return errors.Is(err, fs.ErrPermission)
 }
 
 func named(path string) (Config, error) {
@@ -221,14 +231,14 @@ func places(getenv func(string) string) []string {
 	return append(list, "/etc/gpreempt/gpreempt.toml")
 }
 
-// errOthers is wrapped by errors about files that root neither reads nor writes, since others may have prepared them.
-var errOthers = errors.New("root passes over what another user owns or can write")
+// ErrOthers is wrapped by errors about files that root neither reads nor writes, since others may have prepared them.
+var ErrOthers = errors.New("root passes over what another user owns or can write")
 
 // OwnedByRoot returns an error if this process is root's and another user could have prepared the open file.
 func OwnedByRoot(info *unix.Stat_t) error {
 	const othersWrite = 0o022
 	if os.Geteuid() == 0 && (info.Uid != 0 || info.Mode&othersWrite != 0) {
-		return fmt.Errorf("owned by user %d, mode %04o: %w", info.Uid, info.Mode&0o7777, errOthers)
+		return fmt.Errorf("owned by user %d, mode %04o: %w", info.Uid, info.Mode&0o7777, ErrOthers)
 	}
 	return nil
 }
@@ -276,7 +286,7 @@ type setting struct {
 
 var settings = slices.Concat([]setting{
 	{"mechanisms", mechanismsAllowed(), setMechanisms},
-	integer("timeslice.yielding_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.YieldingUs }),
+	integer("timeslice.be_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.BEUs }),
 	integer("timeslice.preempting_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.PreemptingUs }),
 	integer("timeslice.fair_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.FairUs }),
 	integer("timeslice.equals_min_us", 1, 1_000_000, "us", func(c *Config) *uint64 { return &c.Timeslice.EqualsMinUs }),
@@ -292,11 +302,11 @@ var settings = slices.Concat([]setting{
 	fraction("share.min_be", "a number from 0 to less than 1 (part of the GPU's time)", 1, func(c *Config) *float64 { return &c.Share.MinBE }),
 	most("share.max", func(c *Config) *float64 { return &c.Share.Max }),
 	most("share.max_be", func(c *Config) *float64 { return &c.Share.MaxBE }),
-	integer("share.over_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.OverMs }),
+	integer("share.period_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.PeriodMs }),
 }, objectiveSettings, hintSettings(), []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
 	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
-	integer("hints.wait_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.WaitUs }),
+	integer("hints.linger_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.LingerUs }),
 	text("hints.log", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Hints.Log }),
 	integer("hints.log_mb", 1, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Hints.LogMB }),
 	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
@@ -305,13 +315,16 @@ var settings = slices.Concat([]setting{
 	integer("memory.host_mb", 0, 100_000_000, "MB", func(c *Config) *uint64 { return &c.Memory.HostMB }),
 	integer("memory.wait_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.WaitMs }),
 	integer("memory.reserve_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Memory.ReserveMB }),
-	integer("memory.limit_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Memory.LimitMB }),
+	{"memory.limit", MemoryLimitAllowed, func(c *Config, value any) (ok bool) {
+		text, is := value.(string)
+		c.Memory.Limit, ok = ParseMemoryLimit(text)
+		return is && ok
+	}},
 	boolean("memory.lc", func(c *Config) *bool { return &c.Memory.LC }),
 	integer("memory.lc_idle_s", 0, 86_400, "s", func(c *Config) *uint64 { return &c.Memory.LCIdleS }),
 	integer("memory.turn_ms", 0, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMs }),
 	integer("memory.turn_min_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMinMs }),
 	integer("memory.turn_max_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMaxMs }),
-	fraction("memory.swap_share", "a number from 0 to less than 1 (part of the time)", 1, func(c *Config) *float64 { return &c.Memory.SwapShare }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("segment.broker", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Segment.Broker }),
@@ -383,7 +396,7 @@ func boolean(key string, field func(*Config) *bool) setting {
 const levelsAllowed = `"trace", "debug", "info", "warn", "error" or "off"`
 
 func isLevel(s string) bool {
-	return slices.Contains([]string{"trace", "debug", "info", "warn", "error", "off"}, s)
+	return slices.Contains(LogLevels, s)
 }
 
 func isFile(s string) bool  { return s == "" || filepath.IsAbs(s) }
@@ -423,6 +436,9 @@ func set(c *Config, tree map[string]any, key toml.Key) error {
 		}
 		return nil
 	}
+	if now, is := renamed[key.String()]; is {
+		return fmt.Errorf("%s: unknown key; it is called %s now", key, now)
+	}
 	if len(key) == 1 && slices.Contains(below(""), key[0]) {
 		if _, isTable := value.(map[string]any); !isTable {
 			return fmt.Errorf("%s = %s: must be a table with the keys %s", key, show(value), list(below(key[0])))
@@ -433,6 +449,13 @@ func set(c *Config, tree map[string]any, key toml.Key) error {
 		return fmt.Errorf("%s: unknown key; the keys allowed here are %s", oneLine(key.String()), list(below("")))
 	}
 	return fmt.Errorf("%s: unknown key; the keys allowed in [%s] are %s", oneLine(key.String()), key[0], list(below(key[0])))
+}
+
+// renamed maps names of keys in earlier versions to the present ones.
+var renamed = map[string]string{
+	"hints.wait_us":         "hints.linger_us",
+	"share.over_ms":         "share.period_ms",
+	"timeslice.yielding_us": "timeslice.be_us",
 }
 
 // lookup returns the value of a key, or the part of the key that is no table.
@@ -476,8 +499,8 @@ func (c *Config) consistent() error {
 	if c.Share.MaxBE < c.Share.MinBE {
 		return fmt.Errorf("share.max_be = %v: must not be below share.min_be = %v", c.Share.MaxBE, c.Share.MinBE)
 	}
-	if c.Timeslice.YieldingUs > c.Timeslice.PreemptingUs {
-		return fmt.Errorf("timeslice.yielding_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.YieldingUs, c.Timeslice.PreemptingUs)
+	if c.Timeslice.BEUs > c.Timeslice.PreemptingUs {
+		return fmt.Errorf("timeslice.be_us = %d: must not be above timeslice.preempting_us = %d", c.Timeslice.BEUs, c.Timeslice.PreemptingUs)
 	}
 	if 2*c.Hold.StepUs > 1000*c.Hold.MaxMs {
 		return fmt.Errorf("hold.step_us = %d: must not be above half of hold.max_ms = %d", c.Hold.StepUs, c.Hold.MaxMs)
@@ -485,8 +508,8 @@ func (c *Config) consistent() error {
 	if c.Hold.StepUs > c.Timeslice.PreemptingUs {
 		return fmt.Errorf("hold.step_us = %d: must not be above timeslice.preempting_us = %d", c.Hold.StepUs, c.Timeslice.PreemptingUs)
 	}
-	if 2*c.Hints.WaitUs > 1000*c.Hold.MaxMs {
-		return fmt.Errorf("hints.wait_us = %d: must not be above half of hold.max_ms = %d", c.Hints.WaitUs, c.Hold.MaxMs)
+	if 2*c.Hints.LingerUs > 1000*c.Hold.MaxMs {
+		return fmt.Errorf("hints.linger_us = %d: must not be above half of hold.max_ms = %d", c.Hints.LingerUs, c.Hold.MaxMs)
 	}
 	if c.Memory.TurnMinMs > c.Memory.TurnMaxMs {
 		return fmt.Errorf("memory.turn_min_ms = %d: must not be above memory.turn_max_ms = %d", c.Memory.TurnMinMs, c.Memory.TurnMaxMs)

@@ -2,29 +2,33 @@ package configs
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/BurntSushi/toml"
+	"golang.org/x/sys/unix"
 )
 
 // TestDefault proves that default.toml sets every key, and to what is promised.
 func TestDefault(t *testing.T) {
 	want := Config{Mechanisms: Mechanisms{Auto: true}}
-	want.Timeslice.YieldingUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs, want.Timeslice.EqualsMinUs, want.Timeslice.EqualsUs = 1, 100000, 2048, 2048, 16000
+	want.Timeslice.BEUs, want.Timeslice.PreemptingUs, want.Timeslice.FairUs, want.Timeslice.EqualsMinUs, want.Timeslice.EqualsUs = 1, 100000, 2048, 2048, 16000
 	want.Window.GraceMinUs, want.Window.GraceMaxUs, want.Window.GraceEqualsUs = 20, 500, 500
 	want.Hold.MaxMs, want.Hold.StepUs, want.Hold.Chain, want.Hold.WhileSynchronizing = 100, 2000, 2, true
 	want.Turns.QuantumMs = 100
-	want.Share.MinBE, want.Share.Max, want.Share.MaxBE, want.Share.OverMs = 0.03, 1, 1, 1000
+	want.Share.MinBE, want.Share.Max, want.Share.MaxBE, want.Share.PeriodMs = 0.03, 1, 1, 1000
 	want.Objective = Objective{OverSteps: 64, Percentile: 99, MinSlotMs: 8, MaxSlotMs: 32}
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
-	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.WaitUs = 0.02, 0.5, 500
+	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.LingerUs = 0.02, 0.5, 500
 	want.Hints.LogMB = 64
 	want.BLP.CacheMB = 2048
-	want.Memory.WaitMs, want.Memory.TurnMinMs, want.Memory.TurnMaxMs, want.Memory.SwapShare = 10000, 2000, 60000, 0.1
+	want.Memory.WaitMs, want.Memory.TurnMinMs, want.Memory.TurnMaxMs = 10000, 2000, 60000
 	want.Segment.Directory, want.Segment.Broker = "/dev/shm", "/run/gpreempt"
 	want.Log.Level = "warn"
 	if got := Default(); got != want {
@@ -87,19 +91,18 @@ group = "gpu"
 [memory]
 host_mb = 65536
 reserve_mb = 2048
-limit_mb = 40000
+limit = "40%"
 lc = true
 lc_idle_s = 60
 turn_ms = 30000
-swap_share = 0
 `))
 	want := Default()
 	want.Mechanisms = Mechanisms{Named: Timeslice | Gate}
 	want.Hold.Chain = 8
 	want.Share.MinBE = 0
 	want.Segment.Directory, want.Segment.Group = "/run/gpreempt", "gpu"
-	want.Memory.HostMB, want.Memory.ReserveMB, want.Memory.LimitMB = 65536, 2048, 40000
-	want.Memory.LC, want.Memory.LCIdleS, want.Memory.TurnMs, want.Memory.SwapShare = true, 60, 30000, 0
+	want.Memory.HostMB, want.Memory.ReserveMB, want.Memory.Limit = 65536, 2048, MemoryLimit{Part: 0.4}
+	want.Memory.LC, want.Memory.LCIdleS, want.Memory.TurnMs = true, 60, 30000
 	if err != nil || config != want {
 		t.Errorf("got %+v, %v; want %+v", config, err, want)
 	}
@@ -149,8 +152,8 @@ func TestSwaps(t *testing.T) {
 		{"", false, true},
 		{"memory.host_mb = 1000", false, true},
 		{"memory.lc = true", true, true},
-		{"memory.reserve_mb = 1", true, true},
-		{"memory.limit_mb = 1", true, true},
+		{"memory.reserve_mb = 1", false, true},
+		{`memory.limit = "1MB"`, false, true},
 		{`mechanisms = ["swap"]`, true, true},
 		{"mechanisms = [\"turns\"]\nmemory.lc = true", false, false},
 	} {
@@ -164,6 +167,17 @@ func TestSwaps(t *testing.T) {
 	}
 }
 
+// A renamed key is one that there is.
+func TestRenamedKeys(t *testing.T) {
+	for was, is := range renamed {
+		if known := func(name string) bool {
+			return slices.ContainsFunc(settings, func(s setting) bool { return s.key == name })
+		}; known(was) || !known(is) {
+			t.Errorf("%s, which is %s now", was, is)
+		}
+	}
+}
+
 func TestParseErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"[hold]\nmax_ms = -1", `hold.max_ms = -1: must be an integer from 1 to 10000 (ms)`},
@@ -172,6 +186,9 @@ func TestParseErrors(t *testing.T) {
 		{"hold.max_ms = 1.5", `hold.max_ms = 1.5: must be an integer from 1 to 10000 (ms)`},
 		{"hold.max_ms = true", `hold.max_ms = true: must be an integer from 1 to 10000 (ms)`},
 		{"hold.max_ms = [1, \"a\"]", `hold.max_ms = [1, "a"]: must be an integer from 1 to 10000 (ms)`},
+		{"[share]\nover_ms = 1000", `share.over_ms: unknown key; it is called share.period_ms now`},
+		{"hints.wait_us = 500", `hints.wait_us: unknown key; it is called hints.linger_us now`},
+		{"timeslice.yielding_us = 1", `timeslice.yielding_us: unknown key; it is called timeslice.be_us now`},
 		{"hold.max_ms.x = 1", `hold.max_ms.x: unknown key; the keys allowed in [hold] are max_ms, step_us, chain`},
 		{"hold.chain = 9", `hold.chain = 9: must be an integer from 1 to 8 (kernels)`},
 		{"[hold]\nmax = 1", `hold.max: unknown key; the keys allowed in [hold] are max_ms, step_us, chain`},
@@ -200,15 +217,15 @@ func TestParseErrors(t *testing.T) {
 		{"log.file = \"x\"", `log.file = "x": must be an absolute path, or "" for standard error`},
 		{"window.grace_min_us = 501", `window.grace_min_us = 501: must not be above window.grace_max_us = 500`},
 		{"hold.step_us = 6000\nhold.max_ms = 11\ntimeslice.preempting_us = 11000", `hold.step_us = 6000: must not be above half of hold.max_ms = 11`},
-		{"hints.wait_us = 50001", `hints.wait_us = 50001: must not be above half of hold.max_ms = 100`},
-		{"hold.max_ms = 4\nhints.wait_us = 2001", `hints.wait_us = 2001: must not be above half of hold.max_ms = 4`},
+		{"hints.linger_us = 50001", `hints.linger_us = 50001: must not be above half of hold.max_ms = 100`},
+		{"hold.max_ms = 4\nhints.linger_us = 2001", `hints.linger_us = 2001: must not be above half of hold.max_ms = 4`},
 		{"timeslice.preempting_us = 1999", `hold.step_us = 2000: must not be above timeslice.preempting_us = 1999`},
-		{"timeslice.preempting_us = 5\ntimeslice.yielding_us = 6", `timeslice.yielding_us = 6: must not be above timeslice.preempting_us = 5`},
+		{"timeslice.preempting_us = 5\ntimeslice.be_us = 6", `timeslice.be_us = 6: must not be above timeslice.preempting_us = 5`},
 		{"memory.host_mb = -1", `memory.host_mb = -1: must be an integer from 0 to 100000000 (MB)`},
 		{"memory.wait_ms = 0", `memory.wait_ms = 0: must be an integer from 1 to 3600000 (ms)`},
 		{"memory.lc = 1", `memory.lc = 1: must be true or false`},
-		{"memory.swap_share = 1", `memory.swap_share = 1: must be a number from 0 to less than 1 (part of the time)`},
-		{"memory.swap = 1", `memory.swap: unknown key; the keys allowed in [memory] are host_mb, wait_ms, reserve_mb, limit_mb, lc, lc_idle_s, turn_ms, turn_min_ms, turn_max_ms, swap_share`},
+		{`memory.limit = "0%"`, `memory.limit = "0%": must be "40%" of the GPU's memory, "10240MB", "10GB", or "" for no limit`},
+		{"memory.swap = 1", `memory.swap: unknown key; the keys allowed in [memory] are host_mb, wait_ms, reserve_mb, limit, lc, lc_idle_s, turn_ms, turn_min_ms, turn_max_ms`},
 		{"memory.turn_max_ms = 1999", `memory.turn_min_ms = 2000: must not be above memory.turn_max_ms = 1999`},
 		{"memory.lc_idle_s = 30", `memory.lc_idle_s = 30: must be 0 unless memory.lc = true`},
 		{"hold.max_ms = 1\nhold.max_ms = 2", `line 2: Key 'hold.max_ms' has already been defined.`},
@@ -268,7 +285,42 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// Whoever works as root in a folder of somebody else's does not obey what lies there.
+// A home that may not be searched has no file, as far as this user can tell; a file that may not be read is an error, and a directory in
+// a file's place is said.
+func TestUnreadableHome(t *testing.T) {
+	t.Chdir(t.TempDir())
+	home := t.TempDir()
+	folder := filepath.Join(home, ".config/gpreempt")
+	if err := errors.Join(os.MkdirAll(folder, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0)); err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // as nobody; never unlocked, so the thread ends with the test
+	defer func() { _ = errors.Join(unix.Setfsuid(os.Getuid()), os.Chmod(home, 0o755)) }()
+	if err := unix.Setfsuid(65534); err != nil {
+		t.Fatal(err)
+	}
+	root := func(do func() error) {
+		t.Helper()
+		if err := errors.Join(unix.Setfsuid(os.Getuid()), do(), unix.Setfsuid(65534)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	getenv := func(key string) string { return map[string]string{"HOME": home}[key] }
+	if config, path, passed, err := Read(getenv); config != Default() || path != "" || passed != nil || err != nil {
+		t.Errorf("hidden: %q, %v, %v", path, passed, err)
+	}
+	file := folder + "/gpreempt.toml"
+	root(func() error { return errors.Join(os.Chmod(home, 0o755), os.WriteFile(file, nil, 0)) })
+	if _, path, passed, err := Read(getenv); path != file || passed != nil || !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("unreadable: %q, %v, %v", path, passed, err)
+	}
+	root(func() error { return errors.Join(os.Remove(file), os.Mkdir(file, 0o755)) })
+	if _, path, passed, err := Read(getenv); path != "" || passed == nil || !strings.Contains(passed.Error(), file+": a directory is passed over") || err != nil {
+		t.Errorf("a directory: %q, %v, %v", path, passed, err)
+	}
+}
+
+// Root's programs in a folder of another user do not obey the files there.
 func TestRootPassesOverOthersFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
@@ -384,7 +436,7 @@ func FuzzParse(f *testing.F) {
 		if s := config.Share.MinBE; !(s >= 0 && s < 1) {
 			t.Fatalf("share.min_be = %v", s)
 		}
-		if m := config.Memory; !(m.SwapShare >= 0 && m.SwapShare < 1) || m.WaitMs < 1 || m.TurnMinMs < 1 || m.TurnMinMs > m.TurnMaxMs || m.LCIdleS > 0 && !m.LC {
+		if m := config.Memory; m.WaitMs < 1 || m.TurnMinMs < 1 || m.TurnMinMs > m.TurnMaxMs || m.LCIdleS > 0 && !m.LC {
 			t.Fatalf("memory: %+v", m)
 		}
 	})

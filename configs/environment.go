@@ -59,3 +59,9 @@ func ApplyLogEnv(c *Config, value string) error {
 	}
 	return nil
 }
+
+// LogLevels are the names of the levels of all logs, from the one that says most.
+var LogLevels = []string{"trace", "debug", "info", "warn", "error", "off"}
+
+// LogTimes is how all logs write the time: RFC 3339 with the milliseconds.
+const LogTimes = "2006-01-02T15:04:05.000Z07:00"

@@ -37,9 +37,8 @@ const (
 // where root runs the daemon, then that of v2, and of v3 where others do (NVIDIA's documentation of MPS, release 615).
 var MPSDirectories = [...]string{"/run/nvidia-mps", "/tmp/nvidia-mps"}
 
-// MechanismRow is all that is said of a mechanism outside of the code that carries it out: the values and messages of
-// the key mechanisms, default.toml (go generate ./configs), the bits in the segment and their names, gpreempt doctor and
-// gpreempt top come from it.
+// MechanismRow is all that is said of a mechanism outside of the code that carries it out. The values and messages of the key mechanisms,
+// the bits in the segment and their names come from it. So do default.toml (go generate ./configs), gpreempt doctor and gpreempt top.
 type MechanismRow struct {
 	Bit   Mechanism
 	Name  string
@@ -77,7 +76,7 @@ func MechanismNames() (names []string) {
 	return names
 }
 
-// Mechanisms says what may be used to preempt: what "auto" picks, or what is named.
+// Mechanisms says which may be used to preempt: those that "auto" picks, or named ones.
 type Mechanisms struct {
 	Auto  bool
 	Named Mechanism
@@ -109,16 +108,9 @@ func (m Mechanisms) UseAt(one Mechanism, underMPS bool) bool {
 }
 
 // Swaps says whether device memory of a process of a level comes and goes, if nothing is found to be in its way. "auto" moves that of
-// best-effort processes, and sees to that of others where [memory] says anything of them.
+// best-effort processes, and of others where memory.lc says so.
 func (c Config) Swaps(level int) bool {
-	m := c.Memory
-	switch {
-	case !c.Mechanisms.Use(Swap):
-		return false
-	case !c.Mechanisms.Auto, level == Levels-1:
-		return true
-	}
-	return m.LC || m.ReserveMB != 0 || m.LimitMB != 0
+	return c.Mechanisms.Use(Swap) && (!c.Mechanisms.Auto || level == Levels-1 || c.Memory.LC)
 }
 
 func mechanismsAllowed() string {

@@ -115,8 +115,8 @@ const (
 	ownObjectiveAllowed = ObjectiveAllowed + "; beside that or alone " + rangeAllowed
 )
 
-// ParseOwnObjective reads what ParseObjective does, and beside or instead of that range=NAME: where steps end is known to who starts the program.
-// Without it the range stays.
+// ParseOwnObjective reads the same as ParseObjective, and beside or instead of that range=NAME: the person who starts the program knows
+// where steps end. Without it the range stays.
 func ParseOwnObjective(o Objective, value string) (Objective, error) {
 	var rest []string
 	named := false

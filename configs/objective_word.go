@@ -4,7 +4,7 @@ import "math"
 
 // ObjectiveWord is an objective in one word, as it goes from process to process: GP_OBJECTIVE_* of preempt/segment/segment.h. Bits 0 to 25 are
 // its slowdown in millionths or its step in microseconds, 26 to 45 first in tenths of a millisecond. Bits 46 to 59 are the percentile in
-// hundredths, 60 and 61 the kind of word. 0 says nothing: who reads it keeps the objective of its own.
+// hundredths, 60 and 61 the kind of word. 0 says nothing: its reader keeps its own objective.
 type ObjectiveWord uint64
 
 // The kinds of ObjectiveWord.
@@ -38,8 +38,8 @@ func (o Objective) Word() ObjectiveWord {
 // Says is false for a word that says nothing.
 func (w ObjectiveWord) Says() bool { return w != 0 }
 
-// Objective reads a word over an objective, of which it keeps what a word cannot say. ok is false for one that says nothing, or makes no sense:
-// whoever wrote it is not to be trusted.
+// Objective reads a word over an objective, of which it keeps what a word cannot say. ok is false for one that says nothing, or makes no
+// sense: its writer is not trusted.
 func (w ObjectiveWord) Objective(o Objective) (says Objective, ok bool) {
 	o.Slowdown, o.StepMs, o.FirstMs, o.Percentile = 0, 0, 0, defaultPercentile
 	value := float64(w & valueBits)

@@ -41,9 +41,8 @@ func (s *HintSources) set(source HintSource, in bool) {
 	}
 }
 
-// HintRow is all that is said of a source of hints outside of the code that gives them: the key [hints] has for it with
-// its messages, default.toml and rows.h (go generate ./configs), the counters' names in the segment, gpreempt doctor and
-// gpreempt top come from it.
+// HintRow is all that is said of a source of hints outside of the code that gives them. Its key in [hints] with its messages, and the
+// counters' names in the segment come from it. So do default.toml and rows.h (go generate ./configs), gpreempt doctor and gpreempt top.
 type HintRow struct {
 	Source  HintSource
 	Name    string

@@ -13,16 +13,18 @@ void gp_install_hooks(const struct gp_hooks *);
 // The driver's own function, never ours; NULL: the driver lacks it. To be called after cuInit began.
 void *gp_driver_symbol(const char *name);
 // From now on the intercepted function of that name calls this one, of the same type, instead of the driver's; until the
-// process forks, in the child. Nothing changes where the driver lacks the function, or table.h does. After cuInit began.
+// process forks, in the child. It has no effect where the driver lacks the function, or table.h does. To be called after cuInit began.
 void gp_substitute(const char *name, void *function);
 // start is called once, with all signals blocked, on the thread that calls cuInit (or makes a context) first, before the
 // driver's function runs. shim/ sets it when the library's Go code is ready.
 void gp_set_start(void (*start)(void));
-// Makes threads ahead for so many goroutines that will wait in C, or take a thread for good; false: none of them may begin.
+// Makes threads ahead for so many goroutines that will wait in C, or keep a thread; false: none of them may begin.
 bool gp_go_reserve(unsigned goroutines);
-// Waits for all others that wait here. gp_go_more_meet waits until so many do: whether a thread is left that was made ahead and is not
-// Go's yet. If there is none they all go on.
-void gp_go_meet(void);
+// gp_go_meet waits for the end of a round, for which gp_go_round is asked before it begins. gp_go_more_meet waits until so many have come to
+// it, or no thread is left for them. It returns whether a thread is left that was made ahead and is not Go's yet. If there is none, the
+// round ends, and it returns once so many have come. One thread at a time calls it.
+unsigned gp_go_round(void);
+void gp_go_meet(unsigned round);
 bool gp_go_more_meet(unsigned count);
 void gp_give_back_files(void); // the program's limit of open files, which Go raises
 // True in a child that was forked after the core was started: it must not enter Go code.

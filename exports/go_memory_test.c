@@ -64,7 +64,7 @@ static void test_waits(int error)
 
 int main(void)
 {
-	alarm(LIMIT_s); // who waits is ended
+	alarm(LIMIT_s); // ends a process that waits
 	gp_go_spare_memory();
 	CHECK(map(NULL, 1, READ_WRITE, PLAIN) == GRANTED);
 

@@ -1,15 +1,15 @@
 // go_runtime.c - starts the Go runtime late, and hides it from the program.
 //
-// go_runtime.ld keeps Go's constructor from running when the library is loaded. A program that never touches CUDA stays as it
-// is, and a child that is forked without an exec never has half a Go runtime.
+// go_runtime.ld keeps Go's constructor from running when the library is loaded. So a program that never touches CUDA has no thread of
+// Go's. A child that is forked without an exec never has half a Go runtime.
 //
 // The program must not notice the runtime's threads. The kernel delivers a signal that is sent to a process to any thread that
 // does not block it. Most programs rely on having no threads but their own: bash blocks SIGCHLD to guard its table of jobs,
 // others block a signal in all their threads and wait for it in sigwait or signalfd. Go's threads keep the signal mask of the
-// thread that started the runtime, so that thread blocks everything meanwhile. (The Makefile sees to the few signals that Go
+// thread that started the runtime, so that thread blocks everything meanwhile. (_runtime/overlay.sh sees to the few signals that Go
 // would unblock again.)
 //
-// What Go's runtime asks of C goes through functions of its package cgo. The linker puts ours in their place (--wrap, see the Makefile).
+// Go's runtime calls C through functions of its package cgo. The linker puts ours in their place (--wrap in link.sh).
 #include "exports/layer.h"
 
 #include <errno.h>
@@ -37,8 +37,8 @@ static char **arguments;
 
 void gp_keep_environment(void)
 {
-	// Without these settings, Go would send SIGURG to threads of the program to preempt its goroutines, and keep two files
-	// open for the limits of its cgroup.
+	// Without these settings, Go would send SIGURG to threads of the program to preempt its goroutines. It would keep two files open
+	// for the limits of its cgroup.
 	static char settings[] = "GODEBUG=asyncpreemptoff=1,containermaxprocs=0,updatemaxprocs=0";
 	static char processors[] = "GOMAXPROCS=" MOST_PROCESSORS;
 	enum { NAME, NO_ARGUMENTS, GODEBUG, GOMAXPROCS, VARIABLES, AT_NULL_WORDS = 2 };
@@ -62,22 +62,23 @@ void gp_keep_environment(void)
 	arguments = copy;
 }
 
-// Go ends the process if it cannot create a thread, because of a limit on processes or memory, and what goes on in it stands still until a slow
-// one runs, while the program may wait for it. So no thread is created when Go asks for one. There are as many as it can need at a time, before
-// it can need them: they wait here for what they are to run.
+// Go ends the process if it cannot create a thread, because of a limit on processes or memory. Where creating one is slow, its goroutines
+// stand still until the thread runs, while the program may wait for them. So no thread is created when Go asks for one. There are as many
+// as it can need at a time, before it can need them: they wait here for their work.
 //
-// Go runs goroutines in PROCESSORS threads. Each goroutine that is in a call of C or of the system, or has a thread to itself, takes one
-// more, and the runtime has some of its own. These, and those for the goroutines that any process has, are there before the runtime is started;
-// if they cannot be made, it is not. What comes later, with a GPU, or takes a thread for good, begins once gp_go_reserve has made
-// its threads. So where Go finds no thread that is idle, and none is left here, one of its threads is about to become idle
+// Go runs goroutines in PROCESSORS threads. Each goroutine that is in a call of C or of the system takes one more, and so does one with a
+// thread to itself. The runtime has some of its own. These, and those for the goroutines that any process has, are there before the
+// runtime is started; if they cannot be made, it is not. A goroutine that comes later, with a GPU, or keeps a thread, begins once
+// gp_go_reserve has made its threads. So Go may find no idle thread, and none left here: then one of its threads is about to become idle
 // (_runtime/threads.go).
 
 enum {
-	OF_RUNTIME = 3, // the one that initialises it, its monitor, and the one that would make others
-	PROCESSORS = 4, // the cores are the program's; MOST_PROCESSORS says so to Go
-	POLLING = 1,    // waits for a timer
-	// Watcher, guard of the runlist, the one that asks the driver for the process's state, core, mover, hints, learner, two rewriters, the log; and those that are short: finalizers, cleanups, the
-	// function of a timer, the question for a level (member.Level), whose thread the first segment has then.
+	OF_RUNTIME = 3, // The one that initialises it, its monitor, and the one that would make others.
+	PROCESSORS = 4, // The cores are the program's; MOST_PROCESSORS says so to Go.
+	POLLING = 1,    // Waits for a timer.
+	// Watcher, guard of the runlist, the one that asks the driver for the process's state, core, mover, hints, learner, two
+	// rewriters, the log; and those that are short: finalizers, cleanups, the function of a timer, the question for a level
+	// (member.Level), whose thread the first segment has then.
 	GOROUTINES = 10 + 4,
 	AHEAD = OF_RUNTIME + PROCESSORS + POLLING + GOROUTINES,
 	WANTED = 256, // capacity of the queue, in which each has a thread that is about to take it
@@ -178,8 +179,11 @@ void __wrap_x_cgo_sys_thread_create(void *(*first)(void *)) { hand_over((struct 
 
 // Go's runtime asks whether there is a thread before anything depends on it (_runtime/threads.go), and then starts it. It starts those of
 // OF_RUNTIME without asking. Starting never fails. Go's own function ends the process where it gets no thread, or no memory for its note.
+//
+// Go's collector may have given *asked->stack to C code of another thread before. A thread sanitizer does not see what Go does in between, so
+// it does not watch this function.
 void __wrap_x_cgo_thread_start(struct go_thread *);
-void __wrap_x_cgo_thread_start(struct go_thread *asked)
+__attribute__((no_sanitize("thread"))) void __wrap_x_cgo_thread_start(struct go_thread *asked)
 {
 	if (!asked->stack) {
 		*asked->tls = take(*asked->tls);
@@ -187,7 +191,7 @@ void __wrap_x_cgo_thread_start(struct go_thread *asked)
 	}
 	pthread_attr_t attributes;
 	size_t bytes = 0;
-	pthread_attr_init(&attributes); // those that made_ahead's have
+	pthread_attr_init(&attributes); // as made_ahead's
 	pthread_attr_getstacksize(&attributes, &bytes);
 	pthread_attr_destroy(&attributes);
 	asked->stack->highest = bytes; // with 0 as the lowest address: the thread finds out where they are
@@ -210,37 +214,61 @@ bool gp_go_reserve(unsigned count)
 }
 
 // A thread becomes one of Go's by calls of the system (sigaltstack, rt_sigprocmask). The program may install a filter for all its threads later,
-// which refuses these calls or ends the process. So all threads that were made become Go's at once: as many goroutines wait here, each of
-// which takes one, until none is left.
+// which refuses these calls or ends the process. So all threads that were made become Go's at once: as many goroutines come here, each of
+// which takes one and keeps it, until none is left. Another goroutine may have taken the last one, and wait in a call, where no more can be
+// made. Then those that keep a thread let go of it after a second, and the last to come runs in one of theirs.
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
-	unsigned waiting, round;
+	unsigned come, round;
 } meeting = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-void gp_go_meet(void)
+unsigned gp_go_round(void)
 {
 	pthread_mutex_lock(&meeting.lock);
 	unsigned round = meeting.round;
-	meeting.waiting++;
+	pthread_mutex_unlock(&meeting.lock);
+	return round;
+}
+
+void gp_go_meet(unsigned round)
+{
+	pthread_mutex_lock(&meeting.lock);
+	meeting.come++;
 	pthread_cond_broadcast(&meeting.changed);
 	while (meeting.round == round)
 		pthread_cond_wait(&meeting.changed, &meeting.lock);
 	pthread_mutex_unlock(&meeting.lock);
 }
 
+static bool any_left(void)
+{
+	pthread_mutex_lock(&row.lock);
+	bool any = row.left > 0;
+	pthread_mutex_unlock(&row.lock);
+	return any;
+}
+
+static bool changes_within_a_second(void)
+{
+	struct timespec until;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec++;
+	return pthread_cond_timedwait(&meeting.changed, &meeting.lock, &until) == 0;
+}
+
 bool gp_go_more_meet(unsigned count)
 {
 	pthread_mutex_lock(&meeting.lock);
-	while (meeting.waiting < count)
-		pthread_cond_wait(&meeting.changed, &meeting.lock);
-	pthread_mutex_lock(&row.lock);
-	bool more = row.left > 0;
-	pthread_mutex_unlock(&row.lock);
+	while (meeting.come < count && (changes_within_a_second() || any_left()))
+		continue;
+	bool more = any_left();
 	if (!more) {
-		meeting.waiting = 0;
 		meeting.round++;
 		pthread_cond_broadcast(&meeting.changed);
+		while (meeting.come < count)
+			pthread_cond_wait(&meeting.changed, &meeting.lock);
+		meeting.come = 0;
 	}
 	pthread_mutex_unlock(&meeting.lock);
 	return more;
@@ -268,8 +296,8 @@ static bool make_ahead(void)
 // (go_memory.c).
 static bool room_for_go(void)
 {
-	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more. Malloc takes 64 MB
-	// for each of up to 24 threads (get_arena). Half a GB is left to the program.
+	// Measured with prlimit --as: Go 1.26 needs 1.3 GB to start, with the stacks of its threads, and reserves 0.15 GB more. Malloc
+	// takes 64 MB for each of up to 24 threads (get_arena). Half a GB is left to the program.
 	const size_t reserves = 3584ul << 20, uses = 64ul << 20;
 	void *addresses = mmap(NULL, reserves, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (addresses == MAP_FAILED)
@@ -304,7 +332,8 @@ static void come_up(void)
 		(*c)(1, arguments, &arguments[2]);
 }
 
-// Instead of libc's, for all of the library. Go would install handlers for all signals, and mark those of the program to run on Go's signal stacks. When a signal came meanwhile it would install its own again. So it installs none.
+// Instead of libc's, for all of the library. Go would install handlers for all signals, and mark those of the program to run on Go's
+// signal stacks. When a signal came meanwhile it would install its own again. So it installs none.
 extern typeof(sigaction) __wrap_sigaction;
 extern typeof(sigaction) __real_sigaction __attribute__((weak)); // tests link without it
 int __wrap_sigaction(int signal, const struct sigaction *unused, struct sigaction *now)
@@ -313,8 +342,8 @@ int __wrap_sigaction(int signal, const struct sigaction *unused, struct sigactio
 	return now ? __real_sigaction(signal, NULL, now) : 0;
 }
 
-// Signals that our own writing to a log may raise: nobody reads the log any more, or the file has reached a limit. Go's threads
-// block them for ever.
+// Signals that our own writing to a log may raise: the log has no reader any more, or the file has reached a limit. Go's threads block
+// them for ever.
 static const int of_writing[] = {SIGPIPE, SIGXFSZ};
 
 static void take_back(const sigset_t *pending_before)

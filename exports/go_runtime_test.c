@@ -17,7 +17,8 @@ struct go_thread {
 void __wrap_x_cgo_thread_start(struct go_thread *);
 void __wrap_x_cgo_sys_thread_create(void *(*)(void *));
 bool gp_go_reserve(unsigned count);
-void gp_go_meet(void);
+unsigned gp_go_round(void);
+void gp_go_meet(unsigned round);
 bool gp_go_more_meet(unsigned count);
 
 enum { THREADS = 5, FIRST = 1 << 16, LIMIT_s = 120 };
@@ -57,11 +58,11 @@ static void start(int i)
 	CHECK(stacks[i][0] == 0 && stacks[i][1] >= PTHREAD_STACK_MIN);
 }
 
-static void *meet(void *unused)
+static void *meet(void *round)
 {
-	gp_go_meet();
+	gp_go_meet((unsigned)(uintptr_t)round);
 	atomic_fetch_add(&met, 1);
-	return unused;
+	return NULL;
 }
 
 // Go gets as many threads as were reserved, and no more unless it may create one. Each runs once.
@@ -89,9 +90,10 @@ static void test_meeting(void)
 {
 	for (unsigned round = 1; round <= 3; round++) {
 		pthread_t thread[THREADS];
+		void *now = (void *)(uintptr_t)gp_go_round();
 		for (int i = 0; i < THREADS; i++) {
 			CHECK(met == (round - 1) * THREADS);
-			CHECK(!pthread_create(&thread[i], NULL, meet, NULL));
+			CHECK(!pthread_create(&thread[i], NULL, meet, now));
 		}
 		CHECK(!gp_go_more_meet(THREADS)); // no thread is left that could come
 		for (int i = 0; i < THREADS; i++)
@@ -100,11 +102,34 @@ static void test_meeting(void)
 	}
 }
 
+static void *two_more(void *unused)
+{
+	CHECK(!gp_go_more_meet(2)); // no thread is left for the second
+	return unused;
+}
+
+// Where the last thread is another goroutine's, the one that has none comes once the others have left. The next meeting is one again.
+static void test_thread_taken(void)
+{
+	pthread_t meeting, first;
+	void *round = (void *)(uintptr_t)gp_go_round();
+	met = 0;
+	CHECK(!pthread_create(&first, NULL, meet, round));
+	CHECK(!pthread_create(&meeting, NULL, two_more, NULL));
+	CHECK(!pthread_join(first, NULL)); // in whose thread the second runs
+	meet(round);
+	CHECK(!pthread_join(meeting, NULL));
+	CHECK(met == 2);
+	met = 0;
+	test_meeting();
+}
+
 int main(void)
 {
-	alarm(LIMIT_s); // who waits is ended
+	alarm(LIMIT_s); // ends a process that waits
 	test_reserved();
 	test_reserved(); // these have threads of their own
 	test_meeting();
+	test_thread_taken();
 	return 0;
 }

@@ -7,7 +7,8 @@
 // Everything between begin and gp_call_end may wait for the whole context, also the hooks.
 static struct gp_call begin(void) { return gp_call_begin(GP_WAIT_CONTEXT, NULL); }
 
-// A function of the driver that loads code, or may, with the core told. What the hooks do before takes longer, and is not part of it.
+// A function of the driver that loads code, or may, between the hooks' code_loading. The hooks' work before it takes longer, and is not
+// part of it.
 #define LOADING(hooks, call) \
 	({ \
 		const struct gp_hooks *hooks_ = hooks; \

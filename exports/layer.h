@@ -39,15 +39,15 @@ enum gp_row {
 	GP_ROWS
 };
 
-// What an intercepted function calls, one for each row. At first a slot holds a function that resolves all of them. Then it
-// holds the driver's function, or one that returns CUDA_ERROR_NOT_FOUND, or what stands for the driver's (gp_substitute).
+// The functions that intercepted ones call, one for each row. At first a slot holds a function that resolves all of them. Then it holds
+// the driver's function, one that returns CUDA_ERROR_NOT_FOUND, or one in place of the driver's (gp_substitute).
 extern _Atomic(void *) gp_real[GP_ROWS];
 #define REAL(name) ((typeof(&name))atomic_load_explicit(&gp_real[ROW_OF_##name], memory_order_relaxed))
 
 // state.c, which all other files may use and which uses none
-bool gp_active(void);               // false: the process has no role, and nothing is substituted or started
-void gp_complain(const char *what); // one line to standard error, unless GPREEMPT_LOG is off
-void gp_pass_all(void);             // in a forked child: the driver gets everything from here on
+bool gp_active(void);               // False: the process has no role, and nothing is substituted or started.
+void gp_complain(const char *what); // One line to standard error, unless GPREEMPT_LOG is off.
+void gp_pass_all(void);             // In a forked child: the driver gets everything from here on.
 // The program asks for a function of the driver that table.h lacks and that may put work on streams.
 void gp_note_unknown(const char *name);
 extern _Atomic(const struct gp_socket_hooks *) gp_installed_socket_hooks;
@@ -59,7 +59,7 @@ static inline const struct gp_hooks *gp_current_hooks(void)
 
 void gp_note_stream(CUstream); // see stream_made of the hooks; state.c
 
-// A call of the program that may wait. The core is told of its begin and end, while it wants to know.
+// A call of the program that may wait. The core's hooks hear of its begin and end, while the core wants to know.
 struct gp_call {
 	const struct gp_hooks *hooks; // NULL: there are none
 	enum gp_wait wait;
@@ -82,7 +82,7 @@ static inline CUresult gp_call_end(struct gp_call call, CUresult result)
 	return result; // the core's answer matters only to calls that the program makes to wait
 }
 
-// A call of the driver, made again as long as it is out of memory and the core finds room on the device. hooks may be NULL.
+// A call of the driver, repeated while it is out of memory and the core finds room on the device. hooks may be NULL.
 #define WITH_ROOM(hooks, device, call) \
 	({ \
 		struct gp_retry retry_ = {0}; \

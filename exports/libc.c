@@ -49,8 +49,8 @@ static void tell_selected(const struct gp_socket_hooks *hooks, const fd_set *in,
 			tell(hooks, fd, true);
 }
 
-// Called before a descriptor is closed, while no other thread can have got its number, and after that, because another thread
-// may have looked at the descriptor meanwhile.
+// Called before a descriptor is closed, while no other thread can have got its number. Called once more after that, because another
+// thread may have looked at the descriptor meanwhile.
 static void tell_closed(const struct gp_socket_hooks *hooks, int fd)
 {
 	int saved_errno = errno;

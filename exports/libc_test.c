@@ -1,6 +1,6 @@
 // libc_test.c - with exports/libc.c
 //
-// What the hooks hear of the functions of libc that see data arrive. Ends well or says what is wrong.
+// The hooks' news from the functions of libc that see data arrive. Ends well or says what is wrong.
 #include "exports/layer.h"
 #include "hints/socket_hooks.h"
 #include "test/units/check.h"

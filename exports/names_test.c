@@ -20,7 +20,7 @@ int main(void)
 		{"cuEGLStreamProducerPresentFrame_v2", true},
 		{"cuMemNew", false},
 		{"cuCtxNew", false},
-		// Streams that are asked, set or registered are not worked on, whatever else the name says.
+		// Functions that ask, set or register streams put no work on them, with any other word in the name.
 		{"cuStreamGetCaptureInfo_v4", false},
 		{"cuStreamSetLaunchLimit", false},
 		{"cuStreamIsCapturing_ptsz", false},
@@ -28,7 +28,7 @@ int main(void)
 		{"cuDeviceRegisterAsyncNotification2", false},
 		{"cuThreadExchangeStreamCaptureMode2", false},
 		{"cuGetProcAddress_v3_ptsz", false},
-		// Of functions of graphs those that launch one, or give it kernels.
+		// Functions that launch a graph, or give it kernels.
 		{"cuGraphLaunchNew", true},
 		{"cuGraphAddNode_v3", true},
 		{"cuGraphAddKernelNode_v3", true},

@@ -229,9 +229,9 @@ static void set_driver(enum gp_row row, void *function)
 	atomic_compare_exchange_strong(&gp_real[row], &first, function); // a substitute stays
 }
 
-// For one name the driver's own function, what the next library's dlsym answers, and what comes behind this library in the order of
-// lookups. Returns what the program would call without this library. Where there is a role, that is what another library stands in
-// front of the driver with, by whichever way the program comes.
+// For one name the driver's own function, the answer of the next library's dlsym, and the symbol behind this library in the order of
+// lookups. Returns what the program would call without this library. Where there is a role, that is what another library stands in front
+// of the driver with, by whichever way the program comes.
 static void *next_of(void *drivers_own, void *asked, void *in_order)
 {
 	if (!gp_active())

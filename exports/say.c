@@ -1,8 +1,8 @@
-// say.c - writes to standard error, and never waits for whoever reads it.
+// say.c - writes to standard error, and never waits for its reader.
 //
-// Standard error is the program's, often shared with other processes: a pipe whose reader is stopped, a terminal that is held by Ctrl-S. Its
-// open file description must not change, so O_NONBLOCK is set on another one of the same pipe or terminal, which is made by opening
-// it again. Between asking and writing, its room may go to another writer: no look ahead would do.
+// Standard error is the program's, often shared with other processes: a pipe whose reader is stopped, a terminal that is held by Ctrl-S.
+// Its open file description must not change. So say opens the same pipe or terminal again, and sets O_NONBLOCK on that description.
+// Between asking and writing, its room may go to another writer: no look ahead would do.
 #include "exports/layer.h"
 #include "preempt/driver/cancel.h"
 
@@ -34,7 +34,7 @@ static long outcome(ssize_t written, size_t bytes)
 	case ENOBUFS:
 	case ENOSPC:
 	case EDQUOT: return GP_NO_ROOM;
-	default: return (long)bytes; // nobody will ever read it
+	default: return (long)bytes; // it has no reader any more
 	}
 }
 
@@ -64,7 +64,7 @@ static long write_again(int fd, mode_t type, const char *text, size_t bytes)
 	return result;
 }
 
-// A duplicate stays what it was found to be, whatever the program does to the number meanwhile.
+// A duplicate keeps its open file, whatever the program does to the number meanwhile.
 static long say(const char *text, size_t bytes)
 {
 	struct stat is;

@@ -1,6 +1,6 @@
 // say_test.c - with exports/say.c
 //
-// Standard error is whatever it may be, full, shared, another user's, or not there. Ends well or says what is wrong.
+// Standard error in all its forms: full, shared, another user's, or not there. Ends well or says what is wrong.
 #include "exports/layer.h"
 #include "test/units/check.h"
 
@@ -69,7 +69,7 @@ static void pipes(void)
 	CHECK(!pipe(end));
 	full(end[0], end[1]);
 	CHECK(!close(end[0]));
-	CHECK(gp_say(line, BYTES) == BYTES); // nobody will read it
+	CHECK(gp_say(line, BYTES) == BYTES); // it has no reader
 	CHECK(!close(end[1]));
 }
 
@@ -157,7 +157,7 @@ static void absent(void)
 int main(void)
 {
 	sigset_t blocked;
-	alarm(LIMIT_s); // who waits is ended
+	alarm(LIMIT_s); // ends a process that waits
 	sigemptyset(&blocked);
 	sigaddset(&blocked, SIGPIPE);
 	CHECK(!sigprocmask(SIG_BLOCK, &blocked, NULL));

@@ -37,7 +37,7 @@ void gp_complain(const char *what)
 	char line[128];
 	if (!log || strncmp(log, "off", 3) != 0) {
 		snprintf(line, sizeof line, "gpreempt: %s; running without preemption\n", what);
-		gp_say(line, strlen(line)); // there is nobody to try again
+		gp_say(line, strlen(line)); // no thread would try again
 	}
 }
 
@@ -53,7 +53,7 @@ void gp_pass_all(void)
 }
 
 // Functions that table.h does not have. One that puts work on streams past the hooks could overtake work that the core holds
-// back. So the core is told before the program gets the first of them.
+// back. So the core's hook comes before the program gets the first of them.
 
 static char unknown[64];
 static atomic_int unknown_state; // 0: none, 1: being written, 2: written

@@ -1,27 +1,26 @@
 // table.h - the one list of intercepted functions.
 //
-// It is expanded into the exported functions (intercept.c), the slots of the driver's own functions (real.c), the answers to
-// lookups (lookup.c) and the linker's version script (map.sh). Signatures are those of cuda.h 13.5, with old ABI versions;
-// pointers to structures are void * and enumerations int, so that no CUDA toolkit is needed to build. The list has all
-// functions with which drivers up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams or capture it; see
-// test/exports/testdata/versions.txt.
+// The exported functions (intercept.c) and the slots of the driver's own functions (real.c) are expanded from it. So are the answers to
+// lookups (lookup.c) and the linker's version script (map.sh). Signatures are those of cuda.h 13.5, with old ABI versions; pointers to
+// structures are void * and enumerations int, so that no CUDA toolkit is needed to build. The list has all functions with which drivers
+// up to GP_NEWEST_DRIVER (preempt/driver/hooks.h) put work on streams or capture it; see test/exports/testdata/versions.txt.
 //
 // A row is KIND(name, parameters, arguments, ...). KIND_PTSZ and KIND_PTDS stand for two functions; the second one has the
-// suffix of the per-thread default stream. What follows the arguments depends on the kind:
-//   SUBMIT         puts work on a stream: fields of struct gp_operation
-//   EVENT_DESTROY, EVENT_SHARED  event
-//   CHANGE         graph instance; may wait for the context
-//   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL
-//   USE            nothing: names device memory, but puts no work on a stream
-//   WAIT           enum gp_wait, stream, event, context, address or function
-//   INSTANTIATE    where the graph instance is stored, graph
-//   DESTROY        enum gp_thing, handle; may wait for the context
-//   CAPTURE_BEGIN, CAPTURE_END  stream
-//   STREAM_CREATE  where the stream is stored, flags, the priority asked for
-//   CONTEXT        the context that is usable after success, the device on which it takes memory
-//   PASS           nothing: goes to the driver, or to the function that stands for it (gp_substitute)
-//   OWN            nothing: written by hand
-//   CHECKPOINT     the process that it is about, enum gp_checkpoint
+// suffix of the per-thread default stream. The items behind the arguments depend on the kind:
+//   SUBMIT         puts work on a stream: fields of struct gp_operation.
+//   EVENT_DESTROY, EVENT_SHARED  event.
+//   CHANGE         graph instance; may wait for the context.
+//   NODE           which parameters of a node nodeParams points to, the instance that is changed or NULL.
+//   USE            nothing: names device memory, but puts no work on a stream.
+//   WAIT           enum gp_wait, stream, event, context, address or function.
+//   INSTANTIATE    where the graph instance is stored, graph.
+//   DESTROY        enum gp_thing, handle; may wait for the context.
+//   CAPTURE_BEGIN, CAPTURE_END  stream.
+//   STREAM_CREATE  where the stream is stored, flags, the priority asked for.
+//   CONTEXT        the context that is usable after success, the device on which it takes memory.
+//   PASS           nothing: goes to the driver, or to the function that stands for it (gp_substitute).
+//   OWN            nothing: written by hand.
+//   CHECKPOINT     the process that it is about, enum gp_checkpoint.
 // CALLED(name, parameters) is called by the layer itself, and not intercepted.
 // STREAM(handle) replaces a NULL handle by the function's default stream. ADDRESS makes an address the object of GP_TAKE_MEMORY.
 //
@@ -113,8 +112,8 @@ SUBMIT(cuLaunchGridAsync, (CUfunction f, int grid_width, int grid_height, CUstre
 SUBMIT_PTSZ(cuGraphLaunch, (CUgraphExec hGraphExec, CUstream hStream), (hGraphExec, hStream), .work = GP_GRAPH,
 	    .graph = hGraphExec, .stream = STREAM(hStream))
 
-// Copies. Without a stream they run on the default stream. Those between host and device may wait until they are done; those
-// within device memory do not (preempt/process/copies.c).
+// Copies. Without a stream they run on the default stream. Copies between host and device may wait until they are done; those within
+// device memory do not (preempt/process/copies.c).
 SUBMIT(cuMemcpyHtoD, (unsigned int dstDevice, const void *srcHost, unsigned int ByteCount),
        (dstDevice, srcHost, ByteCount), .work = GP_COPY, .blocking = true, .stream = STREAM(NULL),
        .memory = {.host = ByteCount ? srcHost : NULL})
@@ -660,7 +659,7 @@ OWN_PTSZ(cuStreamGetPriority, (CUstream hStream, int *priority), (hStream, prior
 DESTROY(cuStreamDestroy_v2, (CUstream hStream), (hStream), GP_STREAM, hStream)
 DESTROY(cuStreamDestroy, (CUstream hStream), (hStream), GP_STREAM, hStream)
 
-// What is said of memory, and what others get of it.
+// Questions about memory, and its export to processes and multicast objects.
 PASS(cuMemGetInfo_v2, (size_t *free, size_t *total), (free, total))
 PASS(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev), (bytes, dev))
 PASS(cuMemGetAddressRange_v2, (CUdeviceptr * pbase, size_t *psize, CUdeviceptr dptr), (pbase, psize, dptr))

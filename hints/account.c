@@ -33,7 +33,7 @@ static void publish_off(uint32_t source, bool off)
 // Credit and debt are limited to what a second gives.
 static double full_account_ns(void) { return gp_settings.hint_max_cost * 1e9; }
 
-// One wrong hint must not use up the credit of many others. With hints.wait_us, which is half of it at most, it stays below the limit
+// One wrong hint must not use up the credit of many others. With hints.linger_us, which is half of it at most, it stays below the limit
 // of a hold.
 uint64_t gp_hint_most_at_once_ns(void)
 {

@@ -10,7 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-// Nobody takes hints in a forked child.
+// A forked child has no thread that takes hints.
 static void in_child(void) { gp_give = NULL; }
 
 void gp_hints_begin(double least_likely, uint32_t sources)

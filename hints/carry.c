@@ -51,10 +51,10 @@ static bool is_taken(const struct gp_gpu *g)
 	return gp_windows_open(g->segment, g->mps ? g->higher : g->higher | g->same);
 }
 
-// A hint for work that is due about as soon as a switch takes is carried out by the thread that gives it, if that thread works
-// on the GPU. Another thread would wake tens of microseconds later, sometimes hundreds. Where there is time for that, the watcher arms the
+// A hint may be for work that is due about as soon as a switch takes. The thread that gives it carries it out, if that thread works on
+// the GPU: another thread would wake tens of microseconds later, sometimes hundreds. Where there is time for that, the watcher arms the
 // hold (gp_hold_look): on an H100 that takes 25 us, for which the caller's request would wait.
-// Returns who is to be woken (gp_window_wake), once the hint is in the mailbox.
+// Returns the processes to wake (gp_window_wake), once the hint is in the mailbox.
 static uint32_t take_at_once(struct mail *m)
 {
 	uint64_t now = gp_now_ns();
@@ -81,11 +81,11 @@ static uint32_t take_at_once(struct mail *m)
 	return wakes;
 }
 
-// A caller that opened the window wakes the watcher, which wakes the thread of gp_hint_run: each wake-up takes microseconds, for which the caller's
-// work waits.
+// A caller that opened the window wakes the watcher, which wakes the thread of gp_hint_run: each wake-up takes microseconds, for which
+// the caller's work waits.
 static _Atomic uint32_t owed;
 
-void gp_hint_pass_on(void)
+void gp_wake_hint_thread(void)
 {
 	if (owed && __atomic_exchange_n((uint32_t *)&owed, 0, __ATOMIC_ACQ_REL))
 		gp_hint_ring();
@@ -102,10 +102,10 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 {
 	if (!gp_settings.hints || (uint32_t)source >= GP_HINT_SOURCES)
 		return;
-	if (__builtin_expect(gp_away, 0)) // what the work needs takes longer to come than the GPU
+	if (__builtin_expect(gp_away, 0)) // memory for the work takes longer to come than the GPU
 		gp_recall();
 	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
-	if (valid_ns > gp_hint_most_at_once_ns()) // whoever carries it out
+	if (valid_ns > gp_hint_most_at_once_ns()) // for any thread that carries it out
 		hint.valid_ns = gp_hint_most_at_once_ns();
 	if (gp_objective.on && gp_hint_announced(source))
 		gp_lend_request(gp_now_ns());
@@ -249,7 +249,7 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 	c->hint.met_ns = 0;
 	c->hint.until_ns = end; // before the look at the window: see close_window
 	c->hint.awaited_ns = now;
-	// Work that came since the context was found idle may not have seen that it is awaited. Nothing else would end the wait.
+	// Work that came since the context was found idle may not have seen that it is awaited. No other thread would end the wait.
 	if (gp_activity(c) != activity && __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL)) {
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
@@ -366,8 +366,7 @@ static uint64_t attend(uint64_t now)
 		uint64_t waited = end > active.began_ns ? end - active.began_ns : 0;
 		GP_HINT_COUNT(active.source, waited_ns, waited);
 		off = gp_hint_settle(active.source, false, waited + gp_taking_longest_ns(), now);
-		gp_wake++; // the watcher closes the window
-		gp_futex_wake(&gp_wake, 1, false);
+		gp_wake_watcher(); // it closes the window
 	}
 	return off;
 }

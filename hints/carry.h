@@ -24,11 +24,11 @@ void gp_hint_ring(void);                // wakes the thread of gp_hint_run; any 
 
 // timing.c
 extern const uint64_t gp_hint_longest_margin_ns, gp_hint_nap_ns;
-uint64_t gp_hint_watched_lead_ns(void);       // how long before the work a caller can leave the hold to the watcher
-void gp_hint_learn_watcher(uint64_t late_ns); // it armed one so long after it was woken
-void gp_hint_try_watcher(void);               // a caller did
-uint64_t gp_hint_lead_ns(uint32_t source);    // how long before the work a hint of the source is carried out
-uint64_t gp_hint_early_ns(uint32_t source);   // how long before that the thread means to wake
+uint64_t gp_hint_watched_lead_ns(void);       // How long before the work a caller can leave the hold to the watcher.
+void gp_hint_learn_watcher(uint64_t late_ns); // The watcher armed a hold so long after it was woken.
+void gp_hint_try_watcher(void);               // A caller armed one itself.
+uint64_t gp_hint_lead_ns(uint32_t source);    // How long before the work a hint of the source is carried out.
+uint64_t gp_hint_early_ns(uint32_t source);   // How long before that the thread means to wake.
 void gp_hint_learn_margin(uint64_t late_ns);
 void gp_hint_learn_wake(uint64_t late_ns);
 uint64_t gp_hint_spin(uint64_t due_ns, uint32_t seen);

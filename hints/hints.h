@@ -1,4 +1,4 @@
-// hints.h - where sources of hints and what carries them out meet, and what both tell the rest.
+// hints.h - where sources of hints meet the code that carries hints out, and what both tell the rest.
 //
 // A hint says that this process will put work on the GPU from start_ns on. The sources (source.c, socket.c, nvtx.c, and the
 // learner, which is Go) find out when. carry.c takes the GPU then, and keeps it until the work comes.
@@ -13,9 +13,9 @@
 struct gp_context;
 struct gp_operation;
 
-// Gives a hint, from any thread: lock-free, with one futex system call. Where the work is due about as soon as a switch takes, the caller takes the
-// GPU for it, with its lock and two launches. The work is expected from start_ns (CLOCK_MONOTONIC) to start_ns + valid_ns. Senseless arguments
-// are dropped.
+// Gives a hint, from any thread: lock-free, with one futex system call. Where the work is due about as soon as a switch takes, the caller
+// takes the GPU for it, with its lock and two launches. The work is expected from start_ns (CLOCK_MONOTONIC) to start_ns + valid_ns.
+// Senseless arguments are dropped.
 typedef void gp_hint_fn(enum gp_hint_source, uint64_t start_ns, uint64_t valid_ns, double confidence);
 
 // When requests came. The launch path writes an entry at the first work after idle; the learner reads it and sets it to zero.
@@ -34,13 +34,13 @@ struct gp_arrivals {
 
 enum gp_hint_dropped {
 	GP_DROPPED_NONE,
-	GP_DROPPED_DOUBTFUL, // the confidence is too low, or the time makes no sense
-	GP_DROPPED_OFF,      // its source was off
-	GP_DROPPED_UNPAID,   // its source had cost too much
-	GP_DROPPED_OVERLAPS, // another hint is for the same time
-	GP_DROPPED_NOBODY,   // there is nobody to preempt
-	GP_DROPPED_WRONG,    // the wait for the work ended before it came
-	GP_DROPPED_AWAY,     // memory of the process was out: the hint brought it back instead
+	GP_DROPPED_DOUBTFUL, // The confidence is too low, or the time makes no sense.
+	GP_DROPPED_OFF,      // Its source was off.
+	GP_DROPPED_UNPAID,   // Its source had cost too much.
+	GP_DROPPED_OVERLAPS, // Another hint is for the same time.
+	GP_DROPPED_NOBODY,   // There is no process to preempt.
+	GP_DROPPED_WRONG,    // The wait for the work ended before it came.
+	GP_DROPPED_AWAY,     // Memory of the process was out: the hint brought it back instead.
 };
 
 // The carrying out (carry.c, work.c).
@@ -55,7 +55,7 @@ uint64_t gp_hint_run(uint32_t *source);
 // Before the first work after idle, or awaited work. Returns since when a hint has awaited it; 0: none has.
 uint64_t gp_hint_work(struct gp_context *, const struct gp_operation *);
 void gp_hint_pinned(void);
-void gp_hint_pass_on(void); // by the watcher, which callers wake instead of the thread of gp_hint_run
+void gp_wake_hint_thread(void); // by the watcher, which callers wake instead of the thread of gp_hint_run
 void gp_hint_closed(struct gp_context *, uint64_t now);
 
 #endif

@@ -1,9 +1,9 @@
 // nvtx.c - an NVTX injection library. NVTX 3 is part of each program that uses it, and loads the library that
-// NVTX_INJECTION64_PATH names at the first call; this one is named by the library's constructor, where nobody
-// else is. Beside another tool it stands in front of that one (gp_nvtx_beside). Types and numbers are those of
-// nvtx3/nvtxDetail/nvtxTypes.h and nvToolsExt.h, version 3.
+// NVTX_INJECTION64_PATH names at the first call; the library's constructor names this one, where no other is named. Beside another tool
+// it stands in front of that one (gp_nvtx_beside). Types and numbers are those of nvtx3/nvtxDetail/nvtxTypes.h and nvToolsExt.h, version
+// 3.
 //
-// Functions return what the other tool's do, else what NVTX does without a tool. Where that would be 0 or NULL, starts of steps return an
+// Functions return the other tool's results, else those of NVTX without a tool. Where that would be 0 or NULL, starts of steps return an
 // id, and registrations of strings a handle: the program says by these which range or name it means.
 #define _GNU_SOURCE
 #include "hints/nvtx.h"
@@ -143,8 +143,8 @@ static bool begun_wide(const wchar_t *name)
 
 // Strings that programs registered. Writers: threads that register, each by a compare-and-swap, else two would have one place and one of their
 // handles would mean nothing. Readers: all, which see what it points to since that was written before. A place goes from NULL to a string, and
-// from one without a configured name to one that has it: nobody looks for the first any more. No string is freed, since its address may be the
-// program's handle, and would be another's later. So each place loses one string at most.
+// from one without a configured name to one that has it: no thread looks for the first any more. No string is freed, since its address
+// may be the program's handle, and would be another's later. So each place loses one string at most.
 static _Atomic(struct string {
 	const void *handle; // the other tool's, else this string's own address
 	char text[];
@@ -187,7 +187,7 @@ static const void *register_string(const char *text, const void *handle)
 					return s->handle;
 			}
 			if (!strcmp(there->text, text) && (!handle || there->handle == handle)) {
-				free(s); // nobody has seen it
+				free(s); // no thread has seen it
 				return there->handle;
 			}
 		}
@@ -219,7 +219,8 @@ static bool begun_with(const struct attributes *a)
 	return false;
 }
 
-// Ranges that are pushed nest, by thread and domain. A step within a step is part of it. Without another tool nobody makes domains: all are NULL.
+// Ranges that are pushed nest, by thread and domain. A step within a step is part of it. Without another tool there are no domains: all
+// are NULL.
 GP_OF_THREAD struct within {
 	void *domain;
 	uint64_t depth; // ranges of the domain that are open, from the step's on; 0: none is a step's
@@ -259,8 +260,8 @@ static void popped(void *domain)
 }
 
 // Ranges of steps that are started, by their id; 0: a free place. Writers: the thread that starts one, and the one that ends it. Both go by a
-// compare-and-swap, else two ranges would have one place, or one would end two steps. Where all places are taken, by ranges that nobody ends, the
-// least id is given up. Our ids count up, so that it is the oldest; another tool's need not.
+// compare-and-swap, else two ranges would have one place, or one would end two steps. Where all places are taken, by ranges that the
+// program never ends, the least id is given up. Our ids count up, so that it is the oldest; another tool's need not.
 static _Atomic uint64_t started[STARTED];
 static _Atomic uint64_t own_id; // the latest of those given where no other tool gives ids
 

@@ -4,8 +4,8 @@
 
 #include <stdint.h>
 
-// Sets the name of range i, which announces work, or of the range whose end is a step's (gpreempt_step). Then gp_nvtx_named makes the names known:
-// to be called once, before hints are given.
+// Sets the name of range i, which announces work, or of the range whose end is a step's (gpreempt_step). Then gp_nvtx_named makes the
+// names known: to be called once, before hints are given.
 void gp_nvtx_name(uint32_t i, const char *name);
 void gp_nvtx_name_step(const char *name);
 void gp_nvtx_named(void);

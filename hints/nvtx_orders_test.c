@@ -1,6 +1,7 @@
 // nvtx_orders_test.c - interleaved with hints/nvtx.c hints/source.c preempt/process/thread.c
 //
-// Ranges that nobody ends have all places. One of them ends after all, and two threads start steps, in every order: neither's is given up.
+// Ranges that no thread has ended have all places. One of them ends after all, and two threads start steps, in every order: neither's is
+// given up.
 #define _GNU_SOURCE
 #include "hints/nvtx.h"
 #include "hints/source.h"

@@ -400,7 +400,7 @@ static int with_many_strings(void)
 	struct attributes step = with(REGISTERED, got[0]);
 	push_with(&crowded, &step), pop(&crowded);
 	CHECK(ended(1));
-	for (int i = 0; i < MANY; i++) { // those that gave way too: their handles are nobody else's
+	for (int i = 0; i < MANY; i++) { // those that gave way too: no other has their handles
 		struct attributes other = with(REGISTERED, handle[i]);
 		CHECK(!handle[i] || (handle[i] != got[0] && handle[i] != request));
 		push_with(&crowded, &other), pop(&crowded);
@@ -430,10 +430,10 @@ int main(int count, char **argument)
 		return beside_another();
 	}
 	CHECK(!unsetenv("GPREEMPT_PRIORITY"));
-	CHECK(gp_nvtx_beside((void *)tool) == tool && !gp_nvtx_beside(NULL)); // nobody wants ranges
+	CHECK(gp_nvtx_beside((void *)tool) == tool && !gp_nvtx_beside(NULL)); // the settings name no ranges
 	CHECK(initialise(&alone, InitializeInjectionNvtx2) == 0 && !alone.core[9]);
 
-	// NVTX is there before CUDA: nobody knows the names yet. Strings that are registered then count later.
+	// NVTX is there before CUDA: the names are not known yet. Strings that are registered then count later.
 	CHECK(!setenv("GPREEMPT_PRIORITY", "lc", 1));
 	CHECK(initialise(&early, InitializeInjectionNvtx2) == 1);
 	struct attributes registered = with(REGISTERED, string(&early, "step"));

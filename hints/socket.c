@@ -21,9 +21,9 @@
 
 static const uint64_t NEW_REQUEST_NS = 50 * 1000 * 1000; // data after so long belongs to another request
 
-// A descriptor is of a kind that has to be learnt. A thread of the program makes no call of the system to learn it: filters of system calls may end that for
-// what the program itself does not call. It marks the descriptor as ASKED, and the learner looks, since it runs when work came, and
-// before work nothing is to be announced. A connection that is accepted has the key of the socket that listened.
+// A descriptor is of a kind that has to be learnt. A thread of the program makes no call of the system to learn it: filters of system
+// calls may end that for what the program itself does not call. It marks the descriptor as ASKED, and the learner looks, since it runs
+// when work came, and before work nothing is to be announced. A connection that is accepted has the key of the socket that listened.
 //
 // Writers: threads of the program (UNKNOWN to ASKED; anything to UNKNOWN of the next generation as the descriptor is closed), and the
 // learner (ASKED to what it found). Readers: threads of the program. Pairing: each writer changes the word as a whole, if it is still

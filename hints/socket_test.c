@@ -154,7 +154,7 @@ static void looks(void)
 	CHECK(announced(pair[0]));
 }
 
-// A connection has the key of the socket that took it, whatever its descriptor was before.
+// A connection has the key of the socket that took it, and no key of its descriptor's former use.
 static void listeners(void)
 {
 	enum { LISTENER = 110, ACCEPTED = 111, OTHER = 112 };

@@ -6,13 +6,13 @@
 #include "hints/hints.h"
 
 enum {
-	GP_KEYS = 256,  // ports, paths and NVTX names that are told apart
+	GP_KEYS = 256,  // different ports, paths and NVTX names
 	GP_RANGES = 16, // names of NVTX ranges
 	GP_FDS = 4096,  // descriptors that are looked at
 	GP_ANNOUNCEMENTS = 256,
 };
 
-// What follows a kind of announcement (a port, a range). Written by the learner.
+// The work that follows a kind of announcement (a port, a range). The learner writes it.
 struct gp_estimate {
 	_Atomic uint64_t key;
 	_Atomic uint64_t used_ns;

@@ -26,8 +26,8 @@ void gp_hint_learn_margin(uint64_t late_ns)
 		margin_ns = late_ns < gp_hint_longest_margin_ns ? late_ns : gp_hint_longest_margin_ns;
 }
 
-// The watcher, woken by a caller, is usually there so soon: three times in four. Where that is too late for callers, they arm holds themselves, and
-// try the watcher again some time later.
+// The watcher, woken by a caller, is usually there so soon: three times in four. Where that is too late for callers, they arm holds
+// themselves, and try the watcher again some time later.
 static const uint64_t LONGEST_WATCHER_NS = 300 * 1000, WATCHER_STEP_NS = 1000;
 static uint64_t watcher_ns = MARGIN_NS;
 

@@ -19,7 +19,7 @@ static void late(int times, uint64_t ns)
 
 int main(void)
 {
-	CHECK(gp_taking_longest_ns() == SWITCH); // nobody has learnt another one
+	CHECK(gp_taking_longest_ns() == SWITCH); // no process has learnt another one
 	CHECK(allowed() == LEAST);
 	late(100, 10 * US);
 	CHECK(allowed() == LEAST); // no less than waking takes

@@ -35,7 +35,7 @@ uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 		struct gp_arrival *a = &gp_arrivals.arrival[gp_arrivals.count++ % 256];
 		a->held_ns = awaited;
 		a->due_ns = gp_hint_due_ns;
-		a->ready = awaited && gp_hold_begun(&c->hold); // under an MPS server nobody sees that
+		a->ready = awaited && gp_hold_begun(&c->hold); // under an MPS server no thread sees that
 		a->dropped = __atomic_exchange_n((uint32_t *)&gp_hint_dropped, GP_DROPPED_NONE, __ATOMIC_RELAXED);
 		a->at_ns = now;
 	}

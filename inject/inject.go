@@ -22,6 +22,8 @@ const (
 	PriorityVariable = "GPREEMPT_PRIORITY"
 	// ObjectiveVariable says how slow a latency-critical program may be.
 	ObjectiveVariable = "GPREEMPT_OBJECTIVE"
+	// MemoryVariable says how much GPU memory a program may have.
+	MemoryVariable = "GPREEMPT_MEMORY_LIMIT"
 )
 
 const levels = 8 // as in package configs, which this one does not need

@@ -2,8 +2,8 @@
 // once they are queued. In the subset of the language that is C too, so that a test, and the simulated driver, run
 // them on a CPU.
 //
-// Wide rows: each warp has a segment of 4 KiB of the destination, aligned to 16 bytes whatever the row is, so
-// that a block is some microseconds of work. Narrow rows would leave most of a warp idle, so their elements are
+// Wide rows: each warp has a segment of 4 KiB of the destination, aligned to 16 bytes whatever the row is. So
+// a block is some microseconds of work. Narrow rows would leave most of a warp idle, so their elements are
 // numbered through.
 #include "fill.h"
 

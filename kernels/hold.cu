@@ -2,12 +2,12 @@
 // behind another on a stream of their own; each link of such a chain has a sequence of its own.
 //
 // word      host-mapped. Low half: the link ends once (int)(low - sequence) >= 0. High half: the beat, which the host
-//           changes to renew the link's lease
-// limit_ns  the link ends by itself after this long
+//           changes to renew the link's lease.
+// limit_ns  the link ends by itself after this long.
 // lease_ns  the link ends by itself when the beat has not changed for this long: the process is stopped, or its
-//           watcher is stuck behind a call that waits for the link
+//           watcher is stuck behind a call that waits for the link.
 // expired   host-mapped; set to the chain's number by a link that ended by itself, so that the ones
-//           queued behind it end at once
+//           queued behind it end at once.
 // place     host-mapped; set to sequence << 32 | SM when the link begins to run
 extern "C" __global__ void gpreempt_hold(volatile unsigned long long *word, unsigned int sequence, unsigned int chain,
 					 unsigned long long limit_ns, unsigned long long lease_ns,

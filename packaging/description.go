@@ -1,6 +1,6 @@
 package main
 
-// What packages say of gpreempt.
+// These texts stand in every kind of package.
 
 const (
 	homepage    = "https://github.com/gpreempt/gpreempt"
@@ -18,7 +18,7 @@ const (
 		"without trusting each other. Its policy says who may be latency-critical.\n" +
 		"systemctl enable --now gpreemptd.socket starts it when a program asks."
 
-	// policyPlace is the policy that the broker reads; what somebody has changed in it stays.
+	// policyPlace is the policy that the broker reads; an administrator's changes in it stay.
 	policyPlace  = "/etc/gpreempt/policy.toml"
 	policySource = "share/doc/gpreemptd/policy.toml"
 )

@@ -70,7 +70,7 @@ func (j *job) image(arch string, files []file, annotations map[string]string) (v
 	return mutate.Annotations(image, annotations).(v1.Image), nil
 }
 
-// tarFolder writes what is below a folder, in the order of its names.
+// tarFolder writes a folder's contents, in the order of their names.
 func (j *job) tarFolder(out io.Writer, folder string) error {
 	archive := tar.NewWriter(out)
 	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {

@@ -43,7 +43,7 @@ func try(env []string, command ...string) (string, error) {
 	return string(out), err
 }
 
-// below lists what is below a folder, by path from there, with the sizes of files.
+// below lists the contents of a folder, by path from there, with the sizes of files.
 func below(t *testing.T, folder string) map[string]string {
 	t.Helper()
 	list := map[string]string{}
@@ -66,11 +66,11 @@ func below(t *testing.T, folder string) map[string]string {
 	return list
 }
 
-// use tries what is installed below a prefix, on the simulated driver: LD_PRELOAD is as gpreempt run sets it.
+// use tries the installation below a prefix, on the simulated driver: LD_PRELOAD is as gpreempt run sets it.
 func use(t *testing.T, prefix, library, preloads, version string) {
 	t.Helper()
 	command := filepath.Join(prefix, "bin", "gpreempt")
-	// What was built is of any commit, tagged or not: the library is of the command's.
+	// The build may be of any commit, tagged or not. The library and the command are of the same one.
 	said := do(t, nil, command, "version")
 	built, _, _ := strings.Cut(strings.TrimPrefix(said, "gpreempt  "), ",")
 	if !strings.Contains(said, "\nlibrary   "+filepath.Join(prefix, library)+", "+built+"\n") {
@@ -79,7 +79,7 @@ func use(t *testing.T, prefix, library, preloads, version string) {
 	if said := do(t, nil, command, "run", "--priority", "be", "--", "sh", "-c", `echo "$LD_PRELOAD"; grep -c libgpreempt.so /proc/self/maps >/dev/null && echo mapped`); said != filepath.Join(prefix, preloads)+"\nmapped\n" {
 		t.Errorf("%s: run: %s", version, said)
 	}
-	if said := do(t, nil, command, "bench", "--help"); !strings.Contains(said, "gpreempt bench [command]") {
+	if said := do(t, nil, command, "bench", "--help"); !strings.Contains(said, "Usage: gpreempt bench [flags]") {
 		t.Errorf("%s: bench: %s", version, said)
 	}
 	simulated, err := filepath.Abs("../build/sim/libcuda.so.1")
@@ -209,7 +209,7 @@ func TestDebianInstalls(t *testing.T) {
 	}
 }
 
-// system is what is below a root and not dpkg's own.
+// system lists the files below a root that are not dpkg's own.
 func system(t *testing.T, root string) map[string]string {
 	t.Helper()
 	all := below(t, root)
@@ -217,7 +217,8 @@ func system(t *testing.T, root string) map[string]string {
 	return all
 }
 
-// rpmBelow runs rpm, with --root and what follows: the system's, or Debian's without its being installed. It skips the test where there is neither.
+// rpmBelow runs rpm, with --root and what follows: the system's, or Debian's without its being installed. It skips the test where there is
+// neither.
 func rpmBelow(t *testing.T, root string) func(arguments ...string) (string, error) {
 	t.Helper()
 	folder, err := filepath.Abs("../build/debian/rpm")
@@ -359,7 +360,7 @@ except subprocess.CalledProcessError as error:
 	}
 }
 
-// What the command refuses, in a line of its own.
+// The command refuses these, each in a line of its own.
 func TestCommandRefuses(t *testing.T) {
 	command := filepath.Join(t.TempDir(), "packaging")
 	if out, err := exec.Command("go", "build", "-o", command, ".").CombinedOutput(); err != nil {

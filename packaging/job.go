@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// job is what is packaged.
+// job is the input of all packages.
 type job struct {
 	root      string // of the repository
 	out       string // folder of the packages

@@ -83,7 +83,7 @@ func (j *job) run() error {
 	return j.writeSums()
 }
 
-// empty makes the folder, or removes what is in it if that is of an earlier run.
+// empty makes the folder, or removes an earlier run's files from it.
 func (j *job) empty() error {
 	before, err := os.ReadDir(j.out)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -95,7 +95,7 @@ func (j *job) empty() error {
 	return errors.Join(os.RemoveAll(j.out), os.MkdirAll(j.out, 0o755))
 }
 
-// writePackages writes what is for one architecture.
+// writePackages writes the packages for one architecture.
 func (j *job) writePackages(arch string, all []file, programs []program) error {
 	for _, p := range parts {
 		files, err := j.files(arch, p)

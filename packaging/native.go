@@ -77,7 +77,8 @@ func contents(form string, list []file) (all files.Contents) {
 			put(policyPlace, f.source, files.TypeConfigNoReplace, f.mode)
 		}
 	}
-	if form == "rpm" && slices.ContainsFunc(list, func(f file) bool { return f.place == "lib/libgpreempt.so" }) { // where the loader looks for names without a path
+	// The loader looks for names without a path in lib64.
+	if form == "rpm" && slices.ContainsFunc(list, func(f file) bool { return f.place == "lib/libgpreempt.so" }) {
 		add("lib64/libgpreempt.so", "../lib/gpreempt/lib/libgpreempt.so", files.TypeSymlink, 0o777)
 	}
 	return all

@@ -27,7 +27,7 @@ type program struct {
 	built *debug.BuildInfo
 }
 
-// inspect reads the binaries of every architecture, and refuses those of another one.
+// inspect reads the binaries of every architecture, and refuses binaries of another one.
 func (j *job) inspect() (map[string][]program, error) {
 	all := map[string][]program{}
 	for arch := range j.binaries {
@@ -111,10 +111,13 @@ func compareVersions(a, b string) int {
 	return slices.Compare(numbers(a), numbers(b))
 }
 
+// own is the module of the library, which programs of other modules contain.
+const own = "github.com/gpreempt/gpreempt"
+
 // standard is the path of Go's own library, among modules.
 const standard = "stdlib"
 
-// modules lists what is compiled into some programs, each once.
+// modules lists the Go modules compiled into some programs, each once.
 func modules(programs map[string][]program) (list []debug.Module) {
 	add := func(path, version string) {
 		if m := (debug.Module{Path: path, Version: version}); !slices.Contains(list, m) {
@@ -125,6 +128,9 @@ func modules(programs map[string][]program) (list []debug.Module) {
 		for _, p := range some {
 			add(standard, strings.TrimPrefix(p.built.GoVersion, "go"))
 			for _, dep := range p.built.Deps {
+				if dep.Path == own {
+					continue
+				}
 				if dep.Replace != nil {
 					dep = dep.Replace
 				}
@@ -138,7 +144,7 @@ func modules(programs map[string][]program) (list []debug.Module) {
 
 var licenseName = regexp.MustCompile(`(?i)^(licen[cs]e|copying|notice|patents)([._-].*)?$`)
 
-// writeLicenses writes the licenses of what is compiled in, which ask for that.
+// writeLicenses writes the licenses of the compiled-in modules, which ask for that.
 func (j *job) writeLicenses(programs map[string][]program) error {
 	found := modules(programs)
 	folders, err := j.moduleFolders(found)

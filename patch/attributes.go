@@ -33,18 +33,18 @@ type handling int
 
 const (
 	unknown     handling = iota
-	keep                 // holds no offset into the code
-	number               // holds a number, in the attribute itself
-	offsets              // a list of 32-bit offsets into the code
-	targets              // EIATTR_INDIRECT_BRANCH_TARGETS
-	mbarrier             // EIATTR_MBARRIER_INSTR_OFFSETS
-	pairs                // {offset, register or mask}
-	annotations          // EIATTR_ANNOTATIONS
-	refuse               // holds offsets, or properties of instructions, in an unknown form
+	keep                 // Holds no offset into the code.
+	number               // Holds a number, in the attribute itself.
+	offsets              // A list of 32-bit offsets into the code.
+	targets              // EIATTR_INDIRECT_BRANCH_TARGETS.
+	mbarrier             // EIATTR_MBARRIER_INSTR_OFFSETS.
+	pairs                // {offset, register or mask}.
+	annotations          // EIATTR_ANNOTATIONS.
+	refuse               // Holds offsets, or properties of instructions, in an unknown form.
 )
 
-// attributeRules lists the attributes with which a kernel can be rewritten, and those with which it cannot, by name. A
-// kernel with any other attribute is refused: nobody knows what the attribute means.
+// attributeRules lists the attributes with which a kernel can be rewritten, and those with which it cannot, by name. A kernel with any
+// other attribute is refused: its meaning is unknown.
 var attributeRules = map[byte]struct {
 	name string
 	handling

@@ -12,7 +12,7 @@ import (
 type edited struct {
 	t    *testing.T
 	data []byte
-	c    *cubin // as it was
+	c    *cubin // the original
 }
 
 func editSeed(t *testing.T, name string) *edited {

@@ -18,7 +18,7 @@ type confirmation struct {
 }
 
 // confirm says whether a rewritten cubin is what was planned: each guarded kernel reads as one that has a guard and the hidden parameter,
-// and everything else is what it was.
+// and everything else is unchanged.
 func confirm(image, out []byte, plans []*plan) error {
 	before, err := parseCubin(image)
 	if err != nil {
@@ -46,7 +46,7 @@ func confirm(image, out []byte, plans []*plan) error {
 	return nil
 }
 
-// difference names the first thing that is not what was planned; "" if there is none.
+// difference names the first thing that differs from the plan; "" if there is none.
 func (c *confirmation) difference() string {
 	if !c.sameHeader() || len(c.after.sections) != c.before.kept {
 		return "the header"
@@ -133,7 +133,7 @@ func (c *confirmation) sameSection(was, is *section) bool {
 	return c.sameContents(was, is)
 }
 
-// sameContents compares what sections hold, each kind by what was planned for it.
+// sameContents compares the contents of sections, each kind by its plan.
 func (c *confirmation) sameContents(was, is *section) bool {
 	if p := c.code[was.index]; p != nil {
 		return slices.Equal(is.data[:min(len(is.data), int(p.growth()))], p.guard.instance(p.base+uint32(p.HiddenOffset))) &&

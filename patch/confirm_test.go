@@ -87,7 +87,8 @@ func placeOf(c *cubin, at uint64) string {
 	return "no section"
 }
 
-// Images that differ from the plan are not confirmed: another guard, another place of the hidden parameter, a kernel less, and one that shares its sections.
+// Images that differ from the plan are not confirmed: another guard, another place of the hidden parameter, a kernel less, and one that
+// shares its sections.
 func TestConfirmByPlan(t *testing.T) {
 	image := seeds(t, "sm_90.cubin")["testdata/seeds/sm_90.cubin"]
 	for name, change := range map[string]func([]*plan) []*plan{

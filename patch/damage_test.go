@@ -197,8 +197,8 @@ func plainSections(image []byte) (list []plainSection, err error) {
 	return list, nil
 }
 
-// comparePlainly checks that code is the same behind each guard, that kernels without one are the same, and that everything is the same
-// that no guard concerns: it looks at bytes, not at what the reader of this package makes of them.
+// comparePlainly checks that code behind each guard, kernels without one, and all that no guard concerns are the same. It looks at bytes,
+// not at what the reader of this package makes of them.
 func comparePlainly(image, out []byte, report Report, guards *Guards) error {
 	before, err := plainSections(image)
 	if err != nil {

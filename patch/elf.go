@@ -51,7 +51,7 @@ const (
 	osabiCUDA13 = 0x41 // ABI version 8: the architecture in e_flags[15:8]
 )
 
-// Insertions are multiples of what a section asks for, so that what follows stays aligned: of the first, as code does, and for data of a
+// Insertions are multiples of a section's alignment, so that the rest stays aligned: of the first, as code does, and for data of a
 // program's own up to the second.
 const (
 	insertionAlignment = 128
@@ -95,7 +95,7 @@ type symbol struct {
 }
 
 // cubin is a parsed image. Edits go to sections' data, the symbol table and the headers; write puts the file together
-// again. What was not edited stays as it is, byte for byte.
+// again. The rest stays the same, byte for byte.
 type cubin struct {
 	raw      []byte
 	osabi    byte

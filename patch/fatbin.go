@@ -41,7 +41,7 @@ type FatbinEntry struct {
 	Kind   string `json:"kind"` // elf, ptx, other
 	SM     int    `json:"sm"`
 	Report Report `json:"report"`
-	Reason string `json:"reason,omitempty"` // why the entry was left as it is
+	Reason string `json:"reason,omitempty"` // why the entry is unchanged
 }
 
 // FatbinSize returns the length of the fatbin that data begins with. The header is enough.
@@ -163,9 +163,8 @@ func (e entryData) appendRaw(out, contents []byte) []byte {
 	return out
 }
 
-// Fatbin rewrites the cubins of a fatbin and leaves everything else in it as it is, so that the driver still chooses
-// among its entries as before. It returns a new fatbin, or the given one if nothing could be guarded; at most
-// Options.MaxSize bytes.
+// Fatbin rewrites the cubins of a fatbin and leaves everything else in it unchanged: the driver still chooses among its entries as
+// before. It returns a new fatbin, or the given one if nothing could be guarded; at most Options.MaxSize bytes.
 func Fatbin(image []byte, options Options) (out []byte, reports []FatbinEntry, err error) {
 	defer recovered(func(failure error) { out, reports, err = nil, nil, failure })
 	return rewriteFatbin(image, options)
@@ -178,7 +177,7 @@ func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error)
 	}
 	var (
 		reports       []FatbinEntry
-		rewritten     = make([][]byte, len(list)) // contents; nil: the entry stays as it is
+		rewritten     = make([][]byte, len(list)) // contents; nil: the entry does not change
 		length, count = fatbinHeaderSize, 0
 	)
 	for i, e := range list {
@@ -216,7 +215,7 @@ func rewriteFatbin(image []byte, options Options) ([]byte, []FatbinEntry, error)
 // runsOn says whether a GPU can run code that was compiled for an architecture.
 func runsOn(compiled, sm int) bool { return compiled/10 == sm/10 && compiled <= sm }
 
-// rewrite returns the new contents of an entry, or nil to leave it as it is.
+// rewrite returns the new contents of an entry, or nil for no change.
 func (e entryData) rewrite(options Options) ([]byte, FatbinEntry) {
 	report := FatbinEntry{Kind: "other", SM: int(le.Uint32(e.header[entrySM:]))}
 	switch le.Uint16(e.header[entryKind:]) {

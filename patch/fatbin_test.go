@@ -131,7 +131,7 @@ func TestFatbinDamaged(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(out), err)
 		}
 	}
-	// Damage within an entry leaves the entry as it is, and says so.
+	// Damage within an entry leaves it unchanged, and the report says so.
 	for name, damage := range map[string]func([]byte){
 		"compressed size":   func(d []byte) { le.PutUint32(d[first+entryCompressed:], 1<<31) },
 		"uncompressed size": func(d []byte) { le.PutUint64(d[first+entryUncompressed:], 77) },

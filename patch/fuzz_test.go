@@ -52,7 +52,7 @@ func FuzzCubin(f *testing.F) {
 	})
 }
 
-// checkRewritten checks that a result can be read again, as what it was reported to be.
+// checkRewritten checks that a result can be read again, and agrees with its report.
 func checkRewritten(t *testing.T, out []byte, report Report, guards *Guards) {
 	t.Helper()
 	_, again, err := rewriteCubin(out, Options{Guards: guards, MaxSize: fuzzMaxSize * 2})

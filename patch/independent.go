@@ -5,18 +5,19 @@ import "fmt"
 // Blocks can wait for each other only through what they read while they run. A kernel is independent if none of its instructions can tell
 // a block what another one of its launch has written meanwhile, but by chance:
 //
-//   - Weak loads may be answered by L1, which nobody brings up to date, for as long as a block runs. So they are harmless where nothing empties
-//     L1, and they leave what they read there. Loads with an order (volatile, relaxed, acquire, .cg), and atomics whose result is used, ask L2, or the system.
+//   - L1, which is never brought up to date, may answer weak loads for as long as a block runs. So they are harmless where nothing empties
+//     L1, and they leave what they read there. Loads with an order (volatile, relaxed, acquire, .cg), and atomics whose result is used, ask
+//     L2, or the system.
 //   - A thread's weak load must not return what is older than what the thread wrote there before in L2: an atomic whose result nobody uses, or a
 //     store with an order. Once, that tells nothing that a block could wait for. In a loop that has both, it does.
 //   - Shared memory, its barriers, and those of clusters are a block's or a cluster's own, whose blocks are stopped together.
 //   - Asynchronous copies to shared memory ask L2, but say nothing but that they are done. A block could look at what they brought, again
 //     and again; nothing that does so instead of a load is known.
 //
-// What is not listed below is not harmless, and neither is a call of code elsewhere. An independent kernel that waits all the same would
-// make a stop late, which is bounded and notices it.
+// An instruction that is not listed below is not harmless, and neither is a call of code elsewhere. An independent kernel that waits all
+// the same would make a stop late, which is bounded and notices it.
 //
-// The low 9 bits of an instruction are its operation. They are not documented: The corpus tests compare those that occur with the
+// The low 9 bits of an instruction are its operation. They are not documented: the corpus tests compare those that occur with the
 // disassembler's names, for every architecture that has a guard.
 var harmless = map[uint16]string{
 	0x002: "MOV", 0x003: "P2R", 0x004: "R2P", 0x005: "CS2R", 0x006: "VOTE", 0x007: "SEL", 0x008: "FSEL", 0x009: "FMNMX",
@@ -67,7 +68,7 @@ const (
 	opRED        = 0x18e
 	opREDFloat   = 0x1a6
 
-	// Of an atomic whose result nobody uses, the bits of its first 64 that name a register, RZ, and of the others a predicate, PT.
+	// Of an atomic without a used result, the bits of its first 64 that name a register, RZ, and of the others a predicate, PT.
 	noRegister  = 0xff << 16
 	noPredicate = 0x7 << (81 - 64)
 
@@ -77,8 +78,8 @@ const (
 	orderWeak     = 0
 	orderConstant = 4 // of memory that the kernel does not write
 
-	// Bits 84 to 86 of a load: what L1 does with what it read. It keeps that, be it as the first, the last or like others to go, but for
-	// last use (3), no allocation (5) and what is not known (6, 7).
+	// Bits 84 to 86 of a load: what L1 does with what it read. L1 keeps it as the first, the last or a usual one to go. It does not
+	// for last use (3) and no allocation (5); 6 and 7 are unknown.
 	evictionShift = 84 - 64
 	evictionMask  = 0x7
 	lastUse       = 3
@@ -129,8 +130,8 @@ func (c *cubin) dependence(p *plan, relocations []relocation) string {
 }
 
 // readsWrites says where a loop has both weak loads and writes that such a load must not miss; "" if none has. The parts of a loop may lie
-// anywhere, but a branch back passes each place between its first and its last instruction. So loops that overlap count as one. What else
-// jumps, BSSY and WARPSYNC.COLLECTIVE, jumps ahead.
+// anywhere, but a branch back passes each place between its first and its last instruction. So loops that overlap count as one. The other
+// jumps, BSSY and WARPSYNC.COLLECTIVE, go ahead.
 func (c *cubin) readsWrites(code []byte, loop int) string {
 	load, write := 0, 0 // where, plus 1
 	for at := len(code) - instructionSize; at >= 0; at -= instructionSize {

@@ -3,8 +3,7 @@
 // containers (fatbin, ELF) and nothing of the CUDA API; images are untrusted input.
 //
 // A kernel's code moves as a whole, by the guard's length: references within it that are relative stay valid, and
-// references by offset move along. A kernel for which this cannot be shown is refused, with the reason, and stays
-// as it is.
+// references by offset move along. A kernel for which this cannot be shown is refused, with the reason, and does not change.
 package patch
 
 import (
@@ -68,10 +67,10 @@ type Refusal int
 
 // Kinds of refusals.
 const (
-	RefusedForm  Refusal = iota // its code, attributes or relocations have an unknown form
-	RefusedRoom                 // no room for a parameter or for the guard's registers
-	RefusedPeers                // Options.Refuse gave a reason
-	RefusedSM                   // no guard for its architecture
+	RefusedForm  Refusal = iota // Its code, attributes or relocations have an unknown form.
+	RefusedRoom                 // No room for a parameter or for the guard's registers.
+	RefusedPeers                // Options.Refuse gave a reason.
+	RefusedSM                   // No guard for its architecture.
 )
 
 // refusal is an error with a kind; other errors are RefusedForm.
@@ -113,7 +112,7 @@ func Cubin(image []byte, options Options) (out []byte, report Report, err error)
 }
 
 // recovered turns a panic into an error: a fault of this package must not end the program that it is
-// loaded into. Nothing is known to panic; the fuzz targets call the functions without this net.
+// loaded into. No known image causes a panic; the fuzz targets call the functions without this net.
 func recovered(fail func(error)) {
 	if r := recover(); r != nil {
 		fail(fmt.Errorf("%w: %v", ErrFormat, r))

@@ -15,9 +15,9 @@ const maxText = 256 << 20
 // Allocate returns size zero bytes, for the data of an image.
 type Allocate func(size int) ([]byte, error)
 
-// Pick reads what a GPU of compute capability sm takes of an image of unknown length, into memory from allocate (nil: of
-// Go's). Of a fatbin that is a fatbin of the cubins that the GPU can run, which the driver chooses from, or, where there is
-// none, of all PTX.
+// Pick reads the part of an image of unknown length that a GPU of compute capability sm takes, into memory from allocate (nil: of Go's).
+// Of a fatbin it is a fatbin of the cubins that the GPU can run, among which the driver chooses. Where there are none, it is a fatbin of
+// all PTX.
 func Pick(image io.ReaderAt, sm int, allocate Allocate) (Image, error) {
 	if allocate == nil {
 		allocate = func(size int) ([]byte, error) { return make([]byte, size), nil }

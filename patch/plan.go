@@ -477,8 +477,9 @@ func (c *cubin) setRegisterCounts(counts map[int]int) error {
 	return nil
 }
 
-// parameterOf reads EIATTR_KPARAM_INFO {u32 index, u16 ordinal, u16 offset, u32 flags} with the size in
-// flags[31:18], and EIATTR_KPARAM_INFO_V2 {u32 index, u16 ordinal, u16 offset, u16 size, u8, u8 address space}.
+// parameterOf reads two attributes.
+// EIATTR_KPARAM_INFO: {u32 index, u16 ordinal, u16 offset, u32 flags}, with the size in flags[31:18].
+// EIATTR_KPARAM_INFO_V2: {u32 index, u16 ordinal, u16 offset, u16 size, u8, u8 address space}.
 func parameterOf(a attribute) (ordinal int, offset, size uint32, err error) {
 	if a.format != eifmtSVAL || len(a.data) != 12 {
 		return 0, 0, 0, fmt.Errorf("%s of unknown form", attributeName(a.code))

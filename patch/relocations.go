@@ -98,8 +98,8 @@ func (c *cubin) pointsInto(p *plan, r relocation) bool {
 }
 
 // checkRelocations refuses a kernel with a relocation that moveRelocations cannot move. It also refuses a kernel that device
-// code or data refers to: it may be started from the device, where nobody passes the hidden parameter. References to
-// its code move only if they are known to mean an absolute address: relative ones must not.
+// code or data refers to: it may be started from the device, without the hidden parameter. References to its code move only if they are
+// known to mean an absolute address: relative ones must not.
 func (c *cubin) checkRelocations(p *plan, list []relocation) error {
 	for _, r := range list {
 		if r.target == p.text && r.offset >= p.text.size {

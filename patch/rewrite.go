@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Rewrite rewrites a cubin, or the cubins of a fatbin, and says of each what became of it. The driver may take any of
-// several cubins for the GPUs of a family, so a kernel gets a guard in all of them, with the same parameters, or in
-// none. The result is new, or the image's data where no kernel got a guard.
+// Rewrite rewrites a cubin, or the cubins of a fatbin, and reports on each. The driver may take any of several cubins for the GPUs of a
+// family. So a kernel gets a guard in all of them, with the same parameters, or in none. The result is new, or the image's data where no
+// kernel got a guard.
 func Rewrite(image Image, options Options) ([]byte, []FatbinEntry, error) {
 	if image.PTX() {
 		return nil, nil, ErrPTX

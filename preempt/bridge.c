@@ -40,11 +40,12 @@ const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
-void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double share)
+void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double memory_part, double share)
 {
 	gp_settings.max_hold_ns = max_hold_ns;
 	gp_settings.own_share = share;
 	gp_memory_settings.limit_bytes = memory_bytes;
+	gp_memory_settings.limit_part = memory_part;
 }
 
 void gp_bridge_set_level(uint32_t level, uint32_t turns)
@@ -192,7 +193,7 @@ void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
 
 const char *gp_bridge_start_memory(void *armed, void *substitute) { return gp_swap_start(armed, substitute); }
 
-void gp_bridge_open_tickets(void *substitute) { gp_swap_open_tickets(substitute); }
+void gp_bridge_count_memory(void *substitute) { gp_memory_count(substitute); }
 
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 {
@@ -214,7 +215,9 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 					.in_bytes = m->in_bytes,
 					.in_ns = m->in_ns,
 					.taken_bytes = m->taken_bytes,
-					.failures = m->failures};
+					.failures = m->failures,
+					.cannot_go = m->cannot_go,
+					.cap = m->cap};
 }
 
 void gp_bridge_publish_memory(int gpu, uint64_t stays) { gp_memory_publish(&gp_gpu[gpu], stays); }
@@ -271,8 +274,9 @@ void gp_bridge_away(bool on) { gp_away = on; }
 
 bool gp_bridge_recalled(void) { return __atomic_exchange_n((uint32_t *)&gp_recalled, 0, __ATOMIC_ACQ_REL); }
 
-void gp_bridge_memory_settings(uint64_t reserve, uint64_t host, uint64_t wait_ns)
+void gp_bridge_memory_settings(uint64_t reserve, uint64_t host, uint64_t wait_ns, bool asks)
 {
+	gp_memory_settings.asks = asks;
 	gp_memory_settings.reserve_bytes = reserve;
 	gp_memory_settings.host_bytes = host ? host : gp_host_left("") / 2;
 	gp_memory_settings.wait_ns = wait_ns;

@@ -21,7 +21,8 @@ void gp_bridge_watch_forever(void);
 const void *gp_bridge_hooks(void);
 
 bool gp_bridge_gpu_known(int gpu);
-void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double share); // 0 bytes: no limit
+// 0 bytes, 0 of the GPU's memory: no limit.
+void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double memory_part, double share);
 void gp_bridge_set_level(uint32_t level, uint32_t turns);
 void gp_bridge_set_objective(struct gp_wish own, double min_slot_ns, double max_slot_ns, uint32_t over_steps);
 void gp_bridge_tell_objective(bool says, struct gp_wish); // false: nothing
@@ -41,7 +42,7 @@ uint32_t gp_bridge_rejoined(void);
 uint64_t gp_bridge_gpu_waits_behind(int gpu);
 void gp_bridge_doubt(void);
 bool gp_bridge_can_watch_checkpoints(void);
-void gp_bridge_watch_checkpoints(void); // for good
+void gp_bridge_watch_checkpoints(void); // never returns
 bool gp_bridge_gpu_worked(int gpu);
 bool gp_bridge_gpu_hold_failed(int gpu); // a hold could not be launched
 bool gp_bridge_gpu_mps(int gpu);
@@ -49,29 +50,31 @@ void gp_bridge_gpu_count_blp(int gpu);
 void gp_bridge_gpu_rescind(int gpu);
 bool gp_bridge_gpu_busy(int gpu); // a context on it has its window open
 
-// The driver's function that refused what the hold needs in a context, or what stops kernels there. Told once; NULL: none did.
+// The driver's function that refused a part of the hold in a context, or of the stops of kernels there. Told once; NULL: none did.
 const char *gp_bridge_hold_refused(int context, CUresult *result);
 const char *gp_bridge_blp_refused(int context, CUresult *result);
 bool gp_bridge_is_gone(CUresult);
 
 // Returns a function that the driver lacks and that block-level preemption needs, or NULL.
 const char *gp_bridge_start_blp(void *armed);
-void gp_bridge_watch_windows(int gpu); // for good
+void gp_bridge_watch_windows(int gpu); // never returns
 
 // Memory that comes and goes. Returns a function that the driver lacks and that this needs, or NULL. Before the program can
 // have device memory; gp_memory_settings first.
 const char *gp_bridge_start_memory(void *armed, void *substitute); // gp_substitute of exports/exports.h
-// Instead of that, in a process whose own memory stays where it is: handles of legacy IPC of processes that swap open there too.
-void gp_bridge_open_tickets(void *substitute);
+// Instead of that, in a process whose own memory stays where it is: it is counted, and handles of legacy IPC of processes that swap open
+// there too.
+void gp_bridge_count_memory(void *substitute);
 struct gp_bridge_memory {                   // Of struct gp_memory, now.
 	uint64_t resident, swapped, pinned; // All five are of one instant.
 	uint64_t wanted, making;            // Calls that wait for room lack wanted, and ask the driver for making.
 	uint64_t waiting, asking;
-	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes;
+	uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures, taken_bytes, cap,
+		cannot_go;
 };
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *);
 void gp_bridge_publish_memory(int gpu, uint64_t stays); // stays: of resident, what did not go though it should have
-// What the driver says of the whole GPU, bytes. False: this process has no context there.
+// The driver's figures for the whole GPU, bytes. False: this process has no context there.
 bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total);
 uint64_t gp_bridge_memory_pools(int gpu); // what this process's pools have
 uint32_t gp_bridge_memory_pins(int gpu);
@@ -84,13 +87,13 @@ int gp_bridge_memory_restore(int gpu, uint64_t most, bool urgent);
 void gp_bridge_memory_hurry(int gpu); // an eviction under way
 void gp_bridge_memory_grant(int gpu, uint64_t upto);
 bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns);
-// Waiters try again; enough: as much is free as they want. Who waits for more than most gives up. most 0: nobody waits any more.
+// Waiters try again; enough: as much is free as they want. A waiter for more than most gives up. most 0: all give up.
 void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough);
 void gp_bridge_ring(int gpu);  // the bell of its segment
 void gp_bridge_away(bool);     // memory is out: a hint brings it back
 bool gp_bridge_recalled(void); // told once: a hint came meanwhile
-void gp_bridge_memory_settings(uint64_t reserve, uint64_t host,
-			       uint64_t wait_ns);     // bytes. host 0: half of what is left
+// Bytes. host 0: half of what is left. asks: see gp_memory_settings.
+void gp_bridge_memory_settings(uint64_t reserve, uint64_t host, uint64_t wait_ns, bool asks);
 void gp_bridge_memory_allow(int gpu, uint64_t bytes); // see gp_memory.allowance; UINT64_MAX: no bound
 uint64_t gp_bridge_arena_pinned(void);
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes);

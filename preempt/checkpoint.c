@@ -31,9 +31,9 @@ void gp_checkpoint_ended(enum gp_checkpoint step, CUresult result)
 		gp_membership_doubt(false);
 }
 
-// The driver lets no operation begin while the process is locked. An operation that began when it seemed to be, and was taken, tells that it runs,
-// also where the driver does not say so. It ran at some time since the question: a later lock, or a later answer, counts more. One that began
-// before has no question, and proves nothing. The driver is asked once more, since another lock may have come meanwhile.
+// The driver lets no operation begin while the process is locked. An operation that began when it seemed to be, and was taken, tells that
+// it runs, also where the driver does not say so. It ran at some time since the question: a later lock, or a later answer, counts more.
+// One that began before has no question, and proves nothing. The driver is asked once more, since another lock may have come meanwhile.
 void gp_checkpoint_refuted(uint64_t question)
 {
 	enum gp_membership was = gp_membership;
@@ -62,8 +62,8 @@ static bool ask(void)
 bool gp_checkpoint_can_watch(void) { return gp_driver.cuCheckpointProcessGetState; }
 
 // The driver may answer late: this thread alone waits for that. Where channels were lost it may be that a checkpoint has just begun: the driver
-// is asked a few times more. If the process runs after all, it was away for a moment, and what was learnt of its channels is learnt anew. One that
-// failed does not come back: it is asked about only where there is a doubt again.
+// is asked a few times more. If the process runs after all, it was away for a moment, and what was learnt of its channels is learnt anew.
+// One that failed does not come back: it is asked about only where there is a doubt again.
 void gp_checkpoint_watch(void)
 {
 	enum { QUESTIONS = 5 };

@@ -26,7 +26,7 @@ static bool prepare(struct gp_context *c)
 	const char *hold = NULL, *blp = NULL;
 	if (c->gpu->mps) // as was said before there was a context
 		c->gpu->mps = gp_under_mps(c->gpu->device);
-	// At the lowest level there is nobody to take the GPU from, and under an MPS server it is never another's.
+	// At the lowest level no process can be kept off the GPU, and under an MPS server the GPU is never another's alone.
 	bool lowest = gp_settings.level == GP_LEVELS - 1;
 	CUresult of_hold = gp_settings.hold && !lowest && !c->gpu->mps ? gp_hold_prepare(c, &hold) : CUDA_SUCCESS;
 	if (of_hold == CUDA_ERROR_CONTEXT_IS_DESTROYED) {
@@ -100,7 +100,7 @@ static void end_context(CUcontext handle)
 	if (!c)
 		return;
 	forget(c);
-	gp_arena_context_destroying(handle); // nobody uses the context from here on, so nobody pins in it any more
+	gp_arena_context_destroying(handle); // no thread uses the context from here on, so none pins in it any more
 	gp_notify();
 }
 
@@ -147,8 +147,8 @@ void gp_ending(enum gp_thing thing, void *handle)
 	}
 }
 
-// Of a context that goes on, what was made in it is there, and what was known. Only its kernels are stopped no more: there may be work on its way
-// that no log has.
+// A context that goes on keeps the objects that were made in it, and the facts about them. Only its kernels are stopped no more: there
+// may be work on its way that no log has.
 static void ended_context(CUcontext handle, bool is)
 {
 	struct gp_context *c = gp_find_leaving(handle);
@@ -250,7 +250,7 @@ void gp_membership_changed(void)
 		gp_gpu_rescind(&gp_gpu[i]);
 		gp_ring_gate(&gp_gpu[i]);
 		gp_ring_windows(&gp_gpu[i]);
-		gp_window_wake(&gp_gpu[i], GP_WAKE_WATCHER);
 		gp_ring(&gp_gpu[i]);
 	}
+	gp_wake_watcher();
 }

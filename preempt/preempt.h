@@ -22,7 +22,7 @@ void gp_steps_first_launch(struct gp_context *, CUfunction); // there is an obje
 bool gp_steps_launch(struct gp_context *,
 		     const struct gp_operation *); // a kernel or graph. Returns whether it was held back for a while
 void gp_steps_settled(struct gp_context *, const struct gp_operation *); // the driver has taken it
-// A wait for a stream up to a sequence, an event or all results up to a number has succeeded, or a question was answered with yes.
+// A wait has succeeded, or a question was answered with yes: for a stream up to a sequence, an event, or all results up to a number.
 void gp_steps_waited(struct gp_context *, enum gp_wait, void *what, struct gp_stream *, uint64_t sequence,
 		     uint64_t results);
 
@@ -41,9 +41,10 @@ void gp_membership_changed(void); // gp_membership: carries out what it is now
 // checkpoint.c
 void gp_checkpoint_begins(enum gp_checkpoint);
 void gp_checkpoint_ended(enum gp_checkpoint, CUresult);
-void gp_checkpoint_refuted(uint64_t question); // the driver took an operation that began behind the question, where the process seemed to be locked
-bool gp_checkpoint_can_watch(void); // the driver can be asked
-void gp_checkpoint_watch(void);     // a thread runs it, and it does not return
+// The driver took an operation that began behind the question, where the process seemed to be locked.
+void gp_checkpoint_refuted(uint64_t question);
+bool gp_checkpoint_can_watch(void); // The driver can be asked.
+void gp_checkpoint_watch(void);     // A thread runs it, and it does not return.
 
 // unload.c
 bool gp_unload_module(CUmodule, CUresult *);
@@ -53,7 +54,7 @@ bool gp_unloads_await(void); // memory is missing. Waits a while for an unload t
 
 // swap.c
 const char *gp_swap_start(void *armed, void *substitute); // see gp_bridge_start_memory
-void gp_swap_open_tickets(void *substitute);              // see gp_bridge_open_tickets
+void gp_memory_count(void *substitute);                   // see gp_bridge_count_memory
 void gp_memory_used(const void *frame);
 void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);

@@ -11,10 +11,11 @@
 bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
 {
 	gp_step_launch(c, o);
-	if (!gp_lends(c, o))
+	enum gp_lending how = gp_lends(c, o);
+	if (how == GP_LENDS_NOT)
 		return false;
 	uint32_t inside = gp_memory_step_out();
-	gp_lend(c);
+	gp_lend(c, how);
 	gp_memory_step_in(inside);
 	return true;
 }

@@ -21,6 +21,9 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 	if (counted && !gp_gate_enter(g, now))
 		return;
 	uint32_t inside = gp_memory_step_out();
+	bool told = g->mps; // else turns decide which process runs
+	if (told)
+		gp_gpu_waits(g, true);
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && gp_heeds_windows(g)) {
 		uint32_t first = (uint32_t)__builtin_ctzll(blocking), seen = gp_gate_seen(g, first);
@@ -35,6 +38,8 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 		gp_wait_gate(g, first, seen, most - (watched ? 0 : now - began) + 1, true);
 		now = gp_now_ns();
 	}
+	if (told)
+		gp_gpu_waits(g, false);
 	if (counted)
 		gp_gate_leave(g, now);
 	gp_count(&slot->gate_ns, now - began);
@@ -94,8 +99,8 @@ static void prepare(struct gp_operation *o)
 		awaited = gp_hint_work(c, o);
 	if (idle_since)
 		gp_note_gap(c, idle_since, awaited);
-	// The hold goes first: behind a kernel it would come too late to keep the engine. Others are told of the window only when
-	// the work is on its way, since that takes longer than the launch. A call that blocks comes back too late for that.
+	// The hold goes first: behind a kernel it would come too late to keep the engine. The library wakes others for the window only
+	// when the work is on its way, since waking takes longer than the launch. A call that blocks comes back too late for that.
 	if (!gp_is_open(c) && (o->wakes = gp_window_open(c, o)) && o->blocking) {
 		gp_window_wake(g, o->wakes);
 		o->wakes = 0;
@@ -114,8 +119,8 @@ static void prepare(struct gp_operation *o)
 		gp_hold_arm(c);
 }
 
-// Writers of what is remembered: this, and an objective that comes into force, which forgets it all (preempt/gpu/objective.c). Each writes, then reads
-// what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
+// Writers of what is remembered: this, and an objective that comes into force, which forgets it all (preempt/gpu/objective.c). Each
+// writes, then reads what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
 static void remember(struct gp_context *c, const struct gp_operation *o)
 {
 	if (o->work == GP_GRAPH)
@@ -220,8 +225,8 @@ static __attribute__((noinline)) void keep_off(const struct gp_operation *o)
 	gp_memory_step_in(inside);
 }
 
-// The call waits for a frame that may never come. Meanwhile memory may move, which what the driver puts on the stream does not use, and
-// the window may close, for nothing of this process is under way.
+// The call waits for a frame that may never come. Meanwhile memory may move: the driver's own work for the frame does not use it. The
+// window may close too, for no work of this process is under way.
 static __attribute__((noinline)) void wait_outside(struct gp_operation *o)
 {
 	if (o->place)

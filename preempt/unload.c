@@ -26,7 +26,7 @@ struct unload {
 	CUlibrary library;
 	struct gp_substitute substitute; // of the library
 	bool begun, over;                // begun: a thread sees to it
-	uint32_t users;                  // the list, who waits
+	uint32_t users;                  // the list, and threads that wait
 };
 
 static struct {
@@ -45,7 +45,7 @@ static CUresult call_driver(const struct unload *u)
 	return gp_driver.cuLibraryUnload(u->library);
 }
 
-// What follows is called with the lock.
+// Called with the lock, down to gp_unloads_finish.
 
 static void release(struct unload *u)
 {
@@ -177,7 +177,7 @@ static CUresult synchronize(void)
 // Waits for what the current context has now. False: the driver refused, and is to tell the program.
 static bool wait_for_all(CUcontext context)
 {
-	CUcontext whole = gp_whole_context(context); // a primary context and its green ones use the same code
+	CUcontext whole = gp_primary_context(context); // a primary context and its green ones use the same code
 	gp_wait_begin(GP_WAIT_CONTEXT, NULL);
 	gp_blp_expect_all(whole);
 	CUresult result = synchronize();
@@ -253,7 +253,7 @@ bool gp_unload_module(CUmodule module, CUresult *result)
 		return false;
 	if (!gp_module_is_known(module, u.context))
 		return refuses(module, result);
-	bool logged = gp_blp_has_log(gp_whole_context(u.context));
+	bool logged = gp_blp_has_log(gp_primary_context(u.context));
 	return (!logged || wait_for_all(u.context)) && take_and_unload(&u, logged, result);
 }
 

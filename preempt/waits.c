@@ -6,14 +6,14 @@
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/objective.h"
 
-// What the calling thread waits for, from gp_wait_begin to gp_wait_end.
+// The calling thread's wait, from gp_wait_begin to gp_wait_end.
 GP_OF_THREAD struct waiting {
 	struct gp_context *context;
-	uint64_t whole; // the contexts that it may wait for as a whole: one bit for each place in gp_context
-	bool counted;   // in the context's waits
-	bool answers;   // the driver's function is not called: gp_wait_end waits for the streams, beside a hold
-	uint32_t loading[GP_CONTEXTS]; // launches under way that load code, each counted in its context's waits
-	uint64_t settled[GP_STREAMS];  // of each stream of the context, when that wait began
+	uint64_t whole; // The contexts that it may wait for as a whole: one bit for each place in gp_context.
+	bool counted;   // The thread is counted in the context's waits.
+	bool answers;   // The driver's function is not called: gp_wait_end waits for the streams, beside a hold.
+	uint32_t loading[GP_CONTEXTS]; // Launches under way that load code, each counted in its context's waits.
+	uint64_t settled[GP_STREAMS];  // How much each stream of the context had settled when that wait began.
 	CUstream handle[GP_STREAMS];
 	const void *loads;
 	struct gp_stream *stream;

@@ -40,7 +40,7 @@ static uint64_t watch(void)
 			next = wait;
 	}
 	looks = false;
-	gp_hint_pass_on(); // behind the looks, which arm the hold that a hint asks for: who is woken may take the processor
+	gp_wake_hint_thread(); // behind the looks, which arm the hold that a hint asks for: the woken thread may take the processor
 	return next;
 }
 

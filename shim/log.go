@@ -24,7 +24,7 @@ type sink interface {
 	forced(text []byte) int
 }
 
-// stderr is standard error, without os.Stderr's way of ending the process by SIGPIPE when nobody reads any more.
+// stderr is standard error, without os.Stderr's way of ending the process by SIGPIPE when it has no reader any more.
 type stderr struct{}
 
 func (stderr) put(text []byte) (n int, late bool) {
@@ -46,8 +46,8 @@ const (
 	slowestTry    = time.Second
 )
 
-// lines is a log that nobody waits for, whatever becomes of what reads it. Lines that its sink does not take stay here, up to a bound, and a
-// goroutine tries them again, as long as there are any. Lines beyond the bound are counted.
+// lines is a log for which no thread waits, though its reader may stop or end. Lines that its sink does not take stay here, up to a
+// bound, and a goroutine tries them again, as long as there are any. Lines beyond the bound are counted.
 type lines struct {
 	to        sink
 	mutex     sync.Mutex
@@ -116,8 +116,8 @@ func (l *lines) try() (done bool) {
 // logFile is a file whose descriptor the program may close at any time, and get again for a file of its own: daemons close
 // all descriptors that they do not know.
 //
-// Any number of processes may write to it. One that is longer than the limit, if there is one, is renamed by whoever
-// notices, to a name that ends in .1.
+// Any number of processes may write to it. The first that notices a file longer than the limit, if any, renames it to a name that ends in
+// .1.
 type logFile struct {
 	path    string
 	limit   int64           // bytes; 0: none
@@ -163,7 +163,7 @@ func (f *logFile) put(p []byte) (n int, late bool) {
 	var now unix.Stat_t
 	if err := unix.Fstat(f.fd, &now); err != nil || now.Dev != f.is.Dev || now.Ino != f.is.Ino {
 		if err := f.open(); err != nil {
-			return len(p), false // nobody to tell
+			return len(p), false // there is no sink to tell
 		}
 		now = f.is
 	}

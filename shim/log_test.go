@@ -8,6 +8,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 // tap takes so many bytes, one piece at a time, and the rest late if it is.
@@ -94,8 +99,8 @@ func TestLateLines(t *testing.T) {
 	}
 }
 
-// Several processes write to one file, which is never longer than allowed, and no line is torn or lost but with what is
-// two files old.
+// Several processes write to one file, which is never longer than allowed. No line is torn, and only lines that are two files old are
+// lost.
 func TestLogFileIsBounded(t *testing.T) {
 	const limit, writers, lines = 4096, 4, 200
 	path := filepath.Join(t.TempDir(), "log")
@@ -163,5 +168,34 @@ func TestRootsLog(t *testing.T) {
 	}
 	if err := (&logFile{path: file("own")}).open(); err != nil {
 		t.Errorf("root's own: %v", err)
+	}
+}
+
+// Lines have the milliseconds of the time, and levels the names that settings have for them.
+func TestLinesSayWhenAndHow(t *testing.T) {
+	now := zerolog.TimestampFunc
+	defer func() { zerolog.TimestampFunc = now }()
+	zerolog.TimestampFunc = func() time.Time { return time.Date(2026, 11, 29, 5, 20, 17, 123_456_789, time.Local) }
+	config := configs.Default()
+	config.Log.Level, config.Log.File = "info", filepath.Join(t.TempDir(), "log")
+	log := logger(config)
+	var text bytes.Buffer
+	for _, out := range []zerolog.Logger{log, log.Output(console(&text))} {
+		out.Warn().Msg("odd")
+	}
+	if want := "05:20:17.123 warn odd "; !strings.HasPrefix(text.String(), want) {
+		t.Errorf("%q, want %q", text.String(), want)
+	}
+	file, err := os.ReadFile(config.Log.File)
+	if !bytes.Contains(file, []byte(`"time":"2026-11-29T05:20:17.123`)) {
+		t.Errorf("%v: %s", err, file)
+	}
+}
+
+func TestRelease(t *testing.T) {
+	for version, want := range map[string]string{"@(#)libgpreempt.so(v1.2-3-gabc)": "v1.2-3-gabc", "": ""} {
+		if is := release(version); is != want {
+			t.Errorf("%q: %q", version, is)
+		}
 	}
 }

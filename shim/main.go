@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -26,7 +27,7 @@ import (
 )
 
 // version is set by the Makefile, to @(#)libgpreempt.so(VERSION): a form in which the library's file can be searched for it
-// (cmd/internal/cli/library.go).
+// (internal/cli/library.go).
 var version string
 
 // main is never called in a c-shared library.
@@ -36,8 +37,8 @@ func init() {
 	C.gp_set_start(C.gp_start_fn(C.gpreemptStart))
 }
 
-// gpreemptStart runs on the application's thread, once, before the driver is initialised. Whatever goes
-// wrong is said once in the log, and the program runs on without preemption.
+// gpreemptStart runs on the application's thread, once, before the driver is initialised. After a failure the log has one line, and the
+// program runs on without preemption.
 //
 //export gpreemptStart
 func gpreemptStart() {
@@ -81,7 +82,12 @@ func gpreemptStart() {
 		}
 	}
 	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
-	log.Info().Str("priority", priority.String()).Str("library", version).Msg("preemption is on")
+	log.Info().Str("priority", priority.String()).Str("library", release(version)).Msg("preemption is on")
+}
+
+// release is a version without the form in which the file can be searched for it. That form stands in no other string of the library.
+func release(version string) string {
+	return strings.TrimSuffix(version[strings.LastIndexByte(version, '(')+1:], ")")
 }
 
 func bestEffort(level int) bool { return level == configs.Levels-1 }
@@ -113,8 +119,9 @@ func reserve(goroutines int) bool {
 func takeThreads() {
 	meeting.Lock()
 	defer meeting.Unlock()
+	round := C.gp_go_round()
 	for n := C.uint(0); bool(C.gp_go_more_meet(n)); n++ {
-		go C.gp_go_meet()
+		go C.gp_go_meet(round)
 	}
 }
 
@@ -131,8 +138,9 @@ func settings(getenv func(string) string) (config configs.Config, priority confi
 	config, _, passed, err = configs.Read(getenv)
 	logError := configs.ApplyLogEnv(&config, getenv("GPREEMPT_LOG"))
 	objectiveError := configs.ApplyObjectiveEnv(&config, getenv("GPREEMPT_OBJECTIVE"))
+	limitError := configs.ApplyMemoryLimitEnv(&config, getenv("GPREEMPT_MEMORY_LIMIT"))
 	priority, priorityError := configs.ParsePriority(getenv("GPREEMPT_PRIORITY"))
-	return config, priority, passed, cmp.Or(priorityError, err, logError, objectiveError)
+	return config, priority, passed, cmp.Or(priorityError, err, logError, objectiveError, limitError)
 }
 
 // requestLog returns the file that hints.log names; nil if it names none.
@@ -154,6 +162,11 @@ func requestLog(config configs.Config, log zerolog.Logger) io.Writer {
 	return file
 }
 
+// console writes lines for people: the time of day, and levels by the names that settings have for them.
+func console(to io.Writer) io.Writer {
+	return zerolog.ConsoleWriter{Out: to, NoColor: true, TimeFormat: "15:04:05.000", FormatLevel: func(level any) string { return fmt.Sprint(level) }}
+}
+
 // logger writes to standard error or the configured file, never to standard output.
 func logger(config configs.Config) zerolog.Logger {
 	if config.Log.Level == "off" {
@@ -164,7 +177,8 @@ func logger(config configs.Config) zerolog.Logger {
 		level = zerolog.WarnLevel
 	}
 	standard := &lines{to: stderr{}}
-	var out io.Writer = zerolog.ConsoleWriter{Out: standard, NoColor: true, TimeFormat: "15:04:05.000"}
+	zerolog.TimeFieldFormat = configs.LogTimes
+	out := console(standard)
 	if config.Log.File != "" {
 		file := &logFile{path: config.Log.File}
 		if err := file.open(); err != nil {

@@ -8,11 +8,11 @@ rounds=5 # each is a kernel on every buffer
 dir=$(mktemp -d)
 program=$dir/memory
 trap 'rm -rf "$dir"' EXIT
-gcc -O2 -std=gnu11 -o "$program" test/e2e/testdata/memory.c -ldl -lpthread
+"${CC:-gcc}" -O2 -std=gnu11 -o "$program" test/e2e/testdata/memory.c -ldl -lpthread
 printf 'mechanisms = ["swap"]\n[memory]\nturn_min_ms = 200\n' >"$dir/gpreempt.toml"
 
 preload=$PWD/build/libgpreempt.so
-environment=(GPREEMPT_CONFIG="$dir/gpreempt.toml")
+environment=(GPREEMPT_CONFIG="$dir/gpreempt.toml" GPREEMPT_LOG=error)
 if ! $on_gpu; then
 	environment+=(LD_LIBRARY_PATH="$PWD/build/sim" SIMCUDA_DIR="$dir" SIMCUDA_MEMORY_MB=1000 SIMCUDA_CONTEXT_MB=50)
 	printf '[segment]\ndirectory = "%s"\n' "$dir" >>"$dir/gpreempt.toml"
@@ -90,7 +90,8 @@ build/gpreempt top --once --json --config "$dir/gpreempt.toml" >"$dir/top"
 # moved COUNTER: the sum of both programs'.
 moved() { grep -o "\"$1\": *[0-9]*" "$dir/top" | awk -F: '{ sum += $2 } END { printf "%d", sum }'; }
 went=$(moved out_bytes) came=$(moved in_bytes) times=$(moved evictions)
-echo "  with swap: both finish, in $((took / 1000)).$((took / 100 % 10)) s; $(cut -d' ' -f2- "$dir/first") and $(cut -d' ' -f2- "$dir/second") buffers are wrong;" \
-	"$((went >> 20)) MiB went out in $times evictions, $((came >> 20)) MiB came back"
+echo "  with swap: both finish, in $((took / 1000)).$((took / 100 % 10)) s;" \
+	"$(cut -d' ' -f2- "$dir/first") and $(cut -d' ' -f2- "$dir/second") buffers are wrong;"
+echo "    $((went >> 20)) MiB went out in $times evictions, $((came >> 20)) MiB came back"
 [ "$(cat "$dir/first" "$dir/second" | sort -u)" = "wrong 0 of 7" ] || { echo "demo: a buffer is wrong" >&2; exit 1; }
 end

@@ -15,7 +15,7 @@ if [ -z "$fuzzers" ]; then
 fi
 while read -r package name; do
 	# Without a bound the minimisation of the first inputs that reach new code, a minute for each, leaves no time for others.
-	if ! output=$("${GO:-go}" test -run '^$' -fuzz "^$name\$" -fuzztime "${inputs}x" -fuzzminimizetime 10x "./$package" 2>&1 </dev/null); then
+	if ! output=$(./test/go.sh test -run '^$' -fuzz "^$name\$" -fuzztime "${inputs}x" -fuzzminimizetime 10x "./$package" 2>&1 </dev/null); then
 		printf '%s\n' "$output" >&2
 		echo "$0: $name of $package failed" >&2
 		exit 1

@@ -138,14 +138,18 @@ def _command():
     return found
 
 
-def run(arguments, priority=None, config=None, log=None, objective=None, **keywords):
+def run(arguments, priority=None, config=None, log=None, objective=None, memory_limit=None, **keywords):
     """Runs a program under the library, and returns what subprocess.run() does, whose keywords it takes.
 
     arguments is a list, the program first. priority is "lc", "be", "off" or a level from 0 to 7, config the path of a
-    configuration, log as GPREEMPT_LOG, objective as GPREEMPT_OBJECTIVE; what is None is left to the environment.
+    configuration, log as GPREEMPT_LOG, objective as GPREEMPT_OBJECTIVE, memory_limit as GPREEMPT_MEMORY_LIMIT ("10GB", "40%");
+    what is None is left to the environment.
     """
+    if isinstance(arguments, (str, bytes, os.PathLike)):
+        raise TypeError(f'arguments = {arguments!r}: must be a list, for example ["python", "train.py"]')
     command = [_command(), "run"]
-    for name, value in (("priority", priority), ("config", config), ("log", log), ("objective", objective)):
+    for name, value in (("priority", priority), ("config", config), ("log", log), ("objective", objective),
+                        ("memory-limit", memory_limit)):
         if value is not None:
             command.append(f"--{name}={os.fspath(value) if name == 'config' else value}")
     return subprocess.run([*command, "--", *arguments], **keywords)

@@ -1,6 +1,6 @@
 // Package join is the other side of the broker: how a process becomes a client, and what people ask.
 //
-// What the broker sends is checked: it can set level, pause and turns of a client, and not its memory.
+// The client checks all that the broker sends: that can set level, pause and turns of a client, and not its memory.
 package join
 
 import (
@@ -31,7 +31,7 @@ func SocketIn(directory string, level int) string {
 func AdminIn(directory string) string { return filepath.Join(directory, "admin.sock") }
 
 // Sockets are the places where a process looks for a broker, best first: in a container the one that was mounted into it, then of
-// each level. Which it can reach says what it may have, and not what it wants.
+// each level. The socket that it can reach decides the level that it may have, and not the one that it wants.
 func Sockets(directory string) []string {
 	list := []string{filepath.Join(directory, "broker", socketName)}
 	for level := range wire.Levels {
@@ -40,7 +40,7 @@ func Sockets(directory string) []string {
 	return list
 }
 
-// RefusedError is what the broker says to who may not join, or may not ask.
+// RefusedError is the broker's answer to a process that may not join, or may not ask.
 type RefusedError struct {
 	Reason wire.Reason
 	Retry  time.Duration // not before; 0: never
@@ -152,7 +152,7 @@ func descriptors(m wire.Message) (n int, fixed bool) {
 	return 0, true
 }
 
-// Options say who joins.
+// Options describe the process that joins.
 type Options struct {
 	Layout   uint32
 	GPU      segment.GPU
@@ -168,7 +168,7 @@ type Client struct {
 	options         Options
 	fd              int
 	inode           uint64       // of the socket
-	Welcome         wire.Welcome // as it was last told
+	Welcome         wire.Welcome // the latest from the broker
 	State, Counters page.Mapping // its own
 }
 
@@ -309,7 +309,7 @@ func (c *Client) Next(wait time.Duration) (Event, error) {
 	return e, nil
 }
 
-// Turn asks the broker to change a turn, if that still is as it was seen. The common page shows what became of it.
+// Turn asks the broker to change a turn, if its word still is seen. The common page shows the outcome.
 func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
 	if !c.connected() {
 		return wire.ErrClosed

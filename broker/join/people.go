@@ -114,7 +114,7 @@ func Statistics(path string) (counted *wire.Counted, err error) {
 	return counted, nil
 }
 
-// Policy is the policy that is in force, as it was written.
+// Policy is the text of the policy that is in force.
 func Policy(path string) (string, error) {
 	var text strings.Builder
 	_, err := ask(path, &wire.Policies{}, func(m wire.Message, _ []int) error {

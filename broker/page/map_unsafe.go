@@ -47,7 +47,7 @@ func (m Mapping) State() *segment.State { return segment.StateOf(m.memory) }
 // Line views the line of a client's state, of the slot that the client has.
 func (m Mapping) Line(slot int) *segment.Line { return m.State().LineOf(slot) }
 
-// Take gives the mapping to the caller, who ends it.
+// Take gives the mapping to the caller, which unmaps it.
 func (m *Mapping) Take() unsafe.Pointer {
 	memory := m.memory
 	m.memory = nil
@@ -57,7 +57,7 @@ func (m *Mapping) Take() unsafe.Pointer {
 // Bytes views all of the page.
 func (m Mapping) Bytes() []byte { return unsafe.Slice((*byte)(m.memory), Size()) }
 
-// Ring counts a change and wakes who waits for it. The word is in a page that this process may write.
+// Ring counts a change and wakes its waiters. The word is in a page that this process may write.
 func Ring(word *atomic.Uint32) {
 	const everyone = 1<<31 - 1
 	word.Add(1)

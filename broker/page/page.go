@@ -1,7 +1,8 @@
-// Package page makes the pages that clients of the broker share: files without a name (memfd) that one process can write and
-// the others only read, whatever they try.
+// Package page makes the pages that clients of the broker share: files without a name (memfd) that one process can write and the others
+// can only read.
 //
-// The order is: Make, the owner maps it, Seal, only then anybody else gets the descriptor. Nobody sees a page that is not sealed.
+// The order is: Make, the owner maps it, Seal, only then anybody else gets the descriptor. No other process sees a page that is not
+// sealed.
 package page
 
 import (
@@ -22,7 +23,7 @@ const (
 	execSealed = unix.F_SEAL_EXEC
 )
 
-// ErrPage is wrapped by errors about a descriptor that is no page as it must be: its owner, or who sent it, is hostile or broken.
+// ErrPage is wrapped by errors about a descriptor that is no page as it must be: its owner, or its sender, is hostile or broken.
 var ErrPage = errors.New("not a sound page")
 
 // Size of a page in bytes: the kernel's.
@@ -99,7 +100,7 @@ func readOnly(fd int) (again int, err error) {
 	return unix.Open("/proc/thread-self/fd/"+strconv.Itoa(fd), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 }
 
-// Check checks a page that somebody sent: it keeps its size, and nobody who got it can write it. weaker is what the broker said.
+// Check checks a received page: it keeps its size, and no process that got it can write it. weaker is the broker's word.
 func Check(fd int, weaker bool) error { return check(fd, weaker) }
 
 func check(fd int, weaker bool) error {
@@ -122,8 +123,8 @@ func check(fd int, weaker bool) error {
 	return nil
 }
 
-// Own checks a page that the broker sent to its owner, which is not sealed yet. From then on it keeps its size: whoever maps it need not
-// trust the broker with that.
+// Own checks a page that the broker sent to its owner, which is not sealed yet. From then on it keeps its size: its owner need not trust
+// the broker with that.
 func Own(fd int) error {
 	var stat unix.Stat_t
 	var on unix.Statfs_t

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// attack tries to change a page by its descriptor, in every way that there is, and returns those that worked.
+// attack tries to change a page by its descriptor, in every known way, and returns the ways that worked.
 func attack(fd int) (broken []string) {
 	size := Size()
 	tried := func(what string, err error) {
@@ -120,7 +120,7 @@ func made(t *testing.T) int {
 	return fd
 }
 
-// The owner writes a sealed page by the mapping that it had, and others see it. Nobody can change it otherwise.
+// The owner writes a sealed page by the mapping that it had, and others see it. No process can change it otherwise.
 func TestOnlyTheOwnerWrites(t *testing.T) {
 	fd := made(t)
 	own, err := Map(fd, true)
@@ -275,7 +275,7 @@ func TestKernelsWithoutNoexec(t *testing.T) {
 	unix.Close(show)
 }
 
-// Who can only read a page can wait on it and be woken, by its owner.
+// A process that can only read a page can wait on it, and its owner can wake it.
 func TestWaitingOnAReadOnlyPage(t *testing.T) {
 	fd := made(t)
 	defer unix.Close(fd)
@@ -312,7 +312,7 @@ func TestWaitingOnAReadOnlyPage(t *testing.T) {
 	}
 }
 
-// A page that its owner has taken keeps its size, whatever the broker that made it does. It is sealed as any other later.
+// A page that its owner has taken keeps its size, against the broker that made it. It is sealed as any other later.
 func TestAnOwnersPageKeepsItsSize(t *testing.T) {
 	fd, err := Make()
 	if err != nil {

@@ -2,10 +2,11 @@ package wire
 
 import "strings"
 
-// Statistics asks what the broker has counted, as Counted. Whoever reaches the broker may ask: it is of nobody in particular.
+// Statistics asks for the broker's counts, as Counted. Any process that reaches the broker may ask: they are about no process in
+// particular.
 type Statistics struct{}
 
-// Counted is what a broker has counted since it started, and what there is now.
+// Counted has a broker's counts since it started, and the present numbers.
 type Counted struct {
 	StartedNs                           uint64 // since 1970
 	Clients, Members, Connections, GPUs uint32
@@ -14,10 +15,10 @@ type Counted struct {
 	Received                            [fromThere]uint64 // messages, by Type; of 0 what was none
 	Sent                                uint64            // messages
 	ReceivedBytes, SentBytes            uint64
-	Throttled                           uint64 // times that a connection was not read for a while, since too much had come
-	Lost                                uint64 // members that did not read what they were told
-	Failed                              uint64 // conditions of the policy that could not be evaluated
-	PolicyWrong                         uint8  // 1: the policy's file was wrong when it was read last, and the one before it is in force
+	Throttled                           uint64 // Times that a connection was not read for a while, since too much had come.
+	Lost                                uint64 // Members that did not read their messages.
+	Failed                              uint64 // Conditions of the policy that could not be evaluated.
+	PolicyWrong                         uint8  // 1: the policy's file was wrong when it was read last, and the one before it is in force.
 	_                                   [7]uint8
 }
 

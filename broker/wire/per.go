@@ -2,11 +2,11 @@ package wire
 
 import "slices"
 
-// Per says whose share and memory a rule of the policy means: each client's own, or what all clients divide that the rule holds for, and
-// that are of one user, of one cgroup, or of the rule.
+// Per says whose share and memory a rule of the policy means. It is each client's own, or clients divide it that the rule holds for: all
+// of one user, of one cgroup, or of the rule.
 type Per uint8
 
-// What there is of it, in the order of the texts.
+// The values of Per, in the order of the texts.
 const (
 	PerProcess Per = iota
 	PerUser

@@ -19,7 +19,7 @@ func PutEnd(field []byte, text string) {
 	PutText(field, text)
 }
 
-// GetText reads such a field. What is not printable becomes a question mark: it goes to terminals and logs.
+// GetText reads such a field. A character that is not printable becomes a question mark: the text goes to terminals and logs.
 func GetText(field []byte) string {
 	text, _, _ := strings.Cut(string(field), "\x00")
 	return strings.Map(func(r rune) rune {

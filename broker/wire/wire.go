@@ -1,7 +1,7 @@
 // Package wire is what clients, people and the broker say to each other: the one list of messages, and their encoding.
 //
 // A message is one packet of a SOCK_SEQPACKET socket: eight bytes with version, type and length, then fields of fixed size,
-// little endian, without gaps. Everything that is decoded was sent by somebody who may be hostile.
+// little endian, without gaps. The sender of a packet may be hostile.
 package wire
 
 import (
@@ -15,7 +15,7 @@ import (
 
 const (
 	// Version of the messages. Peers with another one do not understand each other.
-	Version = 2
+	Version = 3
 	// Levels and Slots are those of preempt/segment.
 	Levels = 8
 	Slots  = 64
@@ -30,7 +30,7 @@ const (
 // Type says what a message is.
 type Type uint16
 
-// The list of messages. Those from 16 on are the broker's.
+// The list of messages. Numbers from 16 on are the broker's.
 const (
 	TypeHello Type = iota + 1
 	TypeMapped
@@ -44,7 +44,7 @@ const (
 	TypeStatistics
 )
 
-// What the broker says.
+// The broker's messages.
 const (
 	TypeWelcome Type = iota + 16
 	TypeCommon
@@ -70,7 +70,7 @@ type Hello struct {
 	Layout     uint32 // version of what is in pages
 	Wanted     uint8  // level
 	Back       uint8  // 1: it was ID before, and still has its pages
-	Injected   uint8  // 1: whoever made the container put the library in
+	Injected   uint8  // 1: the maker of the container put the library in
 	Slice      uint8  // 1: the UUID is that of a slice (MIG)
 	GPU        [16]byte
 	Generation uint64 // that ID is of
@@ -81,7 +81,7 @@ type Hello struct {
 // Mapped says that the client has mapped its pages.
 type Mapped struct{}
 
-// What a client may ask of a turn.
+// Changes of a turn that a client may ask for.
 const (
 	TurnTake uint8 = iota
 	TurnPass
@@ -98,7 +98,7 @@ const (
 type Turn struct {
 	Kind  uint8
 	Which uint8
-	To    uint8 // a slot, or Slots: nobody; for TurnPass
+	To    uint8 // a slot, or Slots: none; for TurnPass
 	_     [5]uint8
 	Seen  uint64 // the turn as the client saw it
 }
@@ -108,17 +108,19 @@ type Bye struct{}
 
 // Policy is what a client may do.
 type Policy struct {
-	Level     uint8 // in force
-	Best      uint8 // the best that it may have
-	Paused    uint8
-	Per       Per    // with whom it divides what the rule gives: Share and MemoryMB are its parts
-	Share     uint32 // least part of the GPU's time, in millionths
-	MaxHoldUs uint32 // 0: the client's own setting
-	MemoryMB  uint32 // 0: no limit
-	QuantumMs uint32 // of turns
-	ShareMax  uint32 // most part of the GPU's time, in millionths; 0: the client's own setting
-	Objective configs.ObjectiveWord
-	Asked     uint64 // by people, of its memory: the last Ask's request; 0: nothing
+	Level      uint8 // in force
+	Best       uint8 // the best that it may have
+	Paused     uint8
+	Per        Per    // the clients with which it divides the rule's grant: Share and MemoryMB are its parts
+	Share      uint32 // least part of the GPU's time, in millionths
+	MaxHoldUs  uint32 // 0: the client's own setting
+	MemoryMB   uint32 // 0: no limit
+	MemoryPart uint32 // of the GPU's memory at most, in millionths; 0: no limit
+	_          [4]uint8
+	QuantumMs  uint32 // of turns
+	ShareMax   uint32 // most part of the GPU's time, in millionths; 0: the client's own setting
+	Objective  configs.ObjectiveWord
+	Asked      uint64 // by people, of its memory: the last Ask's request; 0: nothing
 }
 
 // Welcome takes a client in. Two descriptors: its state, its counters. Neither if it is Back, and has them.

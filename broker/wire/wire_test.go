@@ -17,7 +17,7 @@ import (
 // examples are one sensible message of each type, with every field set that may be.
 func examples(t testing.TB) []Message {
 	objective := configs.Objective{Slowdown: 1.5, FirstMs: 200, Percentile: 99.99}.Word()
-	p := Policy{Level: 3, Best: 2, Paused: 1, Per: PerRule, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, QuantumMs: 100, Objective: objective, Asked: 1 << 63}
+	p := Policy{Level: 3, Best: 2, Paused: 1, Per: PerRule, Share: 100_000, MaxHoldUs: 50_000, MemoryMB: 20_000, MemoryPart: 400_000, QuantumMs: 100, Objective: objective, Asked: 1 << 63}
 	all := []Message{
 		&Hello{Layout: 7, Wanted: 7, Back: 1, Injected: 1, GPU: [16]byte{1, 2}, Generation: 1 << 63, ID: 9, Name: [32]byte{'a'}},
 		&Mapped{}, &Statistics{}, &Turn{Kind: TurnSeize, Which: TurnMemory, To: Slots, Seen: 77}, &Bye{}, &List{}, &Policies{}, &Query{Wanted: 7, Layout: 8},
@@ -49,7 +49,7 @@ func TestMessagesComeThrough(t *testing.T) {
 	}
 }
 
-// A broken packet is no message, whatever is broken: it is too short or too long, says another length, or has a value out of range.
+// A broken packet is no message: it is too short or too long, says another length, or has a value out of range.
 func TestBrokenPacketsAreRefused(t *testing.T) {
 	for _, m := range examples(t) {
 		packet := Encode(m)
@@ -122,7 +122,7 @@ func TestReasonsHaveTexts(t *testing.T) {
 	}
 }
 
-// What is decoded means the same as the packet, and an error means that there is no message.
+// A decoded message means the same as the packet, and an error means that there is no message.
 func FuzzDecode(f *testing.F) {
 	for _, m := range examples(f) {
 		f.Add(Encode(m))
@@ -161,7 +161,7 @@ func open(t *testing.T) int {
 	return len(entries)
 }
 
-// However many descriptors come, and whatever they come with, no more than are wanted stay open.
+// Of any number of descriptors, with any message, no more than are wanted stay open.
 func TestDescriptorsDoNotStay(t *testing.T) {
 	a, b := pair(t)
 	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,7 +24,7 @@ func TestBenchIsFound(t *testing.T) {
 		}
 	}
 	bench := func(path string) (out string, status int) {
-		run := exec.Command(command, "bench", "--suite", "quick", "--help", "a b")
+		run := exec.Command(command, "bench", "--suite", "foundation", "--help", "a b")
 		run.Env = []string{"PATH=" + path}
 		text, _ := run.CombinedOutput() // the status says how it went
 		return string(text), run.ProcessState.ExitCode()
@@ -33,24 +34,26 @@ func TestBenchIsFound(t *testing.T) {
 	}
 	elsewhere := t.TempDir()
 	stand(elsewhere, "elsewhere")
-	if out, status := bench("/nowhere:" + elsewhere); status != 7 || out != "elsewhere --suite quick --help a b\n" {
+	if out, status := bench("/nowhere:" + elsewhere); status != 7 || out != "elsewhere --suite foundation --help a b\n" {
 		t.Errorf("on the PATH: %d, %s", status, out)
 	}
 	stand(folder, "beside")
-	if out, status := bench(elsewhere); status != 7 || out != "beside --suite quick --help a b\n" {
+	if out, status := bench(elsewhere); status != 7 || out != "beside --suite foundation --help a b\n" {
 		t.Errorf("beside: %d, %s", status, out)
 	}
 }
 
-// The command carries nothing of the benchmarks.
-func TestBenchIsNotLinked(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
+// The command and the library are of few modules: nothing of the benchmarks, of containers' libraries, of Prometheus.
+func TestModulesAreFew(t *testing.T) {
+	const most = 15
+	out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".", "../../shim").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range strings.Fields(string(out)) {
-		if strings.Contains(name, "gpreempt/test") || strings.Contains(name, "gonum") {
-			t.Errorf("gpreempt has %s", name)
-		}
+	modules := strings.Fields(string(out))
+	slices.Sort(modules)
+	modules = slices.DeleteFunc(slices.Compact(modules), func(name string) bool { return name == "github.com/gpreempt/gpreempt" })
+	if len(modules) < 5 || len(modules) > most {
+		t.Errorf("%d modules, at most %d are few: %s", len(modules), most, strings.Join(modules, " "))
 	}
 }

@@ -7,19 +7,20 @@ import (
 	"io"
 	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/wire"
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What people ask of a broker: gpreempt set and policy.
+// This file has the commands by which people ask a broker: gpreempt set and policy.
 
 type setting struct {
 	config, priority, objective string
@@ -58,7 +59,7 @@ Without a broker the objective can be changed, of processes of the same user, an
 	return command
 }
 
-// message is what the flags say.
+// message is the request to the broker that the flags ask for.
 func (o *setting) message(c *cobra.Command, process string) (*wire.Set, error) {
 	pid, err := strconv.ParseInt(process, 10, 32)
 	if err != nil || pid <= 0 {
@@ -118,15 +119,47 @@ func (o *setting) run(c *cobra.Command, process string) error {
 	if err != nil {
 		return cli.Usage(err)
 	}
-	if done, err := setByFile(c.Context(), settings, m); done || err != nil {
+	done, err := setByFile(c.Context(), settings, m)
+	if err != nil {
 		return err
 	}
+	if done {
+		return tellSet(c.OutOrStdout(), m, "has its own objective again")
+	}
 	n := 0
-	if err := reach(settings, func(path string) (err error) { n, err = join.Set(path, m); return err }); err != nil {
+	err = reach(settings, func(path string) (err error) { n, err = join.Set(path, m); return err })
+	if errors.Is(err, member.ErrNone) {
+		return fmt.Errorf("set %s: no process of this number of yours runs under the library, and there is no broker in %s that could have others", process, settings.Segment.Broker)
+	}
+	if err != nil {
 		return fmt.Errorf("set %s: %w", process, err)
 	}
 	if n == 0 {
 		return fmt.Errorf("set %s: no process of this number has joined by the broker, or it cannot be seen from here", process)
+	}
+	return tellSet(c.OutOrStdout(), m, "is as the policy says")
+}
+
+// tellSet prints the new settings.
+func tellSet(out io.Writer, m *wire.Set, cleared string) error {
+	var now []string
+	for _, field := range []struct {
+		bit  uint8
+		text string
+	}{
+		{wire.SetLevel, "has priority " + configs.Priority{On: true, Level: int(m.Level)}.String()},
+		{wire.SetShare, "has share " + strconv.FormatFloat(float64(m.Share)/1e6, 'g', -1, 64)},
+		{wire.SetShareMax, "has share-max " + strconv.FormatFloat(float64(m.ShareMax)/1e6, 'g', -1, 64)},
+		{wire.SetObjective, "has objective " + cmp.Or(m.Objective.String(), "none")},
+		{wire.SetPaused, map[uint8]string{0: "is not paused", 1: "is paused"}[m.Paused]},
+		{wire.SetClear, cleared},
+	} {
+		if m.Fields&field.bit != 0 {
+			now = append(now, field.text)
+		}
+	}
+	if _, err := fmt.Fprintf(out, "process %d %s\n", m.Pid, strings.Join(now, ", ")); err != nil {
+		return fmt.Errorf("print: %w", err)
 	}
 	return nil
 }
@@ -148,7 +181,7 @@ func policyCommand() *cobra.Command {
 gives them; SHARE, MAX and MEMORY are the process's part of what it divides with others of its user, cgroup or rule (PER). A star marks what people
 changed. Those that the policy refused are "refused" as BEST, and run on as best effort, or off: without a role. For root of the
 host the policy itself follows.`,
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			settings, _, _, err := loadConfig(config)
 			if err != nil {
@@ -186,7 +219,7 @@ func showPolicy(out io.Writer, path string) error {
 			cmp.Or(wire.GetText(e.Name[:]), "-"), cmp.Or(wire.GetText(e.Rule[:]), "-"), marked(level, e.Set&wire.SetLevel != 0), best,
 			marked(strconv.FormatFloat(float64(e.Policy.Share)/1e6, 'g', 3, 64), e.Set&wire.SetShare != 0),
 			marked(mostText(e.Policy.ShareMax), e.Set&wire.SetShareMax != 0),
-			memoryText(e.Policy.MemoryMB), e.Policy.Per,
+			memoryText(&e.Policy), e.Policy.Per,
 			marked(map[uint8]string{0: "no", 1: "yes"}[e.Policy.Paused], e.Set&wire.SetPaused != 0),
 			marked(cmp.Or(e.Policy.Objective.String(), "-"), e.Set&wire.SetObjective != 0))
 	}
@@ -213,7 +246,7 @@ func gpuText(gpu segment.GPU) string {
 	return fmt.Sprintf("%.12s", gpu)
 }
 
-// mostText is the most of the GPU's time that a process may have; 0: what it says itself.
+// mostText is the most of the GPU's time that a process may have; 0: the process's own setting.
 func mostText(millionths uint32) string {
 	if millionths == 0 {
 		return "-"
@@ -222,11 +255,14 @@ func mostText(millionths uint32) string {
 }
 
 // memoryText is what a process may have; 0: it is not bounded.
-func memoryText(mb uint32) string {
-	if mb == 0 {
-		return "-"
+func memoryText(p *wire.Policy) string {
+	switch {
+	case p.MemoryPart != 0:
+		return fmt.Sprintf("%g%%", float64(p.MemoryPart)/1e4)
+	case p.MemoryMB != 0:
+		return amount(uint64(p.MemoryMB) << 20)
 	}
-	return amount(uint64(mb) << 20)
+	return "-"
 }
 
 func marked(text string, set bool) string {

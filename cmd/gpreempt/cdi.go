@@ -12,10 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
-	"tags.cncf.io/container-device-interface/specs-go"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -25,7 +24,7 @@ func cdiCommand() *cobra.Command {
 		Short: "Make the library a device that container runtimes give to containers",
 		Long: "Docker, Podman, containerd and CRI-O read descriptions of devices in the form of the Container Device Interface (CDI).\n" +
 			"A device may be files and variables only.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usage(errors.New("cdi: what? For example: gpreempt cdi generate"))
 		},
@@ -49,14 +48,13 @@ func cdiGenerateCommand() *cobra.Command {
 		Short: "Describe the library as devices of containers, one per priority",
 		Long: "Writes gpreempt.io-role.json and gpreempt.io-files.json. Their devices are named lc, be, and 0 to 7:\n\n" +
 			"  gpreempt.io/role=be   the library, the command, LD_PRELOAD and GPREEMPT_PRIORITY\n" +
-			"  gpreempt.io/files=be  the same without LD_PRELOAD, which the image then keeps: programs are started\n" +
-			"                        by /opt/gpreempt/bin/gpreempt run\n\n" +
+			"  gpreempt.io/files=be  the same without LD_PRELOAD, which the image then keeps: programs are started by /opt/gpreempt/bin/gpreempt run\n\n" +
 			"All is mounted read-only, but for the directory through which programs of one user know of each other,\n" +
 			"on the host and in containers. Where that directory is on a file system that does not outlive a restart,\n" +
 			"as /dev/shm, this command has to run again after it.",
 		Example: "  sudo gpreempt cdi generate\n" +
-			"  docker run --device nvidia.com/gpu=all --device gpreempt.io/role=be IMAGE python3 train.py",
-		Args: cobra.NoArgs,
+			"  docker run --device nvidia.com/gpu=all \\\n      --device gpreempt.io/role=be IMAGE python3 train.py",
+		Args: cli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error { return cdiGenerate(command, given) },
 	}
 	flags := command.Flags()
@@ -225,7 +223,7 @@ func brokerSockets() (string, error) {
 }
 
 // writeCDI writes a description so that no reader sees half of it, and that runtimes of other users can read it.
-func writeCDI(folder string, spec *specs.Spec) (path string, err error) {
+func writeCDI(folder string, spec cdiDevices) (path string, err error) {
 	text, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("write CDI: %w", err)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/internal/cli"
 )
 
 func doctorCommand() *cobra.Command {
@@ -15,11 +15,11 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check that the library can work on this machine, and what it would use",
 		Long: "Checks the driver, the devices, the library and the configuration, and tries the library in two small\n" +
-			"programs of its own. The exit status is 0, or 1 when something that is needed is missing.\n" +
+			"programs of its own. The last line says what comes of it, and what to do next. The exit status is 0, or 1 when something that is needed is missing.\n" +
 			"With --report it also writes one file to attach to a bug report, which begins with a list of what it contains:\n" +
 			"versions, what doctor found, settings, variables of the environment, the processes under the library, the end of the\n" +
 			"log, and what nvidia-smi prints. Look through it before you give it away.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			d := &doctor{machine: thisMachine}
 			d.examine(config)

@@ -18,7 +18,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Whether there is a broker, what it lets programs have, and who is in which world: found by it, by files, or in none.
+// This file says whether there is a broker, what it lets programs have, and how each process was found: by it, by files, or not at all.
 
 const brokerAnswers = 2 * time.Second // programs wait 200 ms
 
@@ -84,7 +84,8 @@ func (d *doctor) sayBroker(socket string, wanted configs.Priority, granted *wire
 		text  string
 		value uint32
 		unit  float64
-	}{{"a share of at least %g", granted.Share, 1e6}, {"a share of at most %g", granted.ShareMax, 1e6}, {"windows of at most %g ms", granted.MaxHoldUs, 1e3}, {"at most %g MB on a GPU", granted.MemoryMB, 1}} {
+	}{{"a share of at least %g", granted.Share, 1e6}, {"a share of at most %g", granted.ShareMax, 1e6}, {"windows of at most %g ms", granted.MaxHoldUs, 1e3}, {"at most %g MB on a GPU", granted.MemoryMB, 1},
+		{"at most %g%% of a GPU's memory", granted.MemoryPart, 1e4}} {
 		if limit.value != 0 {
 			gets = append(gets, fmt.Sprintf(limit.text, float64(limit.value)/limit.unit))
 		}
@@ -129,7 +130,7 @@ func (d *doctor) checkWorlds() {
 	}
 }
 
-// snapshots are those of this user, of both worlds. A broker that does not answer is not asked again.
+// snapshots are this user's segments, by files and of the broker. A broker that does not answer is not asked again.
 func (d *doctor) snapshots() ([]segment.Snapshot, error) {
 	config := d.config
 	if !d.broker {
@@ -138,7 +139,7 @@ func (d *doctor) snapshots() ([]segment.Snapshot, error) {
 	return readSegments(config)
 }
 
-// filesOfAll are the segments of this user and its group, and for root those of all.
+// filesOfAll are the segments of this user and its group, and for root the segments of all users.
 func (d *doctor) filesOfAll() []segment.Snapshot {
 	base := d.config.Segment.Directory
 	all, err := segment.ReadAll(base, d.config.Segment.Group)

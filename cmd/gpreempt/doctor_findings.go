@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +11,7 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-// What the checks of gpreempt doctor have in common.
+// This file has what the checks of gpreempt doctor share.
 
 type status string
 
@@ -27,7 +28,7 @@ type finding struct {
 	Advice string `json:"advice,omitempty"`
 }
 
-// doctor collects findings. What later checks need of earlier ones is in its fields.
+// doctor collects findings. Its fields keep facts of earlier checks for later ones.
 type doctor struct {
 	findings []finding
 	machine  hostMachine
@@ -52,8 +53,9 @@ func (d *doctor) print(out io.Writer, asJSON bool) error {
 		encoder.SetIndent("", "  ")
 		return encoder.Encode(struct {
 			OK       bool      `json:"ok"`
+			Verdict  string    `json:"verdict"`
 			Findings []finding `json:"findings"`
-		}{!d.failed(), d.findings})
+		}{!d.failed(), d.verdict(), d.findings})
 	}
 	for _, f := range d.findings {
 		line := fmt.Sprintf("%-4s  %-9s  %s", f.Status, f.Check, f.Reason)
@@ -64,7 +66,29 @@ func (d *doctor) print(out io.Writer, asJSON bool) error {
 			return err
 		}
 	}
-	return nil
+	_, err := fmt.Fprintf(out, "\n%s\n", d.verdict())
+	return err
+}
+
+// verdict is what comes of all findings, and what to do next.
+func (d *doctor) verdict() string {
+	names, first := map[status][]string{}, map[status]finding{}
+	for _, f := range d.findings {
+		if len(names[f.Status]) == 0 {
+			first[f.Status] = f
+		}
+		if !slices.Contains(names[f.Status], f.Check) {
+			names[f.Status] = append(names[f.Status], f.Check)
+		}
+	}
+	const run = "gpreempt run --priority lc -- PROGRAM, and be for what may wait"
+	switch {
+	case len(names[failed]) > 0:
+		return fmt.Sprintf("Not ready: %s. Next: %s", strings.Join(names[failed], ", "), cmp.Or(first[failed].Advice, "see the first line that begins with fail"))
+	case len(names[warned]) > 0:
+		return fmt.Sprintf("Ready, with less: %s. Next: see the lines that begin with warn, or %s", strings.Join(names[warned], ", "), run)
+	}
+	return "Ready. Next: " + run
 }
 
 type device struct {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,13 +13,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What the machine has: the checks that need no program under the library.
+// This file checks the machine. Its checks need no program under the library.
 
 func (d *doctor) checkConfig(file string) {
 	config, path, passed, err := loadConfig(file)
@@ -26,11 +27,15 @@ func (d *doctor) checkConfig(file string) {
 		_, err = configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY"))
 	}
 	if err == nil {
-		err = configs.ApplyObjectiveEnv(&config, os.Getenv("GPREEMPT_OBJECTIVE"))
+		err = cmp.Or(configs.ApplyObjectiveEnv(&config, os.Getenv("GPREEMPT_OBJECTIVE")), configs.ApplyMemoryLimitEnv(&config, os.Getenv("GPREEMPT_MEMORY_LIMIT")))
 	}
 	d.config = config
 	if passed != nil {
-		d.say("config", warned, passed.Error(), "give it to root alone, or name it by GPREEMPT_CONFIG")
+		advice := "remove it, or name another file by GPREEMPT_CONFIG"
+		if errors.Is(passed, configs.ErrOthers) {
+			advice = "give it to root alone, or name it by GPREEMPT_CONFIG"
+		}
+		d.say("config", warned, strings.ReplaceAll(passed.Error(), "\n", "; "), advice)
 	}
 	switch {
 	case err != nil:

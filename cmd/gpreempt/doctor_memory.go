@@ -3,12 +3,14 @@ package main
 import (
 	"fmt"
 	"math"
+	"os"
+	"strings"
 
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What memory can leave the GPU, and where to.
+// This file finds out which memory can leave the GPU, and where to.
 
 func (d *doctor) checkMemory() {
 	if len(d.devices) == 0 {
@@ -63,6 +65,30 @@ func (d *doctor) sayHostMemory() {
 		return
 	}
 	d.say("memory", ok, reason, "")
+}
+
+// pinnedLimit is what people set for clients of MPS servers, and the driver reads.
+const pinnedLimit = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+
+// sayCaps names what bounds the device memory of programs that are started from here, whatever the GPU has: the driver told the probes, or
+// somebody has written it where the driver reads it.
+func (d *doctor) sayCaps(peers []segment.Peer) {
+	var caps []string
+	for _, p := range peers {
+		if p.Memory != nil && p.Memory.Cap != 0 {
+			caps = append(caps, "the driver lets it have "+amount(p.Memory.Cap))
+			break
+		}
+	}
+	if limit := os.Getenv(pinnedLimit); limit != "" {
+		caps = append(caps, pinnedLimit+"="+limit)
+	}
+	caps = append(caps, d.machine.deviceLimits()...)
+	if len(caps) == 0 {
+		return
+	}
+	d.say("memory", warned, "a program's device memory is capped: "+strings.Join(caps, ", "),
+		"beyond that it is out of memory at once, though the GPU has room and others could give some")
 }
 
 // sayProcesses says what can go of the processes that run.

@@ -11,7 +11,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What a process may still have is bounded by the machine and by each cgroup above it.
+// The machine and each cgroup above a process bound the memory that it may still have.
 func TestMemoryLeft(t *testing.T) {
 	meminfo := "MemTotal: 16777216 kB\nMemFree: 1048576 kB\nMemAvailable: 8388608 kB\nHugePages_Total: 0\n" // kept: a sixteenth, 1 GiB
 	for _, c := range []struct {
@@ -58,7 +58,7 @@ func TestMemoryLeft(t *testing.T) {
 	}
 }
 
-// What doctor says of it, where memory is to swap and where it is not.
+// The findings of doctor about memory, where it is to swap and where it is not.
 func TestMemoryFindings(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(dir+"/meminfo", []byte("MemTotal: 16777216 kB\nMemAvailable: 34603008 kB\n"), 0o600); err != nil {

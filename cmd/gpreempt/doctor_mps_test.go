@@ -51,7 +51,7 @@ func TestProtocol3(t *testing.T) {
 	}
 }
 
-// Whether clients share a TSG is what the library found in programs, and not that a daemon is there.
+// The library's finding in programs says whether clients share a TSG, and not a daemon's presence.
 func TestServerFindings(t *testing.T) {
 	shared, sliced := []segment.Peer{{Lacks: configs.FallbackMPS}}, []segment.Peer{{}}
 	auto := configs.Mechanisms{Auto: true}

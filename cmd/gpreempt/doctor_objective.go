@@ -9,7 +9,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Whether objectives are held: those of programs that run, and the one that a program started here would have.
+// This file says whether objectives are held: those of running programs, and the one that a program started here would have.
 
 func (d *doctor) checkObjectives() {
 	if o := d.config.Objective; o.Set() {
@@ -43,8 +43,6 @@ func (d *doctor) sayObjective(gpu string, p *segment.Peer) {
 	about := fmt.Sprintf("%s: %s (%d) has %s", gpu, p.Name, p.Pid, o.Wanted)
 	took := func(ns uint64) time.Duration { return time.Duration(min(ns, 1<<62)).Round(10 * time.Microsecond) }
 	switch {
-	case p.InForce&configs.MPS != 0:
-		d.say("objective", warned, about+", which does nothing under an MPS server", "run it without MPS, or without an objective")
 	case o.State == "unattainable":
 		d.say("objective", warned, fmt.Sprintf("%s, and its steps alone take longer: %v, where %v are allowed. It goes first", about, took(o.MeanNs), took(o.ObjectiveNs)),
 			"set a longer step, or a larger slowdown: gpreempt set --objective")

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -18,8 +17,8 @@ func TestObjectiveFindings(t *testing.T) {
 	counters := func(means, over uint64) segment.ObjectiveCounters[uint64] {
 		return segment.ObjectiveCounters[uint64]{ObjectiveNs: 20e6, MeanNs: 21e6, Means: means, Over: over}
 	}
-	none, mps, loose := objective("lends", counters(9, 0)), objective("none", counters(0, 0)), objective("lends", counters(1000, 40))
-	none.Objective.Wanted, mps.InForce, loose.Objective.Wanted = "", configs.MPS, "step=20ms,p=95"
+	none, loose := objective("lends", counters(9, 0)), objective("lends", counters(1000, 40))
+	none.Objective.Wanted, loose.Objective.Wanted = "", "step=20ms,p=95"
 	for name, c := range map[string]struct {
 		peer         segment.Peer
 		status       status
@@ -34,7 +33,6 @@ func TestObjectiveFindings(t *testing.T) {
 		"too early":       {objective("none", counters(0, 0)), ok, "too few steps", ""},
 		"unattainable":    {objective("unattainable", counters(9, 9)), warned, "its steps alone take longer: 21ms, where 20ms are allowed", "set --objective"},
 		"stepless":        {objective("stepless", counters(0, 0)), warned, "no end of a step was found", "gpreempt_step()"},
-		"MPS":             {mps, warned, "does nothing under an MPS server", "without MPS"},
 	} {
 		d := &doctor{}
 		d.sayObjective("GPU-01", &c.peer)

@@ -8,12 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What the library does here: two probes run under it, and the segments tell what is in force in them.
+// This file tries the library here: two probes run under it, and the segments tell what is in force in them.
 
 // tryLibrary runs a best-effort and a latency-critical probe together under the library, and reads from
 // the segments what is in force.
@@ -48,6 +48,7 @@ func (d *doctor) tryLibrary(config string) {
 	}
 	all := append(lc, be...)
 	d.sayServer(all)
+	d.sayCaps(all)
 	if len(all) > 0 {
 		d.sayMechanisms(all)
 		d.sayHints()
@@ -141,14 +142,14 @@ func (d *doctor) tryRole(config, role string) (*probe, error) {
 	return p, nil
 }
 
-// wantsTimeslice and wantsNothing say what the configuration lets the probes have.
+// wantsTimeslice and wantsNothing say what the probes get by the configuration.
 func (d *doctor) wantsTimeslice() bool {
 	return d.config.Mechanisms.Use(configs.Timeslice)
 }
 
 func (d *doctor) wantsNothing() bool { return d.config.Mechanisms == configs.Mechanisms{} }
 
-// await reads the segments until both probes are on every device with what is wanted, or say why not.
+// await reads the segments until both probes are on every device with the wanted mechanisms in force, or say why not.
 func (d *doctor) await(bePid, lcPid int) (be, lc []segment.Peer) {
 	settled := func(peers []segment.Peer) bool {
 		for _, p := range peers {
@@ -176,7 +177,7 @@ func preempted(be, lc []segment.Peer) bool {
 
 // waitsForTimeslice: it heard of the latency-critical probe a moment ago.
 func (d *doctor) waitsForTimeslice(be segment.Peer) bool {
-	return be.TimesliceUs != 0 && be.Lacks&configs.FallbackOthers == 0 && uint64(be.TimesliceUs) != d.config.Timeslice.YieldingUs
+	return be.TimesliceUs != 0 && be.Lacks&configs.FallbackOthers == 0 && uint64(be.TimesliceUs) != d.config.Timeslice.BEUs
 }
 
 func (d *doctor) peers(pid int) (found []segment.Peer) {

@@ -38,7 +38,7 @@ func (d *doctor) sayBeside(s segment.Snapshot) {
 	}
 }
 
-// What peers wrote may be anything.
+// pays advises on "spatial" for a process with windows. Its numbers may be anything, since the process writes them.
 func pays(p segment.Peer, takenNs uint64) (reason, advice string) {
 	if p.InForce&configs.Spatial != 0 {
 		return bears(p), ""

@@ -9,7 +9,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What doctor says of programs that leave SMs, could, or have nobody to leave them to.
+// The findings of doctor about programs that leave SMs, that could, or that have no process to leave them to.
 func TestSpatialFindings(t *testing.T) {
 	const second = 1_000_000_000
 	be := segment.Peer{Level: segment.Levels - 1, InForce: configs.BLP | configs.MPS}

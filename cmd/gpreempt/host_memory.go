@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"os"
 	"path/filepath"
@@ -23,9 +24,25 @@ const keepPart = 16
 // reckons as preempt/memory/host.c does.
 func (h hostMachine) left() (bytes uint64, whose string) {
 	bytes, whose = h.available(), "the machine"
+	for _, g := range h.groups() {
+		if room, bounded := g.of.room(g.folder); bounded && room < bytes {
+			bytes, whose = room, "cgroup "+g.path
+		}
+	}
+	return bytes, whose
+}
+
+// group is a control group that bounds memory of this process.
+type group struct {
+	path, folder string
+	of           hierarchy
+}
+
+// groups are the control groups of this process, each with all above it.
+func (h hostMachine) groups() (all []group) {
 	text, err := os.ReadFile(h.proc + "/self/cgroup")
 	if err != nil {
-		return bytes, whose
+		return nil
 	}
 	for line := range strings.Lines(string(text)) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3) // number, controllers, path
@@ -40,18 +57,33 @@ func (h hostMachine) left() (bytes uint64, whose string) {
 			continue
 		}
 		for path := filepath.Clean("/" + f[2]); ; path = filepath.Dir(path) {
-			if room, bounded := of.room(filepath.Join(base, path)); bounded && room < bytes {
-				bytes, whose = room, "cgroup "+path
-			}
+			all = append(all, group{path, filepath.Join(base, path), of})
 			if path == "/" {
 				break
 			}
 		}
 	}
-	return bytes, whose
+	return all
 }
 
-// hierarchy is what the files of a version of cgroups are called.
+// deviceLimits are the limits of device memory of this process's control groups: lines of dmem.max, each a region and bytes or "max".
+func (h hostMachine) deviceLimits() (all []string) {
+	for _, g := range h.groups() {
+		text, err := os.ReadFile(g.folder + "/dmem.max")
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			region, limit, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if bytes, err := strconv.ParseUint(limit, 10, 64); err == nil {
+				all = append(all, fmt.Sprintf("cgroup %s: dmem.max of %s is %s", g.path, region, amount(bytes)))
+			}
+		}
+	}
+	return all
+}
+
+// hierarchy has the names of the files of a version of cgroups.
 type hierarchy struct {
 	limits           []string
 	use, reclaimable string
@@ -78,7 +110,7 @@ func (of hierarchy) room(folder string) (bytes uint64, bounded bool) {
 	return grown(grown(numbers(folder + "/memory.stat")[of.reclaimable], used), most), true
 }
 
-// numbers are those of a file by the words in front of them; "" where there is none.
+// numbers are the numbers of a file, by the words in front of them; "" where there is no word.
 func numbers(path string) map[string]uint64 {
 	found := map[string]uint64{}
 	text, err := os.ReadFile(path)

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -16,7 +16,7 @@ func firstLine(s string) string {
 	return line
 }
 
-// preload adds the library to an LD_PRELOAD, behind what is there.
+// preload adds the library to an LD_PRELOAD, behind its present entries.
 func preload(before, library string) string {
 	split := func(r rune) bool { return r == ' ' || r == ':' }
 	entries := strings.FieldsFunc(before, split)
@@ -42,7 +42,7 @@ func reasonsOf(lacks configs.Fallback, some configs.Mechanism) (reasons, advice 
 	return strings.Join(list, ", "), advice
 }
 
-// readSegments reads those by files and those of a broker.
+// readSegments reads the segments by files and of a broker.
 func readSegments(config configs.Config) ([]segment.Snapshot, error) {
 	return member.Both(func() ([]segment.Snapshot, error) { return readFiles(config) }, config.Segment.Broker)
 }

@@ -13,8 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/clitest"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -22,14 +22,7 @@ import (
 var built string
 
 func TestMain(m *testing.M) {
-	os.Exit(clitest.Main(m, &built, func(folder string) error {
-		nothing := filepath.Join(folder, "nothing.c")
-		return errors.Join(
-			os.WriteFile(nothing, []byte("int gpreempt_test_nothing;\n"), 0o600),
-			clitest.Build("gcc", "-shared", "-fPIC", "-o", folder+"/libgpreempt.so", nothing),
-			clitest.Build("gcc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", folder+"/libcuda.so.1", "testdata/libcuda.c"),
-		)
-	}))
+	os.Exit(clitest.Main(m, &built, ".", func(folder string) error { return clitest.Driver(folder, "testdata/libcuda.c") }))
 }
 
 type result struct {
@@ -67,6 +60,41 @@ func TestVersionHelpCompletion(t *testing.T) {
 	}
 }
 
+// Wrong arguments are said in our words, in a line, with status 2.
+func TestWrongArguments(t *testing.T) {
+	for want, arguments := range map[string]string{
+		"topp: there is no such command; did you mean top?":                                    "topp",
+		"nonsense: there is no such command; gpreempt --help lists the commands":               "nonsense",
+		`top: takes no argument, but was given "x"`:                                            "top x",
+		`--interval "5": must be a time with its unit, for example 500ms, 2s or 1m`:            "top --interval 5",
+		`--timeout "soon": must be a time with its unit, for example 500ms, 2s or 1m`:          "swap --timeout soon out 1",
+		`--share "half": must be a number`:                                                     "set --share half 1",
+		`--sm "90a": must be a whole number`:                                                   "patch --sm 90a x",
+		"--share: a value must follow":                                                         "set --share",
+		"-1: there is no such flag; see gpreempt resume --help":                                "resume -1",
+		"--bad: there is no such flag; see gpreempt --help":                                    "--bad",
+		"patch: must be followed by one file, for example: gpreempt patch libexample.so":       "patch",
+		`--pause "maybe": must be true or false`:                                               "set --pause=maybe 1",
+		"swap: must be followed by out or in, and the number of a process, for example: ":      "swap sideways 1",
+		"set: nothing to set; give --priority, --share, --share-max, --objective, --pause or ": "set 1",
+	} {
+		if r := gpreempt(t, nil, strings.Fields(arguments)...); r.status != 2 || r.stdout != "" || !strings.HasPrefix(r.stderr, "gpreempt: "+want) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%s: %+v, want %s", arguments, r, want)
+		}
+	}
+	if r := gpreempt(t, nil); r.status != 0 || !strings.Contains(r.stdout, "\n  doctor ") {
+		t.Errorf("without a command: %+v", r)
+	}
+}
+
+// A limit of address space that Go cannot live with is said in a line.
+func TestLittleAddressSpace(t *testing.T) {
+	status, _, said := clitest.Run(t, "/bin/sh", nil, "-c", `ulimit -v 200000; exec "$0" version`, built+"/gpreempt")
+	if want := "gpreempt: the limit of address space, 200000 KiB (ulimit -v), is too low"; status != 1 || !strings.HasPrefix(said, want) || strings.Count(said, "\n") != 1 {
+		t.Errorf("status %d, %s, want %s", status, said, want)
+	}
+}
+
 const showEnvironment = `printf '%s|%s|%s|%s|%s' "$LD_PRELOAD" "$GPREEMPT_PRIORITY" "$GPREEMPT_CONFIG" "$GPREEMPT_LOG" "$*"`
 
 func TestRun(t *testing.T) {
@@ -76,7 +104,7 @@ func TestRun(t *testing.T) {
 	if r != (result{0, want, ""}) {
 		t.Errorf("got %+v, want %s", r, want)
 	}
-	// What is in the environment stays, also without "--".
+	// Variables of the environment stay, also without "--".
 	r = gpreempt(t, []string{"LD_PRELOAD=libc.so.6", "GPREEMPT_PRIORITY=5"}, "run", "sh", "-c", showEnvironment)
 	if want := "libc.so.6:" + built + "/libgpreempt.so|5|||"; r != (result{0, want, ""}) {
 		t.Errorf("got %+v, want %s", r, want)
@@ -101,7 +129,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("GPREEMPT_CONFIG=%s: %v, %q; want %s", value, err, out, own)
 		}
 	}
-	// What the loader says of other things is no reason to refuse.
+	// A message of the loader about other things is no reason to refuse.
 	if r := gpreempt(t, []string{"LD_DEBUG=files"}, "run", "-p", "be", "true"); r.status != 0 {
 		t.Errorf("LD_DEBUG: %+v", r)
 	}
@@ -150,12 +178,12 @@ func TestRunRefuses(t *testing.T) {
 		{nil, []string{"run", "--config", "none.toml", "true"}, 2, "none.toml\": no such file"},
 		{nil, []string{"run", "--config", config, "true"}, 2, config + ": hold.max_ms = -1: must be an integer from 1 to 10000 (ms)"},
 		{[]string{"GPREEMPT_CONFIG=" + config}, []string{"run", "true"}, 2, config + ": hold.max_ms = -1"},
-		{[]string{"GPREEMPT_LIBRARY=/none.so"}, []string{"run", "-p", "be", "true"}, 2, "GPREEMPT_LIBRARY: stat /none.so"},
+		{[]string{"GPREEMPT_LIBRARY=/none.so"}, []string{"run", "-p", "be", "true"}, 2, `GPREEMPT_LIBRARY = "/none.so": no such file`},
 		{[]string{"GPREEMPT_LIBRARY=" + broken}, []string{"run", "-p", "be", "true"}, 2, broken + " does not load: ERROR: ld.so"},
 		{[]string{"GPREEMPT_LIBRARY=" + blank}, []string{"run", "-p", "be", "true"}, 2, "a blank or a colon"},
-		{nil, []string{"run", "-p", "be", "no-such-program"}, 127, "no-such-program"},
+		{nil, []string{"run", "-p", "be", "no-such-program"}, 127, `run: there is no program "no-such-program"`},
 		{nil, []string{"run", "-p", "be", "/no/such/program"}, 127, "/no/such/program"},
-		{nil, []string{"run", "-p", "be", "/etc/passwd"}, 126, "permission denied"},
+		{nil, []string{"run", "-p", "be", "/etc/passwd"}, 126, "run /etc/passwd: permission denied\n"},
 	} {
 		r := gpreempt(t, c.env, c.arguments...)
 		if r.status != c.status || r.stdout != "" || !strings.Contains(r.stderr, c.want) || strings.Count(r.stderr, "\n") != 1 {
@@ -226,7 +254,7 @@ func TestTop(t *testing.T) {
 		t.Errorf("rates %+v, GPU %+v", peer.Rates, gpu)
 	}
 	r = gpreempt(t, nil, "top", "--once", "--config", config)
-	for _, want := range []string{"GPU-01000000-0000-0000-0000-000000000000", "server  lc    window  100 ms", "no_hold", "  HOLD/s  GATE/s  TURNS/s  "} {
+	for _, want := range []string{"GPU-01000000-0000-0000-0000-000000000000", "server  lc     window  100 ms", "no_hold", "  HOLD/s  GATE/s  TURNS/s  "} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("no %q in\n%s", want, r.stdout)
 		}
@@ -309,6 +337,7 @@ func topOfMemory(t *testing.T, s *segment.Segment, p *segment.Slot, config strin
 	m.Swapped.Store(2 << 30)
 	m.Pinned.Store(5 << 20)
 	m.Pins.Store(1 << 0)
+	m.Cap.Store(9 << 20)
 	m.Wanted.Store(7 << 20)
 	m.Waiting.Store(2)
 	m.Host.Store(4 << 30)
@@ -322,7 +351,7 @@ func topOfMemory(t *testing.T, s *segment.Segment, p *segment.Slot, config strin
 	s.MemoryTurn.Store(1<<16 | 1)
 	r := gpreempt(t, nil, "top", "--once", "--config", config)
 	lines := strings.Join(strings.Fields(r.stdout), " ")
-	for _, want := range []string{" server lc out 100 ms", fmt.Sprint(os.Getpid()) + " out, turn of 16s 1.5 GiB 2.0 GiB 5 MiB (exported) 7 MiB 2 4.0 GiB ", " GiB 0 MiB 6, 5 1 1.5s, 9"} {
+	for _, want := range []string{" server lc out 100 ms", fmt.Sprint(os.Getpid()) + " out, turn of 16s 1.5 GiB 2.0 GiB 5 MiB (exported) 9 MiB 7 MiB 2 4.0 GiB ", " GiB 0 MiB 6, 5 1 1.5s, 9"} {
 		if !strings.Contains(lines, want) {
 			t.Errorf("no %q in\n%s", want, r.stdout)
 		}
@@ -389,7 +418,7 @@ func TestDoctor(t *testing.T) {
 		{"crash", []string{"FAKE_CUDA=crash"}, []string{"fail  driver     the probe of libcuda.so.1 ended early (signal: aborted"}},
 		{"no driver", []string{"FAKE_CUDA=no driver"}, []string{"fail  driver     cuInit: no CUDA-capable device is detected (100)"}},
 		{"no device", []string{"FAKE_CUDA=no device"}, []string{"fail  device     no CUDA device"}},
-		{"no library", []string{"GPREEMPT_LIBRARY=/none.so"}, []string{"fail  library    GPREEMPT_LIBRARY: stat /none.so"}},
+		{"no library", []string{"GPREEMPT_LIBRARY=/none.so"}, []string{"fail  library    GPREEMPT_LIBRARY = \"/none.so\": no such file"}},
 		{"an old GPU", []string{"FAKE_CUDA=sm_75"}, []string{"warn  device     Simulated GPU 0, compute capability 7.5, GPU-11111111-1111-1111-1111-111111111111: older than Ampere"}},
 		{"an Ampere GPU", []string{"FAKE_CUDA=sm_80"}, []string{"ok    device     Simulated GPU 0, compute capability 8.0, GPU-11111111-1111-1111-1111-111111111111: expected to work, never measured"}},
 		{"an unknown GPU", []string{"FAKE_CUDA=sm_199"}, []string{"warn  device     Simulated GPU 0, compute capability 19.9, GPU-11111111-1111-1111-1111-111111111111: never tried, and kernels made for sm_199 "}},
@@ -408,6 +437,7 @@ func TestDoctor(t *testing.T) {
 			" of host memory may hold what leaves GPUs (memory.host_mb = 0: half of the ",
 			"fail  preload    be: registered on 0 of 1 devices",
 			`fail  picked     "auto" picks nothing: no probe registered; see above`,
+			"\n\nNot ready: preload, picked. Next: ",
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -437,7 +467,7 @@ func TestVersion(t *testing.T) {
 			"gpreempt  " + clitest.Version + "\n", "go        go1.", "library   " + tells + ", v9.8.7-1-gabc\n", "libcuda.so.1 for CUDA 13.1\n"}},
 		{[]string{"FAKE_CUDA=no driver", "LD_LIBRARY_PATH=" + built}, []string{"library   " + built + "/libgpreempt.so, of an unknown version: the file does not say\n", "libcuda.so.1 for CUDA 13.1\n"}},
 		{[]string{"GPREEMPT_LIBRARY=" + endless}, []string{", of an unknown version: the file does not say\n"}},
-		{[]string{"GPREEMPT_LIBRARY=/none.so", "LD_LIBRARY_PATH=" + t.TempDir()}, []string{"library   none: GPREEMPT_LIBRARY: stat /none.so"}},
+		{[]string{"GPREEMPT_LIBRARY=/none.so", "LD_LIBRARY_PATH=" + t.TempDir()}, []string{"library   none: GPREEMPT_LIBRARY = \"/none.so\": no such file"}},
 	} {
 		r := gpreempt(t, c.env, "version")
 		for _, want := range c.want {
@@ -453,7 +483,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// A report has what it says, and no more of the environment.
+// A report has the sections that it lists, and no more of the environment.
 func TestReport(t *testing.T) {
 	base, report := t.TempDir(), filepath.Join(t.TempDir(), "report")
 	log := write(t, "log", strings.Repeat("an old line\n", 10000)+"{\"level\":\"warn\"}\x1b[31m\n")
@@ -534,7 +564,8 @@ func TestDoctorJSONAndMPS(t *testing.T) {
 		t.Fatalf("%v: %+v", err, r)
 	}
 	for _, f := range got.Findings {
-		if f.Check == "server" && (f.Status != ok || !strings.HasSuffix(f.Reason, pipes)) { // no program tells whether its clients share a TSG
+		// No program tells whether its clients share a TSG.
+		if f.Check == "server" && (f.Status != ok || !strings.HasSuffix(f.Reason, pipes)) {
 			t.Errorf("%+v", f)
 		}
 		if f.Check == "config" && f.Reason != config {

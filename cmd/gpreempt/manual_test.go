@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/clitest"
+	"github.com/gpreempt/gpreempt/internal/clitest"
 )
 
 // The manual pages are made from the commands themselves and from the comments of default.toml.
@@ -36,6 +36,8 @@ func TestManualIsCurrent(t *testing.T) {
 	clitest.CheckPage(t, manual+"/gpreempt.1", commandPage(rootCommand()), *update)
 	clitest.CheckPage(t, manual+"/gpreempt.toml.5", settings, *update)
 }
+
+func TestHelpFitsOnAScreen(t *testing.T) { clitest.CheckHelp(t, rootCommand()) }
 
 // Every key of default.toml has a text, and every subcommand is there.
 func TestManualIsComplete(t *testing.T) {
@@ -74,6 +76,9 @@ lc, be, off, or a level from 0 (lc, highest) to 7 (be). Unset is off: the librar
 .TP
 .B GPREEMPT_OBJECTIVE
 How slow a latency\-critical process may be: slowdown=1.5, or step=20ms, with first=200ms and p=99 if wanted; none for no objective.
+.TP
+.B GPREEMPT_MEMORY_LIMIT
+The most GPU memory of each process, instead of memory.limit: 10GB, 10240MB, 40% of the GPU's, or none.
 .TP
 .B GPREEMPT_CONFIG
 The configuration file, instead of those that gpreempt.toml(5) names.

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Metrics come from a program that is found beside this one, or on the PATH, and is told what concerns it.
+// Metrics come from a program that is found beside this one, or on the PATH. It gets the arguments that concern it.
 func TestTopBecomesMetrics(t *testing.T) {
 	if r := gpreempt(t, []string{"PATH=/nowhere"}, "top", "--prometheus"); r.status != 127 || !strings.Contains(r.stderr, metricsName+" is neither beside "+built) {
 		t.Errorf("without it: %+v", r)

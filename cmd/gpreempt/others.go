@@ -14,15 +14,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/member"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Who else is on a GPU: processes that NVIDIA's management library lists and no segment has. They are preempted by nobody.
+// This file finds the others on a GPU: processes that NVIDIA's management library lists and no segment has. The library preempts none of
+// them.
 
-// user is a process on a GPU, as the management library says. What is not known is nil, or empty.
+// user is a process on a GPU, as the management library says. An unknown field is nil, or empty.
 type user struct {
 	cli.User
 	Name    string  `json:"name,omitempty"`
@@ -62,7 +63,7 @@ func readUsers(p *probe) (map[string][]user, error) {
 	return all, nil
 }
 
-// others are those of a GPU that no segment has, whichever world it is of. proc is /proc.
+// others are the processes on a GPU that no segment has, whether by files or of a broker. proc is /proc.
 func others(users []user, snapshots []segment.Snapshot, proc string) []user {
 	list := []user{}
 	for _, u := range users {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
 )
@@ -28,7 +28,12 @@ func patchCommand() *cobra.Command {
 		Long: "Shows for every kernel of a cubin, a fatbin, or the fatbins embedded in a host program or library\n" +
 			"whether it can be given the guard that makes its blocks preemptible, and why not; and whether its blocks\n" +
 			"are independent, or may wait for each other.",
-		Args: cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return cli.Usage(errors.New("patch: must be followed by one file, for example: gpreempt patch libexample.so"))
+			}
+			return nil
+		},
 		RunE: func(command *cobra.Command, args []string) error {
 			guards, err := patch.ParseGuards(kernels.Guard)
 			if err != nil {
@@ -36,7 +41,7 @@ func patchCommand() *cobra.Command {
 			}
 			results, err := patchFile(args[0], output, sm, patch.Options{Guards: guards, Refuse: patch.WaitsForPeers})
 			if err != nil {
-				return fmt.Errorf("patch %s: %w", args[0], err)
+				return fmt.Errorf("patch %s: %w", args[0], cli.Cause(err))
 			}
 			if asJSON {
 				encoder := json.NewEncoder(command.OutOrStdout())

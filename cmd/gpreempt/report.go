@@ -22,7 +22,7 @@ import (
 
 // The report of gpreempt doctor: one file to attach to a bug report.
 
-// section is a part of a report. What could not be found out is said in its place.
+// section is a part of a report. If it fails, its error is written in its place.
 type section struct {
 	title, about string
 	write        func(out io.Writer, d *doctor, config string) error
@@ -38,7 +38,7 @@ var sections = []section{
 	{"nvidia-smi", "what it prints, with the processes that use the GPU", writeSMI},
 }
 
-// writeReport writes a file that is not there yet. What cannot be written whole is not left there.
+// writeReport writes a file that is not there yet. It removes a file that it could not write whole.
 func (d *doctor) writeReport(path, config string) error {
 	var text bytes.Buffer
 	fmt.Fprintf(&text, "gpreempt report of %s\n\nIt contains nothing but\n", time.Now().UTC().Format(time.RFC3339))

@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 )
 
 func runCommand() *cobra.Command {
-	var priority, config, log, objective string
+	var said saying
 	command := &cobra.Command{
 		Use:   "run [flags] -- program [argument]...",
 		Short: "Run a program under the library",
@@ -33,7 +33,7 @@ func runCommand() *cobra.Command {
 			return nil
 		},
 		RunE: func(command *cobra.Command, args []string) error {
-			env, err := runEnvironment(command.Flags().Changed, priority, config, log, objective)
+			env, err := runEnvironment(command.Flags().Changed, said)
 			if err != nil {
 				return cli.Usage(err)
 			}
@@ -47,11 +47,10 @@ func runCommand() *cobra.Command {
 			}
 			program, err := exec.LookPath(args[0])
 			if err != nil && !errors.Is(err, exec.ErrDot) {
-				status := 126
 				if errors.Is(err, exec.ErrNotFound) || errors.Is(err, os.ErrNotExist) {
-					status = 127
+					return cli.Exit{Status: 127, Err: fmt.Errorf("run: there is no program %q; a name without a slash is looked for on the PATH", args[0])}
 				}
-				return cli.Exit{Status: status, Err: err}
+				return cli.Exit{Status: 126, Err: fmt.Errorf("run %s: %w", args[0], cli.Cause(err))}
 			}
 			warn(command.ErrOrStderr(), env, program)
 			env = cli.SetEnv(env, "LD_PRELOAD", preload(os.Getenv("LD_PRELOAD"), library))
@@ -60,13 +59,14 @@ func runCommand() *cobra.Command {
 	}
 	flags := command.Flags()
 	flags.SetInterspersed(false) // the program's flags are its own
-	flags.StringVarP(&priority, "priority", "p", "", "lc, be, off, or a level from 0 (lc) to 7 (be); default $GPREEMPT_PRIORITY")
-	flags.StringVarP(&config, "config", "c", "", "configuration file; default as in default.toml")
-	flags.StringVar(&log, "log", "", "level[:/path/file] of the library's log; default $GPREEMPT_LOG")
-	flags.StringVar(&objective, "objective", "", "how slow an lc program may be: slowdown=1.5, or step=20ms, with first=200ms, p=99 and range=NAME (an NVTX range that ends with each step) if wanted; default $GPREEMPT_OBJECTIVE")
+	flags.StringVarP(&said.priority, "priority", "p", "", "lc, be, off, or a level from 0 (lc) to 7 (be); default $GPREEMPT_PRIORITY")
+	flags.StringVarP(&said.config, "config", "c", "", "configuration file; default as in default.toml")
+	flags.StringVar(&said.log, "log", "", "level[:/path/file] of the library's log; default $GPREEMPT_LOG")
+	flags.StringVar(&said.objective, "objective", "", "how slow an lc program may be: slowdown=1.5, or step=20ms, with first=200ms, p=99 and range=NAME (an NVTX range that ends with each step) if wanted; default $GPREEMPT_OBJECTIVE")
+	flags.StringVar(&said.memoryLimit, "memory-limit", "", "the most GPU memory of each process: 10GB, 10240MB, 40% or none; default $GPREEMPT_MEMORY_LIMIT")
 	for name, values := range map[string][]string{
 		"priority": {"lc", "be", "off"},
-		"log":      {"trace", "debug", "info", "warn", "error", "off"},
+		"log":      configs.LogLevels,
 	} {
 		if err := command.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
 			panic(err) // the flag was made above
@@ -87,42 +87,53 @@ func replaceBy(program string, args, env []string) error {
 	return err
 }
 
+// saying is what flags say to the library.
+type saying struct{ priority, config, log, objective, memoryLimit string }
+
 // runEnvironment checks what the library will read, which could only complain from inside the program,
 // and returns the environment that says it.
-func runEnvironment(given func(flag string) bool, priority, config, log, objective string) ([]string, error) {
+func runEnvironment(given func(flag string) bool, said saying) ([]string, error) {
 	env := os.Environ()
 	if given("priority") {
-		if _, err := configs.ParsePriority(priority); err != nil || priority == "" {
-			return nil, fmt.Errorf("--priority %q: must be lc, be, off, or a level from 0 (highest, lc) to 7 (lowest, be)", priority)
+		if _, err := configs.ParsePriority(said.priority); err != nil || said.priority == "" {
+			return nil, fmt.Errorf("--priority %q: must be lc, be, off, or a level from 0 (highest, lc) to 7 (lowest, be)", said.priority)
 		}
-		env = cli.SetEnv(env, "GPREEMPT_PRIORITY", priority)
+		env = cli.SetEnv(env, "GPREEMPT_PRIORITY", said.priority)
 	} else if _, err := configs.ParsePriority(os.Getenv("GPREEMPT_PRIORITY")); err != nil {
 		return nil, err
 	}
 	if given("log") {
-		if err := configs.ApplyLogEnv(&configs.Config{}, log); err != nil || log == "" {
-			return nil, fmt.Errorf("--log %q: must be trace, debug, info, warn, error or off, or one of these with :/path/file", log)
+		if err := configs.ApplyLogEnv(&configs.Config{}, said.log); err != nil || said.log == "" {
+			return nil, fmt.Errorf("--log %q: must be trace, debug, info, warn, error or off, or one of these with :/path/file", said.log)
 		}
-		if err := os.Setenv("GPREEMPT_LOG", log); err != nil {
+		if err := os.Setenv("GPREEMPT_LOG", said.log); err != nil {
 			return nil, fmt.Errorf("--log: %w", err)
 		}
-		env = cli.SetEnv(env, "GPREEMPT_LOG", log)
+		env = cli.SetEnv(env, "GPREEMPT_LOG", said.log)
 	}
 	if given("objective") {
-		if objective == "" {
-			objective = "none"
+		if said.objective == "" {
+			said.objective = "none"
 		}
-		if _, err := configs.ParseOwnObjective(configs.Objective{}, objective); err != nil {
+		if _, err := configs.ParseOwnObjective(configs.Objective{}, said.objective); err != nil {
 			return nil, fmt.Errorf("--objective: %w", err)
 		}
-		env = cli.SetEnv(env, "GPREEMPT_OBJECTIVE", objective)
+		env = cli.SetEnv(env, "GPREEMPT_OBJECTIVE", said.objective)
 	} else if err := configs.ApplyObjectiveEnv(&configs.Config{}, os.Getenv("GPREEMPT_OBJECTIVE")); err != nil {
 		return nil, err
 	}
-	if given("config") && config == "" {
+	if given("memory-limit") {
+		if _, err := configs.ParseOwnMemoryLimit(said.memoryLimit); err != nil {
+			return nil, fmt.Errorf("--memory-limit: %w", err)
+		}
+		env = cli.SetEnv(env, "GPREEMPT_MEMORY_LIMIT", said.memoryLimit)
+	} else if err := configs.ApplyMemoryLimitEnv(&configs.Config{}, os.Getenv("GPREEMPT_MEMORY_LIMIT")); err != nil {
+		return nil, err
+	}
+	if given("config") && said.config == "" {
 		return nil, errors.New(`--config "": must be the path of a TOML file`)
 	}
-	_, path, _, err := loadConfig(config)
+	_, path, _, err := loadConfig(said.config)
 	if err != nil || path == "" {
 		return env, err
 	}

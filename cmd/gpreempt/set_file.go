@@ -17,7 +17,8 @@ import (
 // obeysWithin is how long a process may take. Its agent wakes at once.
 const obeysWithin = 10 * time.Second
 
-// setByFile sets the objective of a process that joined by files. done is false where none of that number did: it may be a broker's.
+// setByFile sets the objective of a process that joined by files. done is false where no process of that number joined so: it may be a
+// broker's.
 func setByFile(ctx context.Context, settings configs.Config, m *wire.Set) (done bool, err error) {
 	read := func() ([]segment.Snapshot, error) { return readFiles(settings) }
 	snapshots, err := read()
@@ -93,7 +94,7 @@ func (r *request) obeyed(snapshots []segment.Snapshot) bool {
 	return p != nil && p.Obeys(r.number)
 }
 
-// overtaken says whether a process has another objective than the one that was asked for: somebody else asked meanwhile.
+// overtaken says whether a process has another objective than the one that this command set: another command set it meanwhile.
 func overtaken(list []request, snapshots []segment.Snapshot, asked configs.ObjectiveWord) error {
 	for i := range list {
 		has := "none"

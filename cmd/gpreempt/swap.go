@@ -19,12 +19,12 @@ import (
 
 	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/broker/wire"
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What people ask of a process's device memory: gpreempt swap, suspend and resume.
+// This file has the commands by which people ask for a process's device memory to move: gpreempt swap, suspend and resume.
 
 const aboutAsking = `
 
@@ -176,7 +176,7 @@ func (o *ordering) run(command *cobra.Command, what segment.Asked, process strin
 	return failures
 }
 
-// request is what is asked of a process on one GPU.
+// request is a request to a process on one GPU.
 type request struct {
 	gpu, path string
 	broker    string // its socket; empty: by a file

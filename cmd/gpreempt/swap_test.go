@@ -127,7 +127,7 @@ func TestSwap(t *testing.T) {
 	}
 }
 
-// What a process answers instead of doing it.
+// The answers of a process that does not do it.
 func TestSwapFails(t *testing.T) {
 	w := newSwapper(t)
 	answers := make(chan segment.Answer, 1)

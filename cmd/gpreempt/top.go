@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -14,9 +15,107 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 )
+
+// topKeys says what the keys do on a terminal, for the manual and for the screen.
+const topKeys = `  p, n, l, s, w, b, g, x  sort by PID, name, level, share, windows, stops, memory on the GPU, memory swapped; r reverses
+  up, down, page up, page down  select a process
+  Enter  shows all that is known of the selected process
+  space  lets the tables stand still
+  ?  shows what keys and columns mean
+  q, Escape, Ctrl-C  end`
+
+// topColumns says what the columns of the table of processes are, for the manual and for the screen.
+const topColumns = `  LEVEL  lc, be, or the level between them: 0 is lc, 7 is be
+  STATE  what the process does on the GPU: see the states
+  SHARE  part of the time with its window open (above be); with work, on its turn, and no window open above it (be)
+  MINUTE  the share over the last minute
+  WIN/s  windows opened, per second
+  STOP/s  times that kernels were stopped between blocks
+  ON GPU  device memory on the GPU, of a process whose memory swaps
+  SWAPPED  the part that is in host memory
+  SLICE  timeslice of the process's channel groups (TSGs) in force, - for the driver's default`
+
+// topHelp is what ? shows on a terminal.
+var topHelp = `Keys: ? or Enter shows the tables again.
+
+` + topKeys + `
+
+Columns:
+
+` + topColumns + `
+
+States:
+
+` + topStates() + `
+
+All columns and tables: man gpreempt`
+
+// topStates lists the states.
+func topStates() string {
+	var list []string
+	for _, row := range stateRows {
+		list = append(list, "  "+row.state+"  "+row.means)
+	}
+	return strings.Join(list, "\n")
+}
+
+// topManual is what gpreempt(1) says of top behind its flags.
+var topManual = `On a terminal the keys are:
+
+` + topKeys + `
+
+The columns of the table of processes, of which a terminal shows those that fit:
+
+` + topColumns + `
+  SWITCH/s  windows that took the GPU from a lower level, per second
+  HOLD/s, GATE/s, TURNS/s  holds, launches that waited at the gate, and turns taken, per second
+  NOT IN FORCE  fallbacks, with why
+
+The states:
+
+` + topStates() + `
+
+Above the table of a GPU:
+
+  a switch takes  as learnt: so long after an LC process asks for the GPU a lower level has left it
+  OTHERS  processes on the GPU that are none of these, as NVIDIA's management library says: without gpreempt, or another user's or container's; with their device memory, and the part of the SMs' time that they had lately
+
+For processes that hint at coming work, by source of hints and since the process's start:
+
+  HIT  work came while the GPU was kept for it; LATE: before; WRONG: not in time
+  DROPPED  not carried out: a duplicate, nonsense, the source off, or no lower level there
+  SAVED  time of switches (MPS: of stops) that overlapped what came before the work
+  KEPT  GPU time kept before work came, or in vain
+
+For processes whose kernels are rewritten so that they can stop between blocks (BLP), since the process's start:
+
+  KERNELS  of the modules that were loaded, of these rewritten, and not, by reason: form (not known how), room (for one more parameter), peers (blocks wait for one another), sm (of the GPU), image (not readable), runtime (loaded unseen, by a CUDA runtime before 12.0)
+  LAUNCHES  of kernels, and the part that could be stopped
+  STOPS  times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
+  NARROWED  launches that went on, while a window was open, on the SMs that it leaves, and for how long; BESIDE: their blocks
+  HELD  those that could not: their blocks run together and have no room, work was ahead of them, or they hurt
+  HURT  kernels that are held back since they make windows slow on however few SMs
+  DRAIN  from a stop until nothing ran: mean, and the longest
+  LOAD  time that loads of code took longer, and images that came from the cache
+
+For processes that leave SMs to lower levels while their window is open (spatial):
+
+  LEAVES  what the window leaves, or left last; LEAVING: windows that left some, of all, since the process's start
+  KINDS  of requests of which it is known how many they leave; TOO WIDE: times that one suffered from it
+
+For processes whose device memory swaps to host memory:
+
+  MEMORY  running: all of it is on the GPU; leaving, out, coming; stuck: it did not go, since work did not end or a call failed; suspended: out until gpreempt resume. turn: it is its memory turn, and how long turns are
+  RESIDENT  on the GPU, and can go; SWAPPED: in host memory; PINNED: on the GPU and cannot go, and why: exported to or imported from other processes, registered with a device, multicast, shared (mapped more than once), closed (the GPU may not use it now), driver (small allocations, arrays, pools)
+  CAP  the most that the driver lets it have, where it refuses memory that the GPU has (MPS, a cgroup, vGPU)
+  WANTED  by calls that wait for room; THREADS: that wait, for room or for what is out
+  HOST  page-locked host memory of the process, on all GPUs
+  OUT/s  bytes a second to host memory, and back, in the time of the sample
+  TIMES  that memory went out, and came back, since the process's start; FAILED: that it could not
+  WAITED  time that calls waited, and their number`
 
 func topCommand() *cobra.Command {
 	var once, asJSON, asMetrics bool
@@ -26,68 +125,12 @@ func topCommand() *cobra.Command {
 		Use:   "top",
 		Short: "Show GPUs and the processes under the library",
 		Long: `Shows, GPU by GPU, this user's processes under the library. The first sample counts from each process's
-start, later ones from the sample before.
-
-On a terminal it draws a table that fits 80 columns, until q, Escape or Ctrl-C:
-
-  MINUTE  the share over the last minute
-  STOP/s  times that kernels were stopped between blocks
-  ON GPU  device memory on the GPU, of a process whose memory swaps
-  p n l s w b g x  sort by PID, name, level, share, windows, stops, memory on the GPU, memory swapped; r reverses
-  up, down, page up, page down  select a process; Enter shows all that is known of it
-  space   lets the tables stand still
-
-Elsewhere, and with --once, it prints these tables:
-
-  SLICE   timeslice of the process's TSGs in force, - for the driver's default
-  STATE   window: an LC window is open; turn: its turn on the GPU; off: its channels are off the GPU;
-          max: the same, since it has had its part (share.max, share.max_be);
-          busy: has, or wants to run, work; leaving, out, coming, suspended: its memory, see below;
-          -: its launches are not counted, since nobody on the GPU needs to know of them
-  SHARE   part of the time with its window open (above be); with work, on its turn, and no window open above it (be)
-  /s      windows opened, of these with the GPU taken from a lower level, holds, launches that waited at the
-          gate, and turns taken, per second
-  NOT IN FORCE  fallbacks, with why
-  a switch takes  as learnt: so long after an LC process asks for the GPU a lower level has left it
-  OTHERS  processes on the GPU that are none of these, as NVIDIA's management library says: without gpreempt, or another
-          user's or container's; with their device memory, and the part of the SMs' time that they had lately
-
-For processes that hint at coming work, by source of hints and since the process's start:
-  HIT     work came while the GPU was kept for it; LATE: before; WRONG: not in time
-  DROPPED not carried out: a duplicate, nonsense, the source off, or no lower level there
-  SAVED   time of switches (MPS: of stops) that overlapped what came before the work
-  KEPT    GPU time kept before work came, or in vain
-
-For processes whose kernels are rewritten so that they can stop between blocks (BLP), since the process's start:
-  KERNELS  of the modules that were loaded, of these rewritten, and not, by reason: form (not known how), room (for
-           one more parameter), peers (blocks wait for one another), sm (of the GPU), image (not readable),
-           runtime (loaded unseen, by a CUDA runtime before 12.0)
-  LAUNCHES of kernels, and the part that could be stopped
-  STOPS    times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
-  NARROWED launches that went on, while a window was open, on the SMs that it leaves, and for how long; BESIDE: their blocks
-  HELD     those that could not: their blocks run together and have no room, work was ahead of them, or they hurt
-  HURT     kernels that are held back since they make windows slow on however few SMs
-  DRAIN    from a stop until nothing ran: mean, and the longest
-  LOAD     time that loads of code took longer, and images that came from the cache
-
-For processes that leave SMs to lower levels while their window is open (spatial):
-  LEAVES   what the window leaves, or left last; LEAVING: windows that left some, of all, since the process's start
-  KINDS    of requests of which it is known how many they leave; TOO WIDE: times that one suffered from it
-
-For processes whose device memory swaps to host memory:
-  MEMORY   running: all of it is on the GPU; leaving, out, coming; stuck: it did not go, since work did not end or a
-           call failed; suspended: out until gpreempt resume. turn: it is its memory turn, and how long turns are
-  RESIDENT on the GPU, and can go; SWAPPED: in host memory; PINNED: on the GPU and cannot go, and why: exported to
-           or imported from other processes, registered with a device, multicast, shared (mapped more than once),
-           closed (the GPU may not use it now), driver (small allocations, arrays, pools)
-  WANTED   by calls that wait for room; THREADS: that wait, for room or for what is out
-  HOST     page-locked host memory of the process, on all GPUs
-  OUT/s    bytes a second to host memory, and back, in the time of the sample
-  TIMES    that memory went out, and came back, since the process's start; FAILED: that it could not
-  WAITED   time that calls waited, and their number
+start, later ones from the sample before. On a terminal it draws a table until q, Escape or Ctrl-C; ? says what the keys and
+columns are. Elsewhere, and with --once, it prints tables.
 
 --prometheus and --listen give the same as Prometheus metrics, summed by container and level (` + metricsName + `).`,
-		Args: cobra.NoArgs,
+		Annotations: map[string]string{cli.Manual: topManual},
+		Args:        cli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			if asMetrics || command.Flags().Changed("listen") {
 				return becomeMetrics(command.Flags(), config, listen)
@@ -118,7 +161,7 @@ For processes whose device memory swaps to host memory:
 	}
 	flags := command.Flags()
 	flags.BoolVar(&once, "once", false, "one sample, then end")
-	flags.BoolVar(&asJSON, "json", false, "one line of JSON a sample")
+	flags.BoolVar(&asJSON, "json", false, "one line of JSON a sample; docs/top-json.md says what each key means")
 	flags.BoolVar(&asMetrics, "prometheus", false, "Prometheus metrics, once")
 	flags.StringVar(&listen, "listen", "", "serve Prometheus metrics at this `address`, as 127.0.0.1:9405, until it is interrupted")
 	flags.DurationVarP(&interval, "interval", "n", interval, "time between samples")

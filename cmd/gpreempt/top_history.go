@@ -30,7 +30,7 @@ var (
 	dots   = []rune("_.-=+*%#")
 )
 
-// sparkline draws the last minute, each character the mean over its part of it. Where nothing is known it is blank.
+// sparkline draws the last minute, each character the mean over its part of it. A part without a value is blank.
 func (h history) sparkline(nowNs uint64, width int, ramp []rune) string {
 	var line strings.Builder
 	begin := float64(nowNs) - float64(remembered)

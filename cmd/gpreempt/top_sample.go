@@ -30,7 +30,8 @@ type gpuSample struct {
 
 type peerSample struct {
 	segment.Peer
-	Rates rates `json:"rates"`
+	State string `json:"state"` // a word of stateRows
+	Rates rates  `json:"rates"`
 }
 
 // rates are counters of the segment, by name, per second over over_ns; share is a part of the time.
@@ -117,7 +118,7 @@ func measure(snapshots []segment.Snapshot, before map[peerKey]reading) (sample, 
 			r := compare(last, next)
 			next.share = r["share"]
 			after[key] = next
-			gpu.Peers = append(gpu.Peers, peerSample{p, r})
+			gpu.Peers = append(gpu.Peers, peerSample{p, state(p), r})
 			if p.Level == segment.Levels-1 {
 				gpu.BEShare = min(1, gpu.BEShare+r["share"])
 			} else {

@@ -88,7 +88,7 @@ func topScreen(ctx context.Context, screen tcell.Screen, config configs.Config, 
 	}
 }
 
-// event does what the terminal says.
+// event carries out an event of the terminal.
 func (v *view) event(screen tcell.Screen, event tcell.Event) (quit bool) {
 	switch e := event.(type) {
 	case *tcell.EventResize:

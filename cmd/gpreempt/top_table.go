@@ -39,13 +39,13 @@ func printTable(out io.Writer, s sample) error {
 		if text := sayOthers(gpu.Others); text != "" {
 			fmt.Fprintf(w, "OTHERS  %s\n", text)
 		}
-		fmt.Fprint(w, "PID\tNAME\tROLE\tSTATE\tSLICE\tSHARE")
+		fmt.Fprint(w, "PID\tNAME\tLEVEL\tSTATE\tSLICE\tSHARE")
 		for _, of := range ratedCounters() {
 			fmt.Fprint(w, "\t"+of.title)
 		}
 		fmt.Fprintln(w, "\tIN FORCE\tNOT IN FORCE")
 		for _, p := range gpu.Peers {
-			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s", p.Pid, p.Name, p.Role, state(p.Peer), slice(p.TimesliceUs), share(&p))
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s", p.Pid, p.Name, p.Role, p.State, slice(p.TimesliceUs), share(&p))
 			for _, of := range ratedCounters() {
 				fmt.Fprintf(w, "\t%.1f", p.Rates[of.counter])
 			}
@@ -64,7 +64,7 @@ func printTable(out io.Writer, s sample) error {
 	return w.Flush()
 }
 
-// saySwitch is what a switch away from a lower level takes on this GPU, as its processes learnt it: the middle of what they say.
+// saySwitch is the time of a switch away from a lower level on this GPU, as its processes learnt it: the middle of their values.
 func saySwitch(peers []peerSample) string {
 	var us []uint32
 	for _, p := range peers {
@@ -90,7 +90,7 @@ func printHints(w io.Writer, peers []peerSample) {
 			}
 			state := "on"
 			if h.Off {
-				state = "off: costs too much"
+				state = "ignored: costs too much"
 			}
 			fmt.Fprintf(w, "%d\t%s\t%d\t%d\t%d\t%d\t%d\t%.1f ms\t%.1f ms\t%s\n", p.Pid, h.Source, h.Given, h.Hit, h.Late, h.Wrong,
 				h.Dropped, float64(h.SavedNs)/1e6, float64(h.WaitedNs)/1e6, state)
@@ -207,15 +207,23 @@ func printMemory(w io.Writer, peers []peerSample) {
 		}
 		if !titled {
 			titled = true
-			fmt.Fprintln(w, "PID\tMEMORY\tRESIDENT\tSWAPPED\tPINNED\tWANTED\tTHREADS\tHOST\tOUT/s\tIN/s\tTIMES\tFAILED\tWAITED")
+			fmt.Fprintln(w, "PID\tMEMORY\tRESIDENT\tSWAPPED\tPINNED\tCAP\tWANTED\tTHREADS\tHOST\tOUT/s\tIN/s\tTIMES\tFAILED\tWAITED")
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d, %d\t%d\t%v, %d\n", p.Pid, memoryState(p.Peer), amount(m.Resident), amount(m.Swapped),
-			amount(m.Pinned)+because(m.PinnedBy), amount(m.Wanted), m.Waiting, amount(m.Host), amount(uint64(p.Rates["out_bytes"])),
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%d, %d\t%d\t%v, %d\n", p.Pid, memoryState(p.Peer), amount(m.Resident), amount(m.Swapped),
+			amount(m.Pinned)+because(m.PinnedBy), most(m.Cap), amount(m.Wanted), m.Waiting, amount(m.Host), amount(uint64(p.Rates["out_bytes"])),
 			amount(uint64(p.Rates["in_bytes"])), m.Evictions, m.Restores, m.Failures, milliseconds(m.WaitNs), m.Waits)
 	}
 	if titled {
 		fmt.Fprintln(w)
 	}
+}
+
+// most is a limit in bytes; 0: there is none.
+func most(bytes uint64) string {
+	if bytes == 0 {
+		return unknown
+	}
+	return amount(bytes)
 }
 
 func memoryState(p segment.Peer) string {
@@ -241,28 +249,48 @@ func refusals(by map[string]uint64) string {
 	return orDash(list)
 }
 
+// The states of a process that top shows. A state of its memory (segment.Memory) stands before all but an open window.
+const (
+	stateWindow = "window"
+	stateMax    = "max"
+	stateWaits  = "waits"
+	stateTurn   = "turn"
+	stateBusy   = "busy"
+	unknown     = "-"
+	stateIdle   = "idle"
+)
+
+// stateRows say what each state means.
+var stateRows = [...]struct{ state, means string }{
+	{stateWindow, "its window is open: its work goes before that of lower levels"},
+	{stateTurn, "best effort, and its turn on the GPU"},
+	{stateWaits, "its channels are kept off the GPU, since others go before it"},
+	{stateMax, "the same, since it has had its part (share.max, share.max_be)"},
+	{stateBusy, "has work, or wants to run some"},
+	{stateIdle, "has no work"},
+	{"leaving, out, coming, suspended", "where its memory is on its way, or stays until gpreempt resume"},
+	{unknown, "its launches are not counted, since nobody on the GPU needs to know of them"},
+}
+
 func state(p segment.Peer) string {
 	switch {
 	case p.WindowOpen:
-		return "window"
+		return stateWindow
 	case p.Memory != nil && !slices.Contains([]string{"running", "stuck"}, p.Memory.State):
 		return p.Memory.State
 	case p.Capped:
-		return "max"
+		return stateMax
 	case p.Suspended:
-		return "off"
+		return stateWaits
 	case p.Turn:
-		return "turn"
+		return stateTurn
 	case p.Busy:
-		return "busy"
+		return stateBusy
 	case !p.Counted:
 		return unknown
 	}
-	return "idle"
+	return stateIdle
 }
-
-// unknown is what a process that counts no launches does: nobody on its GPU needs to know.
-const unknown = "-"
 
 func share(p *peerSample) string {
 	if !p.Counted {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -25,6 +26,7 @@ type view struct {
 	reversed  bool
 	paused    bool
 	details   bool
+	helping   bool // what keys and columns mean is there instead of the tables
 	selected  peerKey
 	top       int // of the lines, the first that is shown
 }
@@ -125,11 +127,11 @@ func makeColumns() []column {
 	return append([]column{
 		{'p', "PID", 7, true, func(_ *view, _ *gpuSample, p *peerSample) string { return fmt.Sprint(p.Pid) },
 			func(a, b *peerSample) int { return cmp.Compare(a.Pid, b.Pid) }},
-		{'n', "NAME", 11, false, func(_ *view, _ *gpuSample, p *peerSample) string { return p.Name },
+		{'n', "NAME", 10, false, func(_ *view, _ *gpuSample, p *peerSample) string { return p.Name },
 			func(a, b *peerSample) int { return strings.Compare(a.Name, b.Name) }},
-		{'l', "ROLE", 4, false, func(_ *view, _ *gpuSample, p *peerSample) string { return p.Role },
+		{'l', "LEVEL", 5, false, func(_ *view, _ *gpuSample, p *peerSample) string { return p.Role },
 			func(a, b *peerSample) int { return cmp.Compare(a.Level, b.Level) }},
-		{0, "STATE", 8, false, func(_ *view, _ *gpuSample, p *peerSample) string { return state(p.Peer) }, nil},
+		{0, "STATE", 8, false, func(_ *view, _ *gpuSample, p *peerSample) string { return p.State }, nil},
 		{'s', "SHARE", 5, true, func(_ *view, _ *gpuSample, p *peerSample) string { return share(p) }, rated("share")},
 		{0, "MINUTE", 10, false, func(v *view, gpu *gpuSample, p *peerSample) string {
 			if h := v.processes[keyOf(gpu, p)]; h != nil {
@@ -216,7 +218,7 @@ type span struct {
 
 type line []span
 
-// pad makes a text as wide as it is to be. What is too long is cut.
+// pad fits a text into a width: it adds blanks, or cuts.
 func pad(text string, width int, right bool) string {
 	runes := []rune(text)
 	if len(runes) > width {
@@ -257,13 +259,13 @@ func (v *view) rows() (all []row) {
 	return all
 }
 
-// lines are those of a screen, no more and none wider than it is.
+// lines are the lines of a screen, no more and none wider than it is.
 func (v *view) lines(width, height int) []line {
 	if width < 1 || height < 1 {
 		return nil
 	}
 	head, foot := []line{v.title(width)}, []line{v.help(width)}
-	body, at := v.table(width)
+	body, at := v.body(width)
 	if details := v.detailed(width); height > 6 && len(details) > 0 {
 		foot = append(details[:min(len(details), (height-2)/2)], foot...)
 	}
@@ -293,7 +295,18 @@ func (v *view) title(width int) line {
 }
 
 func (v *view) help(width int) line {
-	return line{{pad("q quit  sort: p n l s w b g x, r reversed  up down enter: details  space: pause", width, false), inverse}}
+	return line{{pad("? help  q quit  sort: p n l s w b g x, r reverses  up down enter  space: pause", width, false), inverse}}
+}
+
+// body is the lines between the title and the line of keys, and the line of the selected process; -1: in none.
+func (v *view) body(width int) (body []line, at int) {
+	if !v.helping {
+		return v.table(width)
+	}
+	for text := range strings.SplitSeq(cli.Wrap(topHelp, width), "\n") {
+		body = append(body, line{{pad(text, width, false), plain}})
+	}
+	return body, -1
 }
 
 // table is the GPUs and their processes, and in which line the selected process is; -1: in none.
@@ -332,7 +345,7 @@ func (v *view) table(width int) (body []line, at int) {
 	return body, at
 }
 
-// shares are those of a GPU now, and over the last minute.
+// shares are a GPU's shares now, and over the last minute.
 func (v *view) shares(gpu *gpuSample, width int) line {
 	spark := func(be bool) string {
 		if h := v.gpus[gpuKey{gpu.Path, be}]; h != nil {
@@ -343,7 +356,7 @@ func (v *view) shares(gpu *gpuSample, width int) line {
 	return line{{pad(fmt.Sprintf("LC %3.0f %% %s  BE %3.0f %% %s", 100*gpu.LCShare, spark(false), 100*gpu.BEShare, spark(true)), width, false), plain}}
 }
 
-// titles are those of the columns; that of the order stands out.
+// titles are the columns' titles; that of the order stands out.
 func (v *view) titles(shown []column, width int) (titles line) {
 	used := 0
 	for i, c := range shown {
@@ -363,7 +376,7 @@ func (v *view) titles(shown []column, width int) (titles line) {
 
 // detailed is all that is known of the selected process.
 func (v *view) detailed(width int) (all []line) {
-	if !v.details {
+	if !v.details || v.helping {
 		return nil
 	}
 	for _, r := range v.rows() {
@@ -386,7 +399,7 @@ func (v *view) detailed(width int) (all []line) {
 	return all
 }
 
-// titled makes words of each row of a table whose cells are apart by tabs: the title of a column and what is there.
+// titled makes words of each row of a table whose cells are apart by tabs: the title of a column and the row's cell.
 func titled(print func(io.Writer)) (all [][]string) {
 	var table bytes.Buffer
 	print(&table)
@@ -426,8 +439,12 @@ func flow(words []string, width int) (all []line) {
 	return append(all, line{{pad(text, width, false), plain}})
 }
 
-// move selects the process that is so many below the selected one.
+// move selects the process that many rows below the selected one.
 func (v *view) move(by int) {
+	if v.helping {
+		v.top += by // lines bounds it
+		return
+	}
 	all := v.rows()
 	if len(all) == 0 {
 		return
@@ -447,6 +464,8 @@ func (v *view) key(key rune) (quit bool) {
 	switch key {
 	case 'q':
 		return true
+	case '?':
+		v.helping, v.top = !v.helping, 0
 	case 'r':
 		v.reversed = !v.reversed
 	case ' ':
@@ -463,6 +482,10 @@ func (v *view) key(key rune) (quit bool) {
 
 // enter shows or hides the details of the selected process, the first if none is.
 func (v *view) enter() {
+	if v.helping {
+		v.helping = false
+		return
+	}
 	v.details = !v.details
 	if !slices.ContainsFunc(v.rows(), func(r row) bool { return keyOf(r.gpu, r.p) == v.selected }) {
 		v.selected = peerKey{}

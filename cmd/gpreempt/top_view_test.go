@@ -60,7 +60,7 @@ func busy(takenNs uint64) sample {
 	odd := segment.Peer{Slot: 2, Counted: true, Pid: 7, Name: "日本\u0301x", Level: 3, Role: "3", StartedNs: 3, Memory: &segment.Memory{State: "running", MemoryCounters: segment.MemoryCounters[uint64]{Resident: math.MaxUint64, Pinned: math.MaxUint64}}}
 	return sample{GPUs: []gpuSample{
 		{Snapshot: segment.Snapshot{GPU: "GPU-1", Path: "a", TakenNs: takenNs}, LCShare: 0.25, BEShare: 0.5, Peers: []peerSample{
-			{lc, rates{"share": 0.25, "windows": 100}}, {be, rates{"share": 0.5, "stops": 3.25}}, {odd, rates{"share": 0, "windows": 1e300, "stops": 12345}}}},
+			{lc, state(lc), rates{"share": 0.25, "windows": 100}}, {be, state(be), rates{"share": 0.5, "stops": 3.25}}, {odd, state(odd), rates{"share": 0, "windows": 1e300, "stops": 12345}}}},
 		{Snapshot: segment.Snapshot{GPU: "GPU-2", Path: "b", Error: "corrupt\x1b[2J"}},
 	}}
 }
@@ -112,14 +112,14 @@ func TestView(t *testing.T) {
 		"gpreempt top  every 1s",
 		"GPU-1",
 		"LC  25 %                ---------------  BE  50 %                +++++++++++++++",
-		"    PID NAME        ROLE STATE    SHARE MINUTE      WIN/s STOP/s  ON GPU SWAPPED",
-		"   4711 server      lc   window    25 %      -----  100.0    0.0       -       -",
-		"      7 ???x        3    idle       0 %      _____   much  12345    much   0 MiB",
-		"     42 training-wi be   out       50 %      +++++    0.0    3.2 4.0 GiB   5 MiB",
+		"    PID NAME       LEVEL STATE    SHARE MINUTE      WIN/s STOP/s  ON GPU SWAPPED",
+		"   4711 server     lc    window    25 %      -----  100.0    0.0       -       -",
+		"      7 ???x       3     idle       0 %      _____   much  12345    much   0 MiB",
+		"     42 training-w be    out       50 %      +++++    0.0    3.2 4.0 GiB   5 MiB",
 		"",
 		"GPU-2  cannot be read: corrupt?[2J",
 		"",
-		"q quit  sort: p n l s w b g x, r reversed  up down enter: details  space: pause",
+		"? help  q quit  sort: p n l s w b g x, r reverses  up down enter  space: pause",
 	}, "\n")
 	got := page(filled(), 80, 11)
 	if lines, wanted := strings.Split(got, "\n"), strings.Split(want, "\n"); len(lines) != len(wanted) {
@@ -150,7 +150,7 @@ func TestShort(t *testing.T) {
 	}
 }
 
-// Whatever the size, the screen is full and nothing is wider.
+// The screen is full at every size, and no line is wider.
 func TestViewSizes(t *testing.T) {
 	for _, details := range []bool{false, true} {
 		v := filled()
@@ -176,7 +176,7 @@ func TestViewSizes(t *testing.T) {
 	}
 }
 
-// pids are those of the table, from the top.
+// pids are the PIDs of the table, from the top.
 func pids(v *view) (all []int32) {
 	for _, r := range v.rows() {
 		all = append(all, r.p.Pid)
@@ -257,6 +257,40 @@ func TestViewSelects(t *testing.T) {
 	v.enter()
 	if len(v.processes) != 0 {
 		t.Errorf("%d processes that have ended are remembered", len(v.processes))
+	}
+}
+
+// ? shows what keys and columns mean, and the tables again; the last line names every key.
+func TestViewHelps(t *testing.T) {
+	v := filled()
+	v.key('?')
+	seen := ""
+	for range 60 {
+		shown := page(v, 80, 24)
+		if lines := strings.Split(shown, "\n"); len(lines) != 24 || !strings.HasPrefix(lines[23], "? help  q quit") {
+			t.Fatalf("no screen:\n%s", shown)
+		}
+		seen += shown + "\n"
+		v.move(1)
+	}
+	for _, c := range columns[:11] {
+		if !strings.Contains(seen, "\n  "+c.title+"  ") && !slices.Contains([]string{"PID", "NAME"}, c.title) {
+			t.Errorf("column %s is not explained:\n%s", c.title, page(v, 80, 60))
+		}
+	}
+	for _, row := range stateRows {
+		if !strings.Contains(seen, "\n  "+row.state+"  ") {
+			t.Errorf("state %q is not explained", row.state)
+		}
+	}
+	_, keys, _ := strings.Cut(page(v, 80, 24), "? help")
+	for _, c := range columns {
+		if c.key != 0 && !strings.Contains(keys, " "+string(c.key)) {
+			t.Errorf("the last line does not name %c", c.key)
+		}
+	}
+	if v.enter(); !strings.Contains(page(v, 80, 24), "4711 server") || v.details {
+		t.Errorf("no tables:\n%s", page(v, 80, 24))
 	}
 }
 
@@ -385,7 +419,7 @@ func terminal(t *testing.T) (person *os.File, path string) {
 	return person, fmt.Sprintf("/dev/pts/%d", number)
 }
 
-// On a terminal top draws until q, and gives the terminal back as it was. On one that cannot be drawn on it prints.
+// On a terminal top draws until q, and restores the terminal. On one that cannot be drawn on it prints.
 func TestTopOnTerminal(t *testing.T) {
 	for name, ends := range map[string]func(*os.File, *exec.Cmd) error{
 		"xterm-256color": func(person *os.File, _ *exec.Cmd) error { _, err := person.WriteString("q"); return err },
@@ -419,7 +453,7 @@ func TestTopOnTerminal(t *testing.T) {
 			}
 			said += string(buffer[:n])
 		}
-		if draws := strings.Contains(said, "q quit"); draws != (name != "dumb") {
+		if draws := strings.Contains(said, "? help"); draws != (name != "dumb") {
 			t.Errorf("%s: %q", name, said)
 		}
 		go func() { // what it says at its end must not wait for a reader

@@ -47,7 +47,7 @@ func orDash(list []string) string {
 	return strings.Join(list, " ")
 }
 
-// clean replaces what is not one column wide: names are the processes' own.
+// clean replaces characters that are not one column wide: names are the processes' own.
 func clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) || uniseg.StringWidth(string(r)) != 1 {

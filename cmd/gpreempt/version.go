@@ -13,13 +13,13 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gpreempt/gpreempt/cmd/internal/cli"
+	"github.com/gpreempt/gpreempt/internal/cli"
 )
 
 // version and commit are set by the Makefile.
 var version, commit string
 
-// versions is what gpreempt version says. What is not there, or could not be found out, is empty, and missing says why.
+// versions is what gpreempt version says. A part that is not there, or could not be found out, is empty, and missing says why.
 type versions struct {
 	Version        string `json:"version"`
 	Commit         string `json:"commit,omitempty"`
@@ -38,7 +38,7 @@ func versionCommand() *cobra.Command {
 		Short: "Show the versions of this command, the library and the driver",
 		Long: "Shows the versions of this command and of the Go that it was built with, which library gpreempt run would preload and\n" +
 			"its version, and those of the NVIDIA driver. It exits with 0 also where there is no library or no driver.",
-		Args: cobra.NoArgs,
+		Args: cli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
 			v := findVersions()
 			out := command.OutOrStdout()

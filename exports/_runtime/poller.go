@@ -1,6 +1,6 @@
 package runtime
 
-// The poller of the library's Go runtime, in place of netpoll_epoll.go (see the Makefile): it lets a thread wait for
+// The poller of the library's Go runtime, in place of netpoll_epoll.go (overlay.sh): it lets a thread wait for
 // the next timer, which is all that the library needs, and has no descriptors. A file or socket cannot be polled and
 // is read and written as regular files are.
 

@@ -12,8 +12,8 @@ var (
 
 // idleRuns lets an idle thread run pp, if newm gets no thread for it: then newm has nothing to do. startm, and what starts the world, call newm
 // where they find no thread that is idle. A processor without a thread would stand still, with the goroutines in its queue, and with all that
-// wait for the world to stop. There are more threads than can run, or wait in calls, at a time (exports/go_runtime.c), so that one that
-// has no processor any more is about to become idle. It needs sched.lock for that, and nothing that whoever waits here has.
+// wait for the world to stop. There are more threads than can run, or wait in calls, at a time (exports/go_runtime.c). So one that has no
+// processor any more is about to become idle. It needs sched.lock for that, and no lock of the thread that waits here.
 //
 //go:nowritebarrierrec
 func idleRuns(fn func(), pp *p, id int64) bool {
@@ -26,7 +26,7 @@ func idleRuns(fn func(), pp *p, id int64) bool {
 		lock(&sched.lock)
 		mp := mget()
 		if mp != nil && id >= 0 {
-			sched.nmfreed++ // nobody has the id
+			sched.nmfreed++ // no thread has the id
 		}
 		unlock(&sched.lock)
 		if mp != nil {

@@ -4,11 +4,11 @@ import "slices"
 
 const (
 	padNs       = 30_000
-	usefulPart  = 0.4     // the part of a switch that a prediction must save
-	heldUpNs    = 500_000 // how long the GPU is kept for a request that is held up; the default of hints.wait_us
-	earliestOf  = 48      // one of so many requests may come earlier than expected
-	lateWeighs  = 4       // weight of time that requests lose, relative to time that the GPU waits
-	plannedPart = 0.75    // of the allowed cost; the rest is for surprises
+	usefulPart  = 0.4     // The part of a switch that a prediction must save.
+	heldUpNs    = 500_000 // How long the GPU is kept for a request that is held up; the default of hints.linger_us.
+	earliestOf  = 48      // One of so many requests may come earlier than expected.
+	lateWeighs  = 4       // Weight of time that requests lose, relative to time that the GPU waits.
+	plannedPart = 0.75    // Of the allowed cost; the rest is for surprises.
 )
 
 // One of so many requests, and one more, may be held up longer.
@@ -23,10 +23,10 @@ type target struct {
 // budget is what waiting for one request may cost, in nanoseconds.
 func budget(maxCost, interval float64) float64 { return plannedPart * maxCost * interval }
 
-// aim chooses a target by the errors of earlier predictions. The GPU is taken so late that hardly any request would have
-// come before, and later if waiting would cost the others more than the budget: a request that comes early loses only the
-// rest of the switch, which takes switchNs. The GPU is kept until all but a few requests would have come. ok is false if too
-// little of the switches would be saved.
+// aim chooses a target by the errors of earlier predictions. The GPU is taken so late that hardly any request would have come before. It
+// is taken later still if waiting would cost the others more than the budget: a request that comes early loses only the rest of the
+// switch, which takes switchNs. The GPU is kept until all but a few requests would have come. ok is false if too little of the switches
+// would be saved.
 func aim(errors []float64, budget, switchNs float64) (best target, ok bool) {
 	sorted := slices.Sorted(slices.Values(errors))
 	n := len(sorted)

@@ -9,17 +9,17 @@ type Prediction struct {
 }
 
 const (
-	maxLag      = 4      // requests of a repeating pattern
-	remembered  = 64     // residuals, arrivals
-	enough      = 12     // predictions that must have been right for a confidence of one half
-	trusted     = 64     // more make no difference
-	warmUp      = 4      // repetitions before anything is predicted
-	togetherNs  = 50_000 // arrivals that are closer belong to one request
+	maxLag      = 4      // Requests of a repeating pattern.
+	remembered  = 64     // Residuals and arrivals, at most.
+	enough      = 12     // Predictions that must have been right for a confidence of one half.
+	trusted     = 64     // More make no difference.
+	warmUp      = 4      // Repetitions before anything is predicted.
+	togetherNs  = 50_000 // Arrivals that are closer belong to one request.
 	maxCycleNs  = 5_000_000_000
-	worthMissNs = 400_000 // a prediction that is off by more was wrong
-	randomPart  = 10      // so was one that is off by more than this part of the usual interval: it may be right by chance
-	believable  = 1.5     // an expert whose loss is at most so many times the best one's may be right where that is not
-	leastNoise  = 5_000   // nanoseconds; no program is more regular
+	worthMissNs = 400_000 // A prediction that is off by more was wrong.
+	randomPart  = 10      // So was one that is off by more than this part of the usual interval: it may be right by chance.
+	believable  = 1.5     // An expert whose loss is at most so many times the best one's may be right where that is not.
+	leastNoise  = 5_000   // Nanoseconds; no program is more regular.
 )
 
 // Arrivals learns online whether requests come in a regular pattern. It runs a few simple predictors side by

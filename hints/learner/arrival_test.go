@@ -18,7 +18,7 @@ type outcome struct {
 func (o outcome) cost() float64 { return o.waitedNs / o.overNs }
 
 func play(a *Arrivals, arrivals []float64) (o outcome) {
-	const keptNs = 500_000 // past the end, as hints.wait_us
+	const keptNs = 500_000 // past the end, as hints.linger_us
 	var p Prediction
 	var hinted bool
 	for i, at := range arrivals {

@@ -129,7 +129,7 @@ func TestConnectionsAreToldApart(t *testing.T) {
 	}
 }
 
-// A control socket of another port gives no hints, whatever comes over it.
+// A control socket of another port gives no hints, with any traffic.
 func TestPortsWithoutWork(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	tr, at := newTraffic(0.02), 1e9

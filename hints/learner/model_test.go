@@ -7,15 +7,15 @@ import (
 	"testing"
 )
 
-// A model of what hints/carry.c does with the hints of one source beside a busy best-effort process, so that
-// a predictor can be judged by what it is for: how late requests find the GPU, and what that costs.
+// A model of hints/carry.c, with the hints of one source beside a busy best-effort process. It judges a predictor by its purpose: how
+// late requests find the GPU, and at which cost.
 
 const us = 1000
 
 const (
 	takesNs      = 190 * us // a switch to the program, and back
 	switchNs     = 200 * us // what is known of that
-	waitNs       = 500 * us // hints.wait_us
+	waitNs       = 500 * us // hints.linger_us
 	initialPart  = 0.5      // of a second's credit
 	offAtLeastNs = 100 * ms
 	graceNs      = 300 * us // after work, until the window closes
@@ -167,9 +167,9 @@ func serve(maxCost float64, arrivals []float64) *served {
 	return &g.served
 }
 
-// sleeper is a program that sleeps until a time on a virtual machine. How late it wakes changes with how deep the
-// processor sleeps, and now and then it is something else that holds it up, or another timer that wakes it early.
-// Measured on Linux 6.18: regimes of a second or so between 80 and 160 us, around which it scatters by 10 us.
+// sleeper is a program that sleeps until a time on a virtual machine. How late it wakes changes with how deep the processor sleeps. Now
+// and then some other work holds it up, or another timer wakes it early. Measured on Linux 6.18: regimes of a second or so between 80 and
+// 160 us, around which it scatters by 10 us.
 type sleeper struct {
 	random           *rand.Rand
 	middle, scatters float64
@@ -220,8 +220,8 @@ func poisson(random *rand.Rand, hz float64, n int) []float64 {
 	return times
 }
 
-// What the hints are for: nearly every request of a regular program finds the GPU ready, within the cost that is
-// allowed; where nothing can be known they cost nothing.
+// The purpose of hints: nearly every request of a regular program finds the GPU ready, within the cost that is allowed. Irregular
+// requests, which cannot be predicted, cost nothing.
 func TestRequestsFindTheGPUReady(t *testing.T) {
 	type trace struct {
 		name     string
@@ -331,7 +331,7 @@ func http(n int, scatterNs, tailNs float64) (requests []httpRequest) {
 		free = work + runsNs
 		requests = append(requests, httpRequest{at, work})
 		if i == 3 {
-			at = free // nobody is left to ask
+			at = free // no client is left to ask
 		}
 	}
 	return requests

@@ -7,10 +7,11 @@ import (
 
 // Request is a line of the file that hints.log names: what happened to the hints for a request.
 type Request struct {
-	AtNs    uint64 `json:"at_ns"`             // CLOCK_MONOTONIC
-	HeldUs  int64  `json:"held_us,omitempty"` // how long a hint had kept the GPU for it; 0: none did
-	Ready   bool   `json:"ready,omitempty"`   // the GPU was there already
-	DueUs   *int64 `json:"due_us,omitempty"`  // if none did: in how long the next hint was due; negative: it should have been carried out before
+	AtNs   uint64 `json:"at_ns"`             // CLOCK_MONOTONIC
+	HeldUs int64  `json:"held_us,omitempty"` // how long a hint had kept the GPU for it; 0: none did
+	Ready  bool   `json:"ready,omitempty"`   // the GPU was there already
+	// If no hint did: in how long the next one was due; negative: it should have been carried out before.
+	DueUs   *int64 `json:"due_us,omitempty"`
 	Dropped string `json:"dropped,omitempty"` // why the latest hint since the request before came to nothing
 }
 

@@ -1,5 +1,5 @@
 // Package learner learns when a process will put work on the GPU: from what announces it (NVTX ranges, data on sockets) and
-// from the pattern of earlier requests. What runs on the program's threads, and what carries hints out, is C (hints/).
+// from the pattern of earlier requests. Code on the program's threads, and code that carries hints out, is C (hints/).
 package learner
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..

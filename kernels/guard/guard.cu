@@ -2,8 +2,8 @@
 // block (for all blocks of a cluster alike), whether the block runs or exits.
 //
 // The kernels below are never launched. generate takes the instructions of each up to the PMTRIG that
-// stands for the guarded kernel, and learns from the different sizes of Before where the address of
-// the hidden parameter stands in them.
+// stands for the guarded kernel. From the different sizes of Before it learns where the address of the
+// hidden parameter stands in them.
 #include "guard.h"
 
 template <int words> struct Before { unsigned long long word[words]; };
@@ -82,7 +82,7 @@ static __device__ __forceinline__ Word set(gpreempt_record *record, unsigned int
 static __device__ __forceinline__ bool is_open(Word w) { return (int)w.state < 0 && !(w.state & GPREEMPT_FROZEN); }
 
 // Whether the block that calls must exit; guard.h says how that is found. One thread of the block asks: a
-// load by each costs more than the rest of the guard, and an answer of its own for each thread would
+// load by each costs more than the rest of the guard. An answer of its own for each thread would also
 // tear the block apart. The operations up to the first comparison do not wait for each other.
 static __device__ __forceinline__ bool must_exit(unsigned long long hidden)
 {

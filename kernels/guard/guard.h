@@ -32,7 +32,7 @@
 // Before a relaunch:  state = 0, count = done = what count was, with the same grid, cluster, shift and
 //                     arguments; count = done = GPREEMPT_MOST if no block is to run.
 // done has a cache line of its own: an atomic operation takes the line from L1, and done must stay there. Both in
-// one line, all blocks of all SMs meet at it twice, which cost an H200 2 ns a block, and a copy half its bandwidth.
+// one line, all blocks of all SMs meet at it twice. That cost an H200 2 ns a block, and a copy half its bandwidth.
 // Both must be written before the launch in the order of its stream: they may come from an L1 cache, which
 // keeps nothing from before the launch.
 //
@@ -42,17 +42,17 @@
 //   OPEN    The block has been counted and runs. Every few blocks one also looks at the stop flag; if that is
 //           set, the block sets FROZEN, and itself is below the cut.
 //   FROZEN  The block runs if its number is below count: later blocks may run, too, and may wait for it.
-//   0       Nothing has begun. The block looks at the stop flag first, then sets either FROZEN, so that the
-//           cut is where the launch began, or OPEN and counts itself. Of two that disagree FROZEN decides.
+//   0       Nothing has begun. The block looks at the stop flag first. If that is set, the block sets FROZEN, so that
+//           the cut is where the launch began; else it sets OPEN and counts itself. Of two that disagree FROZEN decides.
 // Blocks below done exit whatever the answer, which changes nothing, as an open record counts at least done.
 //
 // So a launch that was queued behind a stopped one begins no block: none of its blocks can see the flag
 // cleared, and without that no state becomes open. Launches that have begun hardly look at the flag: once it
-// is set, who stops them writes GPREEMPT_FROZEN to their state, after which no more blocks are counted.
+// is set, the thread that stops them writes GPREEMPT_FROZEN to their state, after which no more blocks are counted.
 //
 // One word takes a block of the whole GPU every half nanosecond. Where blocks of a large grid are done faster, windows
 // help: a block that finds itself counted or frozen out in what its SM's L1 cache holds of the word needs no
-// more. That may be old, but what was counted stays counted, and what is frozen stays as it is.
+// more. That may be old, but a counted window stays counted, and a frozen record does not change.
 struct gpreempt_record {
 	unsigned int count; // windows that have begun
 	unsigned int state;

@@ -1,5 +1,5 @@
-// Package cache rewrites images with package patch, and keeps the results on disk, by a hash of their contents, for the
-// next process that loads them.
+// Package cache rewrites images with package patch. It keeps the results on disk, by a hash of the images' contents, for the next process
+// that loads them.
 //
 // Any number of processes may use a directory without locks: a file is written under another name, renamed, and never
 // changed. A reader checks its checksum first.
@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Mapping is a rewritten image in memory outside of Go's. Whoever gets it unmaps it.
+// Mapping is a rewritten image in memory outside of Go's. The caller that gets it unmaps it.
 type Mapping struct {
 	Address unsafe.Pointer
 	Bytes   int
@@ -62,7 +62,7 @@ const (
 	extension = ".blp"
 	temporary = ".new-" // beginning of the name of a file that is being written
 
-	abandonedAfter = time.Hour // a file that nobody finished
+	abandonedAfter = time.Hour // a file that no process finished
 	usedEvery      = time.Hour // how often the time of a file's last use is renewed
 	recountEvery   = 64        // files written until the others' are counted again
 )
@@ -142,8 +142,8 @@ func read(path string, key Key) (Mapping, error) {
 	return m, nil
 }
 
-// mapFile maps a file of a local file system. It reads a file of another one: there a mapping may lose its pages when
-// somebody removes the file, and the program would get SIGBUS.
+// mapFile maps a file of a local file system. It reads a file of another one: there a mapping may lose its pages when another process
+// removes the file, and the program would get SIGBUS.
 func mapFile(fd, size int) (Mapping, error) {
 	var on unix.Statfs_t
 	if err := unix.Fstatfs(fd, &on); err != nil {

@@ -136,9 +136,9 @@ func (a *agent) step() time.Duration {
 // arm has submissions reported, or not, and says which.
 func (a *agent) arm(on bool) { a.own().Uncounted.Store(uint32(bit(!a.core.setArmed(a.gpu, on)))) }
 
-// belongs checks that this process owns its slot, in the segment that new processes get too. Otherwise it joins again: the
-// file was removed (logind removes a user's files at the last logout), others could not get this memory and made a new
-// one, or the application closed our descriptor and another process took the slot.
+// belongs checks that this process owns its slot, in the segment that new processes get too. Otherwise it joins again, for one of three
+// reasons. The file was removed (logind removes a user's files at the last logout). Others could not get this memory and made a new one. Or
+// the application closed our descriptor and another process took the slot.
 func (a *agent) belongs() bool {
 	if next, slot := a.nextByBroker(); next != nil {
 		a.adopt(next, slot)
@@ -207,9 +207,9 @@ func (a *agent) adopt(next *segment.Segment, slot int) {
 // rejoinWithin is how long clients take to come to the next broker, most of them: they ask again after 0.05 to 0.3 s.
 const rejoinWithin = uint64(time.Second)
 
-// rejoins returns for how long this process goes on as if its peers were still there, because they may come to the next broker as it has. It
-// keeps its timeslice and its hold, and stays on the runlist or off it. Otherwise a process alone with this broker would take the GPU, until
-// they have come, as if nobody else used it.
+// rejoins returns for how long this process goes on as if its peers were still there: they may come to the next broker, as it has. It keeps
+// its timeslice and its hold, and stays on the runlist or off it. Otherwise a process alone with this broker would take the GPU, until they
+// have come, as if nobody else used it.
 func (a *agent) rejoins(p peers, now uint64) time.Duration {
 	fewer := func(is, was uint64) bool { return bits.OnesCount64(is) < bits.OnesCount64(was) }
 	if now >= a.rejoinTo || !fewer(p.lower, a.before.lower) && !fewer(p.same, a.before.same) && !fewer(p.higher, a.before.higher) {
@@ -312,8 +312,8 @@ func (a *agent) takesTurns(p peers) bool {
 // doubtFor is how long a doubt is not forgotten: so pages that change all the time make a process set its timeslice twice in that.
 const doubtFor = uint64(time.Second)
 
-// seizedFor is how long after a turn of members of a broker was seized the one that it was taken from may be on the runlist: if it is stopped,
-// its heartbeat says so by then.
+// seizedFor is how long a process may be on the runlist after another member of the broker has seized its turn: if it is stopped, its
+// heartbeat says so by then.
 const seizedFor = stoodStill + uint64(heartbeat)
 
 // doubts says whether a process of the same level may be on the runlist beside the one whose turn it is.

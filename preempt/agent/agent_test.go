@@ -35,7 +35,7 @@ func TestControlParametersHaveTheDriversLayout(t *testing.T) {
 	}
 }
 
-// Whom a policy refuses is best effort, whatever the page of an earlier broker says, until a broker takes it.
+// A process that a policy refuses is best effort, whatever the page of an earlier broker says, until a broker takes it.
 func TestRefusedIsBestEffort(t *testing.T) {
 	c := coreOf(configs.Default(), 0)
 	c.levels = map[int]int{}
@@ -44,12 +44,12 @@ func TestRefusedIsBestEffort(t *testing.T) {
 		change func()
 		want   int
 	}{
-		{func() { c.heed(1, join.RefusedError{Reason: wire.RefusedQuota}) }, 0},
-		{func() { c.heed(1, join.RefusedError{Reason: wire.RefusedPolicy}) }, lowestLevel},
+		{func() { c.applyRefusal(1, join.RefusedError{Reason: wire.RefusedQuota}) }, 0},
+		{func() { c.applyRefusal(1, join.RefusedError{Reason: wire.RefusedPolicy}) }, lowestLevel},
 		{func() { c.setLevel(1, 0) }, lowestLevel},
 		{func() { c.setLevel(0, 0) }, lowestLevel},
 		{func() { c.setRefused(1, false); c.setLevel(1, 2) }, 2},
-		{func() { c.heed(0, fmt.Errorf("by a socket: %w", join.RefusedError{Reason: wire.RefusedOff})) }, lowestLevel},
+		{func() { c.applyRefusal(0, fmt.Errorf("by a socket: %w", join.RefusedError{Reason: wire.RefusedOff})) }, lowestLevel},
 	} {
 		if s.change(); c.levelNow() != s.want {
 			t.Errorf("step %d: level %d, want %d", i, c.levelNow(), s.want)
@@ -57,8 +57,8 @@ func TestRefusedIsBestEffort(t *testing.T) {
 	}
 }
 
-// Whatever others say of their windows, a process of a level between others is on the GPU for its share, and for no more of a window that is
-// open all the time.
+// A process of a level between others is on the GPU for its share, whatever others say of their windows. A window that is always open
+// leaves it no more than that.
 func TestAwayForWindows(t *testing.T) {
 	const ms, most, seconds = uint64(time.Millisecond), 100 * uint64(time.Millisecond), 20
 	for _, c := range []struct {
@@ -189,7 +189,7 @@ func TestTimesliceFollowsWhoElseIsThere(t *testing.T) {
 	defer s.Close()
 	config := configs.Default()
 	a := &agent{core: coreOf(config, lowestLevel), segment: s}
-	short, long, fair := config.Timeslice.YieldingUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs
+	short, long, fair := config.Timeslice.BEUs, config.Timeslice.PreemptingUs, config.Timeslice.FairUs
 	least, equals := config.Timeslice.EqualsMinUs, config.Timeslice.EqualsUs
 	for _, c := range []struct {
 		name  string
@@ -320,7 +320,7 @@ func TestBoostMakesUpWhatLacks(t *testing.T) {
 	}
 }
 
-// A process that has a part of the turns gets as much more of them, so that it has its share of the time in which it has work.
+// A process gets as much more of its turns as it needs to have its share of the time in which it has work.
 func TestShareOfOneThatTakesTurns(t *testing.T) {
 	const tick = uint64(1e8) // 100 ms
 	for _, c := range []struct {
@@ -385,7 +385,7 @@ func claimed(t *testing.T) *agent {
 	return &agent{core: &Core{}, segment: s, slot: slot}
 }
 
-// What most others have learnt of a switch counts, whatever one of them says; what this process says does not.
+// toldSwitch goes by what most others have learnt of a switch, whatever one of them says, and not by what this process says.
 func TestSwitchesAreTold(t *testing.T) {
 	a := claimed(t)
 	s, slot := a.segment, a.slot
@@ -462,5 +462,17 @@ func TestWhoCannotJoinAgain(t *testing.T) {
 				t.Errorf("alone before: %t; belongs: %t, alone: %t", alone, in, a.alone)
 			}
 		}
+	}
+}
+
+// Of two limits the less counts, and none is no limit.
+func TestLessOfLimits(t *testing.T) {
+	for _, c := range [][3]uint64{{0, 0, 0}, {0, 5, 5}, {5, 0, 5}, {3, 5, 3}, {5, 3, 3}} {
+		if got := lessOf(c[0], c[1]); got != c[2] {
+			t.Errorf("of %d and %d: %d", c[0], c[1], got)
+		}
+	}
+	if got := lessOf(0.4, 0.25); got != 0.25 {
+		t.Errorf("of 0.4 and 0.25: %g", got)
 	}
 }

@@ -18,7 +18,7 @@ func stoppable() bool { return bool(C.gp_blp_wanted()) }
 // watchWindows stops and resumes this process's kernels on a GPU, for as long as the process lives.
 func watchWindows(gpu int) {
 	runtime.LockOSThread()
-	C.gp_bridge_watch_windows(C.int(gpu)) // for good in C: a goroutine would wait for a processor of the scheduler's
+	C.gp_bridge_watch_windows(C.int(gpu)) // stays in C: a goroutine would wait for a processor of the scheduler's
 }
 
 // tellBLP counts stops of this process's kernels, and says once what a stop found out.

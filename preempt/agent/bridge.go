@@ -114,13 +114,19 @@ func shareOf(config configs.Config, l segment.Limits) float64 {
 	return min(cmp.Or(l.Share, config.Share.MinBE), maxOf(config, l))
 }
 
+// lessOf is the less of two limits, of which 0 is none.
+func lessOf[T uint64 | float64](a, b T) T {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
+}
+
 // setLimits tells what the settings and a broker say, from now on: the least of both, but for the share.
 func setLimits(config configs.Config, l segment.Limits) {
-	memory := config.Memory.LimitMB << 20
-	if told := uint64(l.MemoryMB) << 20; told != 0 && (memory == 0 || told < memory) {
-		memory = told
-	}
-	C.gp_bridge_set_limits(C.uint64_t(maxHoldNs(config, l)), C.uint64_t(memory), C.double(shareOf(config, l)))
+	memory := lessOf(config.Memory.Limit.MB, uint64(l.MemoryMB)) << 20
+	part := lessOf(config.Memory.Limit.Part, l.MemoryPart)
+	C.gp_bridge_set_limits(C.uint64_t(maxHoldNs(config, l)), C.uint64_t(memory), C.double(part), C.double(shareOf(config, l)))
 }
 
 var errNoMemory = errors.New("out of memory")
@@ -159,8 +165,8 @@ func watch() {
 	runtime.LockOSThread()
 	// Windows are closed to the microsecond: the default slack of 50 us would be GPU time lost.
 	C.gp_bridge_wake_to_the_microsecond()
-	// It stays in C for good: a goroutine that returns from a wait in C waits again, for a processor of Go's scheduler,
-	// and windows closed milliseconds late.
+	// The watcher stays in C: a goroutine that returns from a wait in C waits again, for a processor of Go's scheduler, and windows
+	// closed milliseconds late.
 	C.gp_bridge_watch_forever()
 }
 
@@ -191,7 +197,7 @@ func guardRunlist() {
 	C.gp_runlist_guard()
 }
 
-// guarded says whether guardRunlist has begun. Nothing may be taken off the runlist before.
+// guarded says whether guardRunlist has begun. Before that, no TSG may be taken off the runlist.
 func guarded() bool { return bool(C.gp_runlist_guarded()) }
 
 // renew keeps what is off the runlist of a GPU there for another while. It returns false once after the while was over.
@@ -312,8 +318,8 @@ func refusal(call *C.char, result C.CUresult) error {
 type TSG struct {
 	fd                                int
 	client, handle, device, subdevice uint32
-	resets                            uint32 // libcuda's own controls, which may have undone ours
-	bornNs, madeNs                    uint64 // when libcuda made it, and last did something to it that has to do with that
+	resets                            uint32 // counts controls of libcuda's own, which may have undone ours
+	bornNs, madeNs                    uint64 // when libcuda made it; when it last did something to make it
 	changedNs                         uint64 // when libcuda last did something to it
 }
 

@@ -11,10 +11,10 @@ import (
 
 // A best-effort process gets at most a part of the GPU's time: share.max. All of a GPU together get at most another one: share.max_be.
 // Counted is what share.min_be counts: RanNs of each. A process that has used its part up leaves the runlist until enough is
-// there again for a stretch. So it comes and goes some times in share.over_ms, and not at each look.
+// there again for a stretch. So it comes and goes some times in share.period_ms, and not at each look.
 
 const (
-	// A stretch is a part of what share.over_ms allows, between these: coming and going take some hundred microseconds each.
+	// A stretch is a part of what share.period_ms allows, between these: coming and going take some hundred microseconds each.
 	stretches     = 8
 	leastStretch  = 2e6
 	mostStretch   = 50e6
@@ -26,8 +26,8 @@ func stretchOf(part, overNs float64) float64 {
 	return max(leastStretch, min(part*overNs/stretches, mostStretch))
 }
 
-// use counts some time, and what was used in it. A rest is kept for one stretch. A debt is paid in share.over_ms at most; but one that is no longer
-// than the longest stretch is paid whole, since looks may be late.
+// use counts some time, and what was used in it. A rest is kept for one stretch. A debt is paid in share.period_ms at most; but one that is
+// no longer than the longest stretch is paid whole, since looks may be late.
 func (b *budget) use(part, overNs, passedNs, usedNs float64) {
 	if part >= unlimitedPart {
 		*b = budget{}
@@ -92,7 +92,7 @@ func (a *agent) mayBeCapped() bool {
 // cap says whether this process is to be off the GPU, since it or all best effort had its part, and when to look again.
 func (a *agent) cap(p peers, now uint64) (off bool, wait time.Duration) {
 	c, own, all := &a.caps, maxOf(a.core.config, a.segment.Limits()), a.core.config.Share.MaxBE
-	over := float64(a.core.config.Share.OverMs) * 1e6
+	over := float64(a.core.config.Share.PeriodMs) * 1e6
 	if !a.mayBeCapped() {
 		a.setCapped(p, false)
 		c.atNs = 0

@@ -9,7 +9,8 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// A process that always has work gets its part. In no time as long as share.over_ms it gets more than a stretch beyond that, though it looks a little late.
+// A process that always has work gets its part. In no time as long as share.period_ms it gets more than a stretch beyond that, though it
+// looks a little late.
 func TestBudgetIsAPartOfTheTime(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	const late = 3e6 // ns, of a look
@@ -45,7 +46,7 @@ func TestBudgetIsAPartOfTheTime(t *testing.T) {
 	}
 }
 
-// A rest is not kept for later, and a stop of the machine is paid for no longer than share.over_ms.
+// A rest is not kept for later, and a stop of the machine is paid for no longer than share.period_ms.
 func TestBudgetForgets(t *testing.T) {
 	const part, over = 0.25, 1e9
 	var b budget
@@ -63,7 +64,8 @@ func TestBudgetForgets(t *testing.T) {
 	}
 }
 
-// Others may say that they had the GPU for as long as the time that passed, no longer. An earlier owner's words do not count, nor those that went back.
+// Others may say that they had the GPU for as long as the time that passed, no longer. An earlier owner's words do not count, nor those
+// that went back.
 func TestWhatPeersSayThatTheyHad(t *testing.T) {
 	a := claimed(t)
 	var c caps
@@ -157,8 +159,8 @@ func TestPeersThatSaySoLate(t *testing.T) {
 	}
 }
 
-// together lets best-effort processes take turns for some time, each of which goes by what all say. It returns the part of the time that each had.
-// says is what one says that it had more than it had, of each look.
+// together lets best-effort processes take turns for some time, each of which goes by what all say. It returns the part of the time that
+// each had. says is what one says that it had more than it had, of each look.
 func together(t *testing.T, share func(*configs.Config), busy []bool, says []uint64, looks int) (parts []float64) {
 	t.Helper()
 	const look = uint64(5e6) // ns
@@ -166,7 +168,7 @@ func together(t *testing.T, share func(*configs.Config), busy []bool, says []uin
 	agents, had := make([]*caps, len(busy)), make([]uint64, len(busy))
 	config := configs.Default()
 	share(&config)
-	over := float64(config.Share.OverMs) * 1e6
+	over := float64(config.Share.PeriodMs) * 1e6
 	for i := range busy {
 		agents[i] = &caps{}
 		s.Slot(i).StartedNs.Store(1)

@@ -57,8 +57,8 @@ func (a *agent) learnAnew() {
 	a.log.Info().Msg("the process has been unlocked, or its channels were made anew: it takes part again")
 }
 
-// A call, or a move of memory, that waits for the driver may wait because another process has locked this one, or for long work. The driver is asked after
-// firstSuspect, and then less and less often until the program does something else; in any case at most once in askEvery.
+// A call, or a move of memory, that waits for the driver may wait because another process has locked this one, or for long work. The driver
+// is asked after firstSuspect, and then less and less often until the program does something else; in any case at most once in askEvery.
 const firstSuspect, askEvery = uint64(time.Second), uint64(5 * time.Second)
 
 func (a *agent) suspect(now uint64) {

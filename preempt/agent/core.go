@@ -1,9 +1,9 @@
-// Package agent decides what one process does on each of its GPUs: it finds the process's TSGs and sets their timeslices,
-// takes turns with peers, sees to the process's share, and tells the C core who else is there.
+// Package agent decides what one process does on each of its GPUs. It finds the process's TSGs and sets their timeslices. It takes turns
+// with peers, sees to the process's share, and tells the C core who else is there.
 //
-// What happens at a launch is C (preempt/submit.c), and calls nothing here. A Core looks after a process, an agent after one
-// of its GPUs; each has a goroutine, and others wait in C for as long as the process lives: the watcher, which closes windows,
-// the one that puts back TSGs whose agent stands still, and the carrying out of hints.
+// A launch runs C (preempt/submit.c), which calls nothing here. A Core looks after a process, an agent after one of its GPUs; each has a
+// goroutine. Others wait in C for as long as the process lives: among them the watcher, which closes windows; the guard, which puts back
+// TSGs whose agent stands still; and the one that carries out hints.
 package agent
 
 import (
@@ -32,12 +32,7 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	c := &Core{config: config, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}, levels: map[int]int{}}
 	c.level.Store(int32(level))
 	arm(driver, c.countsFromStart())
-	if config.Swaps(level) {
-		c.startMemory()
-	}
-	if c.memory == nil {
-		openTickets(driver)
-	}
+	c.startMemory(level)
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
 	}
@@ -56,7 +51,7 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 }
 
 // setLevel is called when a broker gives the process another level on a GPU. The process has one level: the lowest that it has on any.
-// What was prepared for another one when a context was made is not made up for: a process that is raised has no hold in it.
+// Contexts stay as they were prepared: a process that is raised has no hold in contexts that it made before.
 func (c *Core) setLevel(gpu, level int) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -77,29 +72,38 @@ func (c *Core) setLevel(gpu, level int) {
 	}
 }
 
-// startMemory lets memory of this process come and go.
-func (c *Core) startMemory() {
-	if c.config.Mechanisms.Auto {
-		if besideMPSServer() {
-			c.stays = configs.FallbackServer
-			return
-		}
-		if unseenRegistrations() {
-			c.stays = configs.FallbackRegistered
-			return
-		}
-		if gpusVisible(visibleDevices(), gpuNodes) > 1 {
-			c.stays = configs.FallbackSeveralGPUs
-			return
-		}
-	}
-	if err := startMemory(c.config, c.driver); err != nil {
-		c.stays = configs.FallbackNoVMM
-		c.log.Warn().Err(err).Msg("memory stays on the GPU")
+// startMemory counts memory of this process, and lets it come and go where it is to.
+func (c *Core) startMemory(level int) {
+	c.memory = &swapping{mover: newMover(carryOut, grantMemory, hurryMemory, ringBell, cutPinning)}
+	setMemory(c.config)
+	if c.memory.moves = c.config.Swaps(level) && c.letMove(); c.memory.moves {
+		go c.memory.mover.run()
 		return
 	}
-	c.memory = &swapping{mover: newMover(carryOut, grantMemory, hurryMemory, ringBell, cutPinning)}
-	go c.memory.mover.run()
+	countMemory(c.driver)
+}
+
+// letMove says whether nothing keeps memory of this process from coming and going.
+func (c *Core) letMove() bool {
+	if c.config.Mechanisms.Auto {
+		switch {
+		case besideMPSServer():
+			c.stays = configs.FallbackServer
+		case unseenRegistrations():
+			c.stays = configs.FallbackRegistered
+		case gpusVisible(visibleDevices(), gpuNodes) > 1:
+			c.stays = configs.FallbackSeveralGPUs
+		}
+		if c.stays != 0 {
+			return false
+		}
+	}
+	if err := startSwap(c.driver); err != nil {
+		c.stays = configs.FallbackNoVMM
+		c.log.Warn().Err(err).Msg("memory stays on the GPU")
+		return false
+	}
+	return true
 }
 
 // countsFromStart says whether work is counted before there are peers: where turns are taken, the work that a process has
@@ -124,8 +128,8 @@ func (c *Core) sayRefusals() {
 	}
 }
 
-// run attaches GPUs as contexts appear on them, tells their agents of new TSGs, and writes what threads of the program have
-// left for the log.
+// run attaches GPUs as contexts appear on them, and tells their agents of new TSGs. It writes lines that threads of the program have left
+// for the log.
 func (c *Core) run() {
 	said := map[int]string{} // by GPU: why it has no agent
 	lines := uint32(0)       // of the program's threads, written to the log
@@ -147,7 +151,7 @@ func (c *Core) run() {
 				var err error
 				if a, err = c.attach(i); err != nil {
 					sooner(heartbeat)
-					if c.memory != nil { // nobody makes room: out of memory is what it is
+					if c.memory != nil { // nobody makes room: calls are out of memory
 						roomChanged(i, 0, false)
 						setElsewhere(i, 0)
 					}
@@ -190,8 +194,8 @@ func (c *Core) join(gpu int) (s *segment.Segment, slot int, err error) {
 	return s, slot, nil
 }
 
-// Level is the level that this process gets: the one that it wants, or what a broker lets it have. Whom its policy refuses is best effort, or
-// has no role at all: then on is false.
+// Level is the level that this process gets: the one that it wants, or what a broker lets it have. A process that the broker's policy
+// refuses is best effort, or has no role at all: then on is false.
 func Level(config configs.Config, wanted int, log zerolog.Logger) (level int, on bool) {
 	if config.Segment.Broker == "" {
 		return wanted, true
@@ -211,16 +215,16 @@ func Level(config configs.Config, wanted int, log zerolog.Logger) (level int, on
 	return level, true
 }
 
-// heed is called when a broker does not take this process. Whom the policy refuses is best effort: one that has begun with a role too, since
-// what it has made is not unmade.
-func (c *Core) heed(gpu int, err error) {
+// applyRefusal is called when a broker does not take this process. A process that the policy refuses is best effort, also one that has
+// begun with a role: what it has made is not unmade.
+func (c *Core) applyRefusal(gpu int, err error) {
 	if refused, off := member.Refused(err); refused || off {
 		c.setRefused(gpu, true)
 		c.setLevel(gpu, lowestLevel)
 	}
 }
 
-// setRefused says whether the policy refuses this process on a GPU. It does not any more when a broker takes it.
+// setRefused records whether the policy refuses this process on a GPU. Joining a broker clears it.
 func (c *Core) setRefused(gpu int, is bool) {
 	c.mutex.Lock()
 	defer c.mutex.Unlock()
@@ -236,18 +240,18 @@ func (c *Core) joinBroker(gpu int) (s *segment.Segment, slot int) {
 	s, slot, err := member.Join(c.client(gpu))
 	if err != nil && !errors.Is(err, member.ErrNone) {
 		c.log.Info().Err(err).Msg("not joined the broker at once")
-		c.heed(gpu, err)
+		c.applyRefusal(gpu, err)
 	}
 	return s, slot
 }
 
-// seekBroker joins by a broker when there is one that takes this process.
+// seekBroker joins by a broker as soon as one takes this process.
 func (c *Core) seekBroker(gpu int) *member.Sought {
 	if c.config.Segment.Broker == "" {
 		return nil
 	}
 	return member.Seek(c.client(gpu), func() { ringBell(gpu) }, func(err error) {
-		c.heed(gpu, err)
+		c.applyRefusal(gpu, err)
 		ringBell(gpu)
 		c.log.Warn().Err(err).Msg("the broker does not take this process for now: it shares the GPU with programs of this user only")
 	})
@@ -257,7 +261,7 @@ func (c *Core) seekBroker(gpu int) *member.Sought {
 func (c *Core) client(gpu int) member.Options {
 	return member.Options{Directory: c.config.Segment.Broker, GPU: gpuOf(gpu), Level: c.levelNow(), Name: programName(), Injected: os.Getenv("GPREEMPT_INJECTED") != "",
 		Refused: func(err error) {
-			c.heed(gpu, err)
+			c.applyRefusal(gpu, err)
 			ringBell(gpu)
 			c.log.Warn().Err(err).Msg("the next broker does not take this process: it is best effort, and those that joined that broker do not know of it")
 		}}

@@ -2,14 +2,15 @@ package agent
 
 import "github.com/gpreempt/gpreempt/preempt/segment"
 
-// Processes of one level, above the lowest, wait for each other's timeslices. A slice is as long as the windows of the process mostly
-// are, so that its requests are not cut; whoever works on and on, or has just begun and loads what it needs, keeps the others off for the shortest
-// one only.
+// Processes of one level, above the lowest, wait for each other's timeslices. A slice is as long as the windows of the process mostly are,
+// so that its requests are not cut. A process that works on and on, or has just begun and loads what it needs, keeps the others off for the
+// shortest slice only.
 
 const (
 	// leastWindows is how many windows say how long a process's windows are.
 	leastWindows = 8
-	// mostWindows is how many count at most; then each counts half. So a program that changes has another slice some hundreds of windows later.
+	// mostWindows is how many count at most; then each counts half. So a program that changes has another slice some hundreds of
+	// windows later.
 	mostWindows = 256
 	// outliers is the part of the windows, one in so many, that may be longer than the slice.
 	outliers = 10

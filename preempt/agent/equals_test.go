@@ -86,7 +86,7 @@ func TestSliceOfWhoHasNoWindowsIsTheShortest(t *testing.T) {
 	}
 }
 
-// Whoever shares the segment may write anything there.
+// A slice stays within its bounds, whatever a process that shares the segment writes there.
 func TestSliceIsBounded(t *testing.T) {
 	var w windowTimes
 	for _, n := range []uint64{math.MaxUint64, 1, math.MaxUint64 - 1, 0, math.MaxUint64} {

@@ -18,9 +18,9 @@ func (a *agent) canHold() bool {
 	return above && a.uses(configs.Hold) && a.lacking&configs.FallbackNoHold == 0
 }
 
-// toldSwitch is what a switch takes as most others on this GPU have learnt it, in nanoseconds; 0: none has. A few that lie move it only where
-// few have learnt it. What others were told they do not tell. Lower levels are not asked: they would have the GPU more if this process thought
-// that a switch takes nothing, and the lowest never learns what one takes.
+// toldSwitch is what a switch takes as most others on this GPU have learnt it, in nanoseconds; 0: none has. A few that lie move it only
+// where few have learnt it. A process publishes only what it has learnt itself. Lower levels are not asked: they would have the GPU more if
+// this process thought that a switch takes nothing, and the lowest never learns what one takes.
 func (a *agent) toldSwitch() uint64 {
 	var learnt []uint32
 	for members := a.segment.Members.Load() &^ (1 << a.slot); members != 0; members &= members - 1 {

@@ -78,8 +78,8 @@ func amongMembers(t testing.TB) (a *agent, liar page.Mapping, header *segment.He
 	return &agent{core: coreOf(configs.Default(), lowestLevel), segment: s, slot: ownSlot}, pages[liarSlot], header
 }
 
-// Whatever a page says, and however often it changes, others of its level keep a timeslice that costs a higher level no more than a switch,
-// and set it a few times a second.
+// A page that lies costs a higher level no more than a switch: others of its level keep timeslices no longer than that. However often the
+// page changes, they set it a few times a second at most.
 func TestPagesThatLie(t *testing.T) {
 	const length, look = 10 * uint64(time.Second), uint64(500 * time.Microsecond)
 	random := rand.New(rand.NewPCG(1, 2))
@@ -98,10 +98,10 @@ func TestPagesThatLie(t *testing.T) {
 		"no turns": func(p *segment.State, _ uint64) { p.Mechanisms.Store(0) },
 	} {
 		a, liar, _ := amongMembers(t)
-		if us := a.timeslice(a.peers(), true, a.doubts(a.peers(), fuzzedAt)); us != a.core.config.Timeslice.YieldingUs {
+		if us := a.timeslice(a.peers(), true, a.doubts(a.peers(), fuzzedAt)); us != a.core.config.Timeslice.BEUs {
 			t.Fatalf("beside honest ones: %d us", us)
 		}
-		is, sets := a.core.config.Timeslice.YieldingUs, 0
+		is, sets := a.core.config.Timeslice.BEUs, 0
 		for now := fuzzedAt; now < fuzzedAt+length; now += look {
 			if name == "all at random" {
 				for bytes, n := liar.Bytes(), 0; n < 64; n++ {
@@ -129,7 +129,7 @@ func TestSeizedTurnIsForgotten(t *testing.T) {
 	a, _, header := amongMembers(t)
 	header.Turn.Store(segment.NextTurn(0, ownSlot, true))
 	header.TurnSinceNs.Store(fuzzedAt)
-	for after, want := range map[uint64]uint64{0: leastBoostUs, seizedFor - 1: leastBoostUs, seizedFor + doubtFor + 1: a.core.config.Timeslice.YieldingUs} {
+	for after, want := range map[uint64]uint64{0: leastBoostUs, seizedFor - 1: leastBoostUs, seizedFor + doubtFor + 1: a.core.config.Timeslice.BEUs} {
 		a.doubtTo = 0
 		if us := a.timeslice(a.peers(), true, a.doubts(a.peers(), fuzzedAt+after)); us != want {
 			t.Errorf("%v later: %d us, want %d", time.Duration(after), us, want)
@@ -137,7 +137,7 @@ func TestSeizedTurnIsForgotten(t *testing.T) {
 	}
 }
 
-// Who has come to the next broker goes on as with those that were there before, until as many are there again, or a second later.
+// A process at the next broker goes on as if its earlier peers were there, until as many have come, or for a second.
 func TestOthersComeToTheNextBroker(t *testing.T) {
 	a, _, header := amongMembers(t)
 	all := header.Members.Load()
@@ -168,7 +168,7 @@ func TestOthersComeToTheNextBroker(t *testing.T) {
 	}
 }
 
-// What the broker has seen counts, and not what a page says.
+// The agent goes by what the broker has seen, and not by what a page says.
 func TestOthersThatWorkAreWaitedFor(t *testing.T) {
 	a, liar, header := amongMembers(t)
 	liar.State().Mechanisms.Store(0)

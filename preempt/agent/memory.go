@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// Who has the memory of a GPU. Each process publishes what it has, and evaluates the same function of what all publish: plan.
-// It then acts on its own memory alone. Only the word of the memory turn is written by several, by compare-and-swap.
+// This file decides which processes have the memory of a GPU. Each process publishes what it has, and evaluates the same function of what
+// all publish: plan. It then acts on its own memory alone. Only the word of the memory turn is written by several, by compare-and-swap.
 //
 // A process runs only if all of its memory is in. The ones that may be in, best first: processes above the lowest level; the
-// one with the memory turn; those that are in already; those that wait; idle ones. Each that fits beside those before it is
-// among them. Who is not gives as much as is missing, and asks for the turn when it has work.
+// one with the memory turn; those that are in already; those that wait; idle ones. Each that fits beside those before it is among them. A
+// process that is not among them gives as much as is missing, and asks for the turn when it has work.
 
 const (
 	// memoryPiece is what is brought back at least at once, if there is so much: a chunk.
@@ -23,12 +23,14 @@ const (
 	// memoryAheadMost bounds what a process that is out already gives a higher level ahead: as much again as it has given. It
 	// cannot run anyway, and a program that grows step by step would wait for each step.
 	memoryAheadMost = 4 << 30
+	// swapShare is the part of the time that swapping may take.
+	swapShare = 0.1
 	// slowestSwap is a rate, bytes a second, below which an owner that brings its memory in counts as late.
 	slowestSwap = 500 << 20
 	// settleVain is how long memory that no process accounts for must have been taken before an allocation is refused for it.
 	settleVain = uint64(5 * time.Second)
-	// claimVain is how long a call leaves what is free to those that lack it, where nobody gives them more: twice as long as theirs wait
-	// (memory.wait_ms, 10 s unless set).
+	// claimVain is how long a call leaves free memory to processes that lack it, where nobody gives them more: twice as long as their
+	// calls wait (memory.wait_ms, 10 s unless set).
 	claimVain = uint64(20 * time.Second)
 	// stuckVain is how long a process must have been passed over without a break until nobody counts on its memory. That comes after the
 	// fifth attempt that failed (passedMost).
@@ -86,19 +88,19 @@ type memoryView struct {
 
 // memoryPlan is what a process does now.
 type memoryPlan struct {
-	give    uint64 // evict at least so many bytes
-	all     bool   // evict everything, as people asked
-	bring   uint64 // bring back at most so many bytes
-	room    uint64 // so many more may come where some come already, however few
-	urgent  bool   // to give: a higher level waits for it, or this is one
-	again   bool   // those that wait for room try again: there is some
-	enough  bool   // there is enough for all of them
-	most    uint64 // who asks for more than so many bytes waits in vain
-	allowed uint64 // may be allocated before room has to be asked for, though there is some
+	give    uint64 // Evict at least so many bytes.
+	all     bool   // Evict everything, as people asked.
+	bring   uint64 // Bring back at most so many bytes.
+	room    uint64 // So many more bytes may come where some come already, however few.
+	urgent  bool   // The move: a higher level waits for it, or this is one.
+	again   bool   // Calls that wait for room try again: there is some.
+	enough  bool   // There is enough for all of these calls.
+	most    uint64 // Calls that ask for more bytes wait in vain.
+	allowed uint64 // Bytes that may be allocated before a call has to ask for room, though there is some.
 	turn    turnMove
-	to      int           // where the turn is passed to; -1: nobody
-	wait    time.Duration // until it looks again, if nothing changes
-	quantum uint64        // of memory turns, nanoseconds
+	to      int           // Where the turn is passed to; -1: nobody.
+	wait    time.Duration // Until it looks again, if nothing changes.
+	quantum uint64        // Of memory turns, nanoseconds.
 }
 
 // turnMove is what is done with the memory turn.
@@ -149,8 +151,8 @@ func (m *memoryOf) gives(now uint64) bool {
 	return m.lowest() || m.idle(now)
 }
 
-// everGives says whether its memory is ever taken from it. Of one whose work did not end when its memory was wanted, again and again,
-// nobody can say: who waits for it is refused, as without the library.
+// everGives says whether its memory is ever taken from it. A process whose work did not end when its memory was wanted, again and again,
+// may never give any: a call that waits for it is refused, as without the library.
 func (m *memoryOf) everGives(now uint64) bool {
 	if m.state == memoryStuck && now-min(now, m.stateNs) >= stuckVain {
 		return false
@@ -173,20 +175,20 @@ func (m *memoryOf) had(now uint64) uint64 {
 
 // settled is the memory of a GPU as it should be.
 type settled struct {
-	in       []memoryOf     // who may be in, best first
-	among    map[int]bool   // the same as slots
-	victims  []memoryOf     // who gives, in that order
-	lacks    uint64         // what those that are in have yet to get;
-	claims   uint64         // and with it, what they ask the driver for now.
-	missing  uint64         // The part of lacks and the reserve that is not free;
-	doubt    uint64         // more would be missing by the driver's answer alone.
-	higher   bool           // some of it for levels above the lowest
-	beside   uint64         // that the lowest level may have beside what is taken and what higher levels need,
-	room     uint64         // and what is left of that without the reserve
-	lowest   bool           // one of the lowest level may be in
-	before   map[int]uint64 // claims of those before one in the order
-	reserve  uint64         // that stays free of the lowest level
-	promised uint64         // the reserve as configured: it yields
+	in       []memoryOf     // Processes that may be in, best first.
+	among    map[int]bool   // The same as slots.
+	victims  []memoryOf     // Processes that give, in that order.
+	lacks    uint64         // Bytes that processes of in have yet to get.
+	claims   uint64         // Lacks, and what they ask the driver for now.
+	missing  uint64         // The part of lacks and the reserve that is not free.
+	doubt    uint64         // So much more would be missing by the driver's answer alone.
+	higher   bool           // Some of lacks is for levels above the lowest.
+	beside   uint64         // Bytes that the lowest level may have: neither taken, nor needed by higher levels.
+	room     uint64         // The rest of beside, without the reserve, for the next process.
+	lowest   bool           // A process of the lowest level may be in.
+	before   map[int]uint64 // By slot: claims of those before it in the order.
+	reserve  uint64         // That stays free of the lowest level.
+	promised uint64         // The reserve as configured: it yields.
 	view     *memoryView
 }
 
@@ -225,7 +227,7 @@ func (v *memoryView) rankOf(m *memoryOf) rank {
 	return rankIn
 }
 
-// settle finds out who may be in.
+// settle finds out which processes may be in.
 func (v *memoryView) settle() *settled {
 	s := &settled{among: map[int]bool{}, before: map[int]uint64{}, view: v}
 	taken, other, used := uint64(0), uint64(0), uint64(0)
@@ -275,7 +277,7 @@ func (v *memoryView) settle() *settled {
 	s.beside = s.room
 	s.room = minus(s.room, s.reserve)
 	s.fit(order(rankTurn))
-	// Who came in first goes first: its next turn is the furthest.
+	// The process that came in first leaves first: its next turn is the furthest.
 	s.fit(order(rankIn, func(a, b memoryOf) int { return cmp.Compare(b.stateNs, a.stateNs) }))
 	s.fit(order(rankWaits, func(a, b memoryOf) int { return cmp.Compare(a.waitsNs, b.waitsNs) }))
 	shortestIdle := func(a, b memoryOf) int { return cmp.Compare(b.idleNs, a.idleNs) }
@@ -287,7 +289,7 @@ func (v *memoryView) settle() *settled {
 		s.claims = saturate(s.claims, m.short(), m.making)
 		s.higher = s.higher || !m.lowest() && m.short() != 0
 	}
-	// The driver's answer is of another instant than what is published: a call may have got meanwhile what it lacked, or have given it
+	// The driver's answer is of another instant than what is published: a call may meanwhile have got what it lacked, or have given it
 	// back. The published words agree with each other, but know nothing of new memory of others. So bytes are missing if both miss them.
 	s.missing = minus(saturate(s.lacks, s.reserve), v.free)
 	if moving || other != 0 {
@@ -412,8 +414,9 @@ func (v *memoryView) decide() memoryPlan {
 	if kept := s.kept(own); kept != 0 {
 		p.allowed = minus(v.free, kept)
 	}
-	// What is measured is not exact: the driver shall say it. So nothing may keep a call from the driver then, and it is made at all only once
-	// nobody lacks what is free, or has lacked it for so long that this may be a lie.
+	// Measurements are not exact, so in the end the driver decides: once a call has waited for long and no process can give memory, it
+	// goes to the driver. It waits while processes before it claim what is free, but no longer than claimVain, since a claim may be a
+	// lie.
 	if own.wanted != 0 && v.settled(own) && !v.more() && (s.claimed(own) == 0 || v.waited(own) >= claimVain) {
 		p.again, p.enough, p.allowed = true, true, max(p.allowed, p.most)
 	}
@@ -421,14 +424,25 @@ func (v *memoryView) decide() memoryPlan {
 	return p
 }
 
-// elsewhere is what programs have of the GPU that do not swap, or are not under gpreempt. other, what nobody accounts for, is less than that
-// needs to be where it may be the contexts of those that are.
-func (v *memoryView) elsewhere(other, total uint64) uint64 {
-	contexts := min(contextsBytes, total/contextsPart)
-	if other <= uint64(len(v.all))*contexts {
-		return 0
+// elsewhere is what the program is not told that it may have: what members keep, and what nobody accounts for. Of members it believes no
+// more than others can have taken: a member may lie, or has ended. Programs without gpreempt and contexts take memory that nobody accounts
+// for, also contexts that this process is yet to make.
+func (v *memoryView) elsewhere(taken, other, total uint64) uint64 {
+	return saturate(min(v.kept(), taken), max(other, min(contextsBytes, total/contextsPart)))
+}
+
+// kept is what other members have that is never taken from them.
+func (v *memoryView) kept() (bytes uint64) {
+	for _, m := range v.all {
+		if m.slot == v.own {
+			continue
+		}
+		bytes = saturate(bytes, m.pinned)
+		if !m.everGives(v.now) {
+			bytes = saturate(bytes, m.resident)
+		}
 	}
-	return other
+	return bytes
 }
 
 func (v *memoryView) of(slot int) *memoryOf {
@@ -487,9 +501,9 @@ func (s *settled) claimed(own *memoryOf) uint64 {
 	return s.claims
 }
 
-// settled says whether calls of the process have waited for so long that what nobody accounts for is there to stay. Where nobody has been
-// there for as long who could give any, nobody makes them wait: without the library they would be told at once, and programs count on it
-// (they give back what they have cached, and try again).
+// settled says whether calls of the process have waited for so long that memory that nobody accounts for is there to stay. The calls do not
+// wait where for as long no other process could give any. Without the library the driver would refuse them at once, and programs count on
+// it (they give back what they have cached, and try again).
 func (v *memoryView) settled(own *memoryOf) bool {
 	if v.giverNs != 0 && v.now-min(v.now, v.giverNs) >= settleVain {
 		return true
@@ -513,8 +527,8 @@ func (v *memoryView) more() bool {
 	})
 }
 
-// most is what a call of the process may ask for at all: what could be free if everything went that ever can. Whatever others say that they
-// have, and leave free, what the driver says is free is not asked for in vain: who finds it spoken for waits.
+// most is what a call of the process may ask for at all: what could be free if everything went that ever can. A call for memory that the
+// driver says is free is not in vain, whatever others publish: a call that finds it claimed waits.
 func (s *settled) most(own *memoryOf) uint64 {
 	v := s.view
 	taken, other := saturate(own.resident, own.swapped), uint64(0)
@@ -537,8 +551,8 @@ func (s *settled) most(own *memoryOf) uint64 {
 	return max(minus(v.total, taken), minus(v.free, saturate(own.swapped, min(own.reserve, s.promised))))
 }
 
-// wanting are those that need the memory turn: they wait for more than fits beside those that are in, or for what others
-// have to give, and would fit if they had the turn.
+// wanting are the processes that need the memory turn. They wait for more than fits beside those that are in, or for what others have to
+// give. They would fit if they had the turn.
 func (s *settled) wanting() (list []memoryOf) {
 	v, room := s.view, s.room
 	for _, m := range s.in {
@@ -586,7 +600,7 @@ func (v *memoryView) least(own *memoryOf, quantum uint64) uint64 {
 	return min(uint64(float64(own.swapNs)*(1-v.turns.share)/v.turns.share), v.turns.maxNs)
 }
 
-// next is who gets the turn in the round of now. Rounds are the same on every GPU, see pick.
+// next is the process that gets the turn in the round of now. Rounds are the same on every GPU, see pick.
 func (v *memoryView) next(list []memoryOf, quantum uint64) int {
 	contenders := make([]contender, 0, len(list))
 	longest := list[0]

@@ -38,9 +38,9 @@ type simGPU struct {
 	passes int
 }
 
-// simProcess is a process on one GPU. What it publishes is a copy from its last look.
+// simProcess is a process on one GPU. It publishes a copy from its last look.
 type simProcess struct {
-	memoryOf  // as it is
+	memoryOf  // as of now
 	published memoryOf
 	dead      bool
 	stopped   bool
@@ -382,8 +382,8 @@ func TestMemoryPairsStay(t *testing.T) {
 	}
 }
 
-// A process of a higher level that asks for more has it as soon as the bus allows, keeps what it has, and does not wait for
-// what is within the reserve.
+// A process of a higher level that asks for more has it as soon as the bus allows, and keeps what it has. It does not wait for memory
+// within the reserve.
 func TestMemoryOfHigherLevels(t *testing.T) {
 	for seed := range uint64(10) {
 		for _, reserve := range []uint64{0, 10 * gigabyte} {
@@ -471,7 +471,7 @@ func TestMemoryReserveYields(t *testing.T) {
 	}
 }
 
-// What never fits is refused at once; what will, is not.
+// A call for more than ever fits is refused at once; one that will fit is not.
 func TestMemoryInVain(t *testing.T) {
 	m := newSim(5, 1)
 	g := m.gpus[0]
@@ -497,7 +497,7 @@ func TestMemoryInVain(t *testing.T) {
 	}
 }
 
-// Nobody waits for ever for memory of a process whose work never ends.
+// A process does not wait for ever for memory of another one whose work never ends.
 func TestMemoryBesideWorkThatDoesNotEnd(t *testing.T) {
 	const began = uint64(1e12)
 	v := &memoryView{own: 1, total: simTotal, free: 10 * gigabyte, turn: 1, turnNs: began, turns: memoryTurns{fixedNs: 1e9},
@@ -520,7 +520,7 @@ func TestMemoryBesideWorkThatDoesNotEnd(t *testing.T) {
 	}
 }
 
-// What is free is left to a higher level that lacks it, and not for ever: what it says may be a lie, and nobody gives it more.
+// A process leaves free memory to a higher level that lacks it, but not for ever: the claim may be a lie, and nobody gives it more.
 func TestMemoryThatIsClaimed(t *testing.T) {
 	const began = uint64(1e12)
 	v := &memoryView{own: 1, total: simTotal, free: 20 * gigabyte, turn: -1, giverNs: began,
@@ -572,7 +572,7 @@ func TestMemoryTurnsOfJobs(t *testing.T) {
 	}
 }
 
-// Whatever happens to processes, the others go on, and whoever can be in comes in.
+// Processes go on, and all that can be in come in, whatever happens to others.
 func TestMemoryUnderFire(t *testing.T) {
 	seeds := uint64(4)
 	if os.Getenv("GPREEMPT_DEEP") != "" {
@@ -847,8 +847,8 @@ func TestMemoryTwoVictims(t *testing.T) {
 	}
 }
 
-// Whatever others publish, a process looks again after a while, neither at once nor never; and an owner of the turn that says
-// that it began in the future does not keep it for ever.
+// A process looks again after a while, neither at once nor never, whatever others publish. An owner of the turn that says that it began in
+// the future does not keep it for ever.
 func TestMemoryPlanDoubtsOthers(t *testing.T) {
 	random := rand.New(rand.NewPCG(7, 7))
 	value := func() uint64 {
@@ -872,7 +872,7 @@ func TestMemoryPlanDoubtsOthers(t *testing.T) {
 		if p := v.plan(); p.most < 9*gigabyte { // 1 GiB of its own is to come back
 			t.Fatalf("%+v: of what is free only %d may be asked for", v, p.most)
 		}
-		// Who is told that there is enough, and gets none before the driver is asked, gives up.
+		// A call that hears of enough, and gets none before the driver is asked, gives up.
 		v.all[0].waitsNs -= random.Uint64N(3) * claimVain / 2
 		v.giverNs = random.Uint64N(2) * (v.now - settleVain)
 		if p := v.plan(); p.enough && p.allowed < min(v.all[0].wanted, p.most) {
@@ -890,7 +890,7 @@ func TestMemoryPlanDoubtsOthers(t *testing.T) {
 	}
 }
 
-// The memory of a process that the driver has locked does not count: who asks for it is refused at once, and others give what they have.
+// The memory of a process that the driver has locked does not count: a call for it is refused at once, and others give what they have.
 func TestMemoryOfALockedProcess(t *testing.T) {
 	for _, locked := range []bool{false, true} {
 		m := newSim(1, 1)

@@ -11,12 +11,12 @@ import (
 type moveKind int
 
 const (
-	moveOut    moveKind = iota // at least so many bytes to the host
-	moveIn                     // at most so many bytes back
-	moveHalt                   // nothing of the process runs from here on, though nothing is out
-	moveResume                 // until then
-	movePin                    // host memory, until so much is free
-	moveUnpin                  // host memory that is not used, but for so much
+	moveOut    moveKind = iota // At least so many bytes to the host.
+	moveIn                     // At most so many bytes back.
+	moveHalt                   // The process stops running, though its memory is in.
+	moveResume                 // This ends a halt.
+	movePin                    // Host memory, until so much of it is free.
+	moveUnpin                  // Host memory that is not used, but for so much of it.
 )
 
 func (k moveKind) String() string {
@@ -36,7 +36,7 @@ type move struct {
 	bytes   uint64
 	timeout time.Duration
 	urgent  bool
-	had     uint64 // what was resident when it began
+	out     uint64 // outBytes as it began
 }
 
 // moveResult is enum gp_move_result.
@@ -60,20 +60,20 @@ type ended struct {
 // agents must show that they live.
 type mover struct {
 	carry func(move) moveResult
-	grant func(gpu int, upto uint64) // a move in may go on until so many bytes have been taken ever
-	urge  func(gpu int)              // a move out is urgent from here on
+	grant func(gpu int, upto uint64) // lets a move in go on until moves in have taken so many bytes ever
+	urge  func(gpu int)              // makes a move out urgent
 	ring  func(gpu int)              // tells the agent of a GPU that a move has ended
-	cut   func(on bool)              // host memory that is pinned, or given back, ends soon while this is on
+	cut   func(on bool)              // while on, pinning and giving back of host memory ends soon
 	moves chan move
 
-	mutex sync.Mutex // what follows
+	mutex sync.Mutex // What follows.
 	busy  bool
 	now   move
-	waits bool            // memory of another GPU is to leave, or nothing is to run, once this move has ended
-	cuts  bool            // it only pins host memory or gives some back, and has been cut short for another one
-	ended [maxGPUs]*ended // of moves out and in, halts and resumes; the agent takes it
-	noPin [maxGPUs]bool   // host memory could not be pinned
-	less  [maxGPUs]bool   // pinning or giving back was cut short
+	waits bool            // Another GPU's memory is to leave, or nothing is to run, once this move has ended.
+	cuts  bool            // This move only pins host memory or gives some back, and was cut short for another one.
+	ended [maxGPUs]*ended // Of moves out and in, halts and resumes; the agent takes it.
+	noPin [maxGPUs]bool   // Host memory could not be pinned.
+	less  [maxGPUs]bool   // Pinning or giving back was cut short.
 }
 
 func newMover(carry func(move) moveResult, grant func(int, uint64), urge, ring func(int), cut func(bool)) *mover {
@@ -106,8 +106,8 @@ func (m *mover) run() {
 	}
 }
 
-// begin begins a move. False: another one is under way, or the last one's end was not taken. What only pins host memory, or gives
-// some back, ends soon then: a service may wait for this move, and a piece takes up to 0.1 s.
+// begin begins a move. False: another one is under way, or the last one's end was not taken. One that only pins host memory, or gives some
+// back, is cut short then: a service may wait for this move, and a piece takes up to 0.1 s.
 func (m *mover) begin(next move) bool {
 	m.mutex.Lock()
 	defer m.mutex.Unlock()
@@ -172,8 +172,8 @@ func (m *mover) pinRefused(gpu int) (refused, less bool) {
 	return refused, less
 }
 
-// meter asks the driver how much memory of a GPU is free. The driver may take its time: nobody waits for it for long, nor twice for one
-// answer. Who has not waited for it to come is rung for.
+// meter asks the driver how much memory of a GPU is free. The driver may take its time: the agent waits for an answer only once, and not
+// for long. The meter rings for an answer that comes after that.
 type meter struct {
 	asks    chan struct{}
 	answers chan measured

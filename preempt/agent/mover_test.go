@@ -99,7 +99,7 @@ func TestMoverCarriesOneMoveOut(t *testing.T) {
 	}
 }
 
-// Pinning of host memory, and giving it back, is cut short for a move, which the agents are told to begin then; not for more of it.
+// A move cuts the pinning of host memory, and giving it back, short; the agents are rung then to begin the move. More pinning does not.
 func TestPinningMakesWay(t *testing.T) {
 	for _, kind := range []moveKind{movePin, moveUnpin} {
 		h, m := newHardware()
@@ -198,7 +198,7 @@ func TestMoveInGoesOn(t *testing.T) {
 	ends(t, m)
 }
 
-// What comes to the lowest level leaves the bus to higher ones, also where they wait for memory: that is not what they wait for.
+// Memory that comes to the lowest level leaves the bus to higher ones, also where these wait for memory: they do not wait for that move.
 func TestOnlyHigherLevelsComeInUrgently(t *testing.T) {
 	for _, level := range []int{lowestLevel, lowestLevel - 1, 0} {
 		a, h := newMemoryAgent(t, level)
@@ -236,7 +236,7 @@ func TestMoveOutBecomesUrgent(t *testing.T) {
 	}
 }
 
-// What has come since the driver was asked is not free any more.
+// Memory that has come since the driver was asked is not free any more.
 func TestOldAnswerOfTheDriver(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)
 	answers := make(chan measured, 1)
@@ -327,7 +327,7 @@ func newMemoryAgent(t *testing.T, level int) (a *agent, h *hardware) {
 		t.Fatal(err)
 	}
 	a = &agent{core: coreOf(configs.Default(), level), segment: s, slot: slot}
-	a.core.memory = &swapping{mover: m}
+	a.core.memory = &swapping{moves: true, mover: m}
 	a.memory.toldMost, a.memory.total = math.MaxUint64, 80*gigabyte
 	return a, h
 }
@@ -403,7 +403,7 @@ func TestHostMemoryThatCannotBePinned(t *testing.T) {
 	}
 }
 
-// Where a device may be let into GPU memory unseen, memory stays, and others are told why.
+// Memory stays where a device may be let into GPU memory unseen, and the slot says why.
 func TestMemoryStaysBesideDevicesThatRegisterIt(t *testing.T) {
 	for _, device := range []string{"/dev/infiniband/uverbs0", "/dev/cxi0", "/dev/hfi1_0", "/dev/nvidia-fs0", "/dev/gdrdrv"} {
 		if !slices.ContainsFunc(registering, func(pattern string) bool { is, _ := filepath.Match(pattern, device); return is }) {
@@ -424,10 +424,8 @@ func TestMemoryStaysBesideDevicesThatRegisterIt(t *testing.T) {
 		t.Error("there is one")
 	}
 	a, _ := newMemoryAgent(t, lowestLevel)
-	a.core.memory = nil
-	a.core.startMemory()
-	if a.core.memory != nil || a.canSwap() || !a.own().Lacks(configs.FallbackRegistered) {
-		t.Errorf("it goes all the same: %+v, lacks %b", a.core.memory, a.own().Fallbacks.Load())
+	if a.core.letMove() || a.canSwap() || !a.own().Lacks(configs.FallbackRegistered) {
+		t.Errorf("it goes all the same: lacks %b", a.own().Fallbacks.Load())
 	}
 }
 
@@ -448,16 +446,25 @@ func TestGPUsVisible(t *testing.T) {
 	}
 }
 
-// What is no more than the contexts of those that swap may be is not taken for memory of others.
+// Memory that others keep is left out of the answer, published or not, and so is what contexts may need.
 func TestMemoryElsewhere(t *testing.T) {
-	v := &memoryView{all: make([]memoryOf, 3)}
-	for other, want := range map[uint64]uint64{0: 0, 3 * gigabyte: 0, 40 * gigabyte: 40 * gigabyte} {
-		if got := v.elsewhere(other, 80*gigabyte); got != want {
+	v := &memoryView{own: 9, all: make([]memoryOf, 3)}
+	for other, want := range map[uint64]uint64{0: gigabyte, 3 * gigabyte: 3 * gigabyte, 40 * gigabyte: 40 * gigabyte} {
+		if got := v.elsewhere(80*gigabyte, other, 80*gigabyte); got != want {
 			t.Errorf("%d: %d, want %d", other, got, want)
 		}
 	}
-	if got := v.elsewhere(gigabyte/2, gigabyte); got != gigabyte/2 {
+	if got := v.elsewhere(gigabyte, gigabyte/2, gigabyte); got != gigabyte/2 {
 		t.Errorf("half of a small GPU: %d", got)
+	}
+	gives, keeps := memoryOf{slot: 1, level: lowestLevel, swaps: true, resident: 30 * gigabyte, pinned: gigabyte}, memoryOf{slot: 2, resident: 4 * gigabyte, pinned: 2 * gigabyte}
+	v.all = []memoryOf{gives, keeps, {slot: 9, resident: 7 * gigabyte, pinned: gigabyte}}
+	if got := v.elsewhere(60*gigabyte, 0, 80*gigabyte); got != (1+1+4+2)*gigabyte {
+		t.Errorf("beside one that gives and one that does not: %d", got/gigabyte)
+	}
+	v.all[1].pinned = 70 * gigabyte // of which the driver knows nothing: it lies, or has ended
+	if got := v.elsewhere(8*gigabyte, 0, 80*gigabyte); got != (1+8)*gigabyte {
+		t.Errorf("beside one that keeps more than is taken: %d", got/gigabyte)
 	}
 }
 
@@ -512,7 +519,7 @@ func TestHostMemoryIsPinnedInPieces(t *testing.T) {
 	}
 }
 
-// What becomes of a process whose memory did not go.
+// A process whose memory did not go is passed over for longer each time, and asked again.
 func TestMemoryThatDoesNotGo(t *testing.T) {
 	a, h := newMemoryAgent(t, lowestLevel)
 	now, c := uint64(1e12), memoryCounters{resident: gigabyte}
@@ -565,8 +572,11 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 	if a.memory.state != memoryOut || a.memory.movable(memoryCounters{resident: gigabyte / 4}) == 0 || a.own().Lacks(configs.FallbackNoHostMemory) {
 		t.Errorf("after it went: %+v", a.memory)
 	}
-	try(moved, c) // it says so, but nothing went
-	if a.memory.movable(c) != 0 {
+	if try(moved, memoryCounters{resident: 2 * gigabyte}); a.memory.movable(memoryCounters{resident: 2 * gigabyte}) != 2*gigabyte {
+		t.Errorf("what it has allocated meanwhile counts as what cannot go: %+v", a.memory)
+	}
+	stays := memoryCounters{resident: gigabyte, cannotGo: gigabyte}
+	if try(moved, stays); a.memory.movable(stays) != 0 || a.memory.movable(memoryCounters{resident: 2 * gigabyte}) != gigabyte {
 		t.Errorf("it is asked again for what cannot go: %+v", a.memory)
 	}
 	now += 2 * passedOver
@@ -575,7 +585,7 @@ func TestMemoryThatDoesNotGo(t *testing.T) {
 	}
 }
 
-// What found no room is tried again after a moment, though nobody rings: those that left did while it came in.
+// A move in that found no room is tried again after a moment, though nobody rings: others left while it came in.
 func TestMemoryComesInSoon(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)
 	now := uint64(1e12)
@@ -588,7 +598,7 @@ func TestMemoryComesInSoon(t *testing.T) {
 	}
 }
 
-// The turn changes hands by compare-and-swap, and is counted by who has it.
+// The turn changes hands by compare-and-swap, and its owner counts it.
 func TestMemoryTurnIsPassed(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)
 	s, own := a.segment, &a.own().Memory
@@ -638,7 +648,8 @@ func TestMemoryThatNobodyAccountsFor(t *testing.T) {
 	}
 }
 
-// Who waits for room tries once for each answer of the driver: a slow one's last answer may be of what is taken meanwhile.
+// A call that waits for room tries once for each answer of the driver: a slow driver's last answer may be of memory that is taken
+// meanwhile.
 func TestWaitersTryAgainOnNews(t *testing.T) {
 	a, _ := newMemoryAgent(t, lowestLevel)
 	now, c := uint64(1e12), memoryCounters{wanted: gigabyte}
@@ -666,7 +677,7 @@ func TestWaitersTryAgainOnNews(t *testing.T) {
 		}
 	}
 	counts := 0
-	for range 20 { // one in ten counts: what no room mends must not wait for ever
+	for range 20 { // one in ten counts: a call that no room helps must not wait for ever
 		now += againLater
 		a.answerWaiters(memoryPlan{again: true, enough: true, most: math.MaxUint64}, c, now)
 		if a.memory.enoughNs == now {

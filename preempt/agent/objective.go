@@ -7,7 +7,8 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// tellObjective puts in force what people or a broker say of the process's objective, on all its GPUs. A word that makes no sense changes nothing.
+// tellObjective puts in force what people or a broker say of the process's objective, on all its GPUs. A word that makes no sense changes
+// nothing.
 func (c *Core) tellObjective(says configs.ObjectiveWord) {
 	o, ok := says.Objective(c.config.Objective)
 	c.mutex.Lock()

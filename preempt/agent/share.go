@@ -120,7 +120,7 @@ func (a *agent) share(p peers, now uint64) time.Duration {
 		a.boostUs = 0
 		return heartbeat
 	}
-	over := a.core.config.Share.OverMs * 1e6
+	over := a.core.config.Share.PeriodMs * 1e6
 	used := a.usage(p, now)
 	if len(a.used) > 0 {
 		a.pace.note(a.used[len(a.used)-1], used)
@@ -163,8 +163,8 @@ func (w *away) look(open, wasOff bool, now, most uint64, share float64) (off boo
 	return open, heartbeat
 }
 
-// nextBoost is the raised timeslice from now on. It goes up at once, since nothing else gives the process its share, and
-// down only by more than one step, so that a value near the limit of two steps does not go back and forth.
+// nextBoost is the raised timeslice from now on. It goes up at once, since nothing else gives the process its share. It goes down only by
+// more than one step, so that a value near the limit of two steps does not go back and forth.
 func nextBoost(us, wanted uint64) uint64 {
 	if wanted > us || wanted < us/2 {
 		return wanted

@@ -7,7 +7,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// Who leaves SMs, and for whom: below MPS, with blp, for lower levels that can be stopped and go on.
+// Under MPS and with blp, a process above the lowest level leaves SMs for lower levels that can be stopped and go on.
 func TestSpatial(t *testing.T) {
 	const all = configs.BLP | configs.Spatial
 	for _, c := range []struct {

@@ -47,7 +47,7 @@ type device interface {
 	policy(TSG) (preset uint32, err error) // of its GPU, NV2080_CTRL_CMD_GPU_COMPUTE_TIMESLICE_*
 	setTimeslice(t TSG, us uint64) error
 	schedule(t TSG, on bool) error // puts it on the runlist or takes it off
-	worked() bool                  // something was submitted
+	worked() bool                  // the process has submitted something
 	busy() bool                    // work is unfinished
 	probe(on bool)                 // asks for a turn although no work is known, or takes the request back
 	joined() bool                  // the process takes part
@@ -80,8 +80,8 @@ type agent struct {
 	wantUs                     uint64            // 0: leave the driver's default
 	windows                    windowTimes
 	off                        bool   // channels are disabled: it is another's turn, a higher level's window is open, or its part is used up
-	offSince                   uint64 // since when it is so, or not
-	onNs                       uint64 // how long it was on the GPU until then
+	offSince                   uint64 // since when channels are disabled, or are not
+	onNs                       uint64 // how long the process was on the GPU until then
 	away                       away   // for windows, of a level between others
 	caps                       caps
 	probed                     uint64 // when a turn was asked for without known work; 0: not asked
@@ -174,7 +174,7 @@ type Core struct {
 	driver  Driver
 	log     zerolog.Logger
 	armed   [maxGPUs]atomic.Bool
-	memory  *swapping        // nil: memory stays where it is
+	memory  *swapping        // nil in tests
 	stays   configs.Fallback // why it stays, though it is to come and go
 	mutex   sync.Mutex       // arm
 	agents  map[int]*agent
@@ -186,8 +186,8 @@ type Core struct {
 func (c *Core) levelNow() int { return int(c.level.Load()) }
 
 // hearing bounds how often the bell of a member of a broker makes this agent look: hearAtOnce times in a row, and then every hearEvery,
-// however often it is rung. One that rang more often is not listened to until its time has come. Nothing is lost by that: a look reads
-// all that is there, and there is one when the agent listens again.
+// however often it is rung. One that rang more often is not listened to until its time has come. The agent misses no news by that: a look
+// reads all that the segment has, and the agent looks when it listens again.
 type hearing struct {
 	due [segment.Slots]uint64 // when what was heard of each would have been spread out; a time of the segment
 }
@@ -225,7 +225,8 @@ type caps struct {
 	on           bool   // it is kept off the GPU
 	dueNs        uint64 // since when it is to change that, and a window is open; 0: it is not
 	own, all     budget
-	// Of share.max_be: what each process has of it whatever others say, since there are so many; and what each has that works, while others do.
+	// Of share.max_be: what each process has of it whatever others say, since there are so many; and what each has that works, while
+	// others do.
 	least, fair budget
 	seen        [segment.Slots]ran // of this process and its peers
 }
@@ -256,6 +257,7 @@ type away struct {
 
 // swapping is what the agents of a process share.
 type swapping struct {
+	moves   bool // else memory stays where it is, and is counted
 	mover   *mover
 	recalls atomic.Uint32 // hints that came while memory was out
 	mutex   sync.Mutex    // what follows
@@ -299,12 +301,13 @@ type agentMemory struct {
 	tells     bool          // the reply is yet to be told
 	asked     segment.Asked // what is being carried out
 	askedNs   uint64
-	halted    bool // suspended: the gate is closed for good
+	halted    bool // suspended: the gate stays closed until the process is resumed
 	suspended bool
 
 	pins, pinsNs                 uint64 // why memory cannot go, as of a time
 	pinned, pinAfter, pressureNs uint64 // host memory that was pinned ahead
 	saidNoHost, saidFailed       bool
+	saidUnfit                    bool
 	told                         toldMemory
 }
 

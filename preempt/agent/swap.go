@@ -16,9 +16,9 @@ import (
 const (
 	// drainFor is how long work that was submitted may take to end before memory goes, beside the compute turns of others.
 	drainFor = 2 * time.Second
-	// busyOver is for how long others pass over a process whose work did not end in time, and by how much longer it is waited
-	// for the next time; twice as much each time, up to passedMost and drainMore. Who waits for memory.wait_ms, 10 s unless set,
-	// finds two such attempts, of 2 and 4 s.
+	// busyOver is for how long others pass over a process whose work did not end in time. Its work may take so much longer the next
+	// time. Both double each time, up to passedMost and drainMore. A call that waits for memory.wait_ms, 10 s unless set, sees two such
+	// attempts, of 2 and 4 s.
 	busyOver, drainMore = uint64(2 * time.Second), uint64(8 * time.Second)
 	// passedOver is for how long others pass over a process without host memory; twice as long each time, up to passedMost.
 	passedOver, passedMost = uint64(10 * time.Second), uint64(80 * time.Second)
@@ -58,17 +58,17 @@ func init() { inForce[configs.Swap] = (*agent).canSwap }
 
 // canSwap says whether memory of this process can leave this GPU.
 func (a *agent) canSwap() bool {
-	lacks := a.core.stays
+	lacks, moves := a.core.stays, a.core.memory != nil && a.core.memory.moves
 	if a.place == placeShared {
 		lacks &^= configs.FallbackServer // "auto" does not use it there
 	}
-	if a.core.memory != nil && unmanaged(a.gpu) {
+	if moves && unmanaged(a.gpu) {
 		lacks |= configs.FallbackNoVMM
 	}
 	for _, one := range []configs.Fallback{configs.FallbackNoVMM, configs.FallbackRegistered, configs.FallbackSeveralGPUs, configs.FallbackServer} {
 		a.setLacks(one, lacks&one != 0)
 	}
-	return a.core.memory != nil && lacks == 0 && a.uses(configs.Swap)
+	return moves && lacks == 0 && a.uses(configs.Swap)
 }
 
 // registering are devices whose kernel modules let a program register its GPU memory without a call of the driver that is seen here:
@@ -122,7 +122,9 @@ func (a *agent) swap(now uint64) time.Duration {
 		shared.setOut(a.gpu, false)
 	}
 	a.ended(e, c, now)
-	a.hear(now)
+	if shared.moves {
+		a.hear(now)
+	}
 	a.noteDemand(c, now)
 	a.noteState(c, now)
 	v := a.view(c, now)
@@ -134,6 +136,7 @@ func (a *agent) swap(now uint64) time.Duration {
 	p := v.plan()
 	a.takeMemoryTurn(p, c, now)
 	allowMemory(a.gpu, p.allowed)
+	a.sayUnfit(v)
 	a.answerWaiters(p, c, now)
 	wait := min(p.wait, a.begin(p, c, v, now))
 	a.publishMemory(c, p, now)
@@ -145,6 +148,19 @@ func (a *agent) swap(now uint64) time.Duration {
 		wait = min(wait, time.Duration(againLater))
 	}
 	return min(wait, a.nextChange(now))
+}
+
+// sayUnfit says, once, that all that this process has and asks for never fits beside what others keep.
+func (a *agent) sayUnfit(v *memoryView) {
+	m, own := &a.memory, v.of(a.slot)
+	if m.saidUnfit || own == nil || !own.lowest() || !own.waits() {
+		return
+	}
+	needs, room := saturate(own.resident, own.short(), own.pinned), minus(v.total, v.kept())
+	if m.saidUnfit = needs > room; m.saidUnfit {
+		a.log.Warn().Uint64("needs_mb", needs>>20).Uint64("room_mb", room>>20).
+			Msg("what this process has and asks for never fits beside what other programs keep: it waits for them to end, or is out of memory")
+	}
 }
 
 // nextChange is how long it is until something is due that nobody rings for.
@@ -198,8 +214,8 @@ func (a *agent) gone(e *ended, c memoryCounters, now uint64) {
 	case moved:
 		m.stuckFor, m.pinned = 0, 0
 		a.setLacks(configs.FallbackNoHostMemory, false)
-		if minus(e.had, c.resident) < min(e.bytes, minus(e.had, m.immovable)) { // the rest cannot go
-			m.immovable, m.immovableTo = c.resident, now+passedOver
+		if c.cannotGo != 0 { // what the program allocated meanwhile can go
+			m.immovable, m.immovableTo = c.cannotGo, now+passedOver
 		}
 	case movedNoHost:
 		stuck, answer = max(passedOver, min(2*m.stuckFor, passedMost)), segment.AnswerNoHost
@@ -262,7 +278,7 @@ func (a *agent) hear(now uint64) {
 	}
 }
 
-// answer is what people are told of their request.
+// answer notes the answer to people's request, which tell tells them.
 func (a *agent) answer(answer segment.Answer) {
 	if m := &a.memory; m.request != 0 && !m.answered {
 		m.reply, m.tells = answer, true
@@ -374,7 +390,7 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 	m, t := &a.memory, a.core.config.Memory
 	v := &memoryView{own: a.slot, now: now, turn: -1, turnNs: a.segment.MemoryTurnSinceNs.Load(),
 		out: m.suspended || m.asked == segment.AskedOut, roomNs: m.roomNs,
-		turns: memoryTurns{fixedNs: t.TurnMs * 1e6, minNs: t.TurnMinMs * 1e6, maxNs: t.TurnMaxMs * 1e6, share: t.SwapShare}}
+		turns: memoryTurns{fixedNs: t.TurnMs * 1e6, minNs: t.TurnMinMs * 1e6, maxNs: t.TurnMaxMs * 1e6, share: swapShare}}
 	if owner, owned := segment.TurnOwner(a.segment.MemoryTurn.Load()); owned {
 		v.turn = owner
 	}
@@ -467,7 +483,7 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 		capped := seen.known && isCap(a.gpu, seen.total)
 		if capped { // what the driver says is this process's, not the GPU's: what is published must do
 			seen.known, fresh = false, false
-			setElsewhere(a.gpu, v.elsewhere(min(other, m.total), m.total))
+			setElsewhere(a.gpu, v.elsewhere(m.total, min(other, m.total), m.total))
 		}
 		if seen.known { // an old answer: a move in has taken some of it since
 			m.free, m.total = minus(seen.free, minus(c.takenBytes, seen.taken)), seen.total
@@ -479,12 +495,13 @@ func (a *agent) measure(v *memoryView, c memoryCounters) {
 			m.sampledNs = v.now
 			m.samples = append(m.samples, sample{v.now, minus(m.total, saturate(m.free, used)), seen.pools})
 			m.other = middle(m.samples, func(s sample) uint64 { return s.bytes })
-			others := middle(m.samples, func(s sample) uint64 { return minus(s.bytes, s.pools) }) // the program is told of its pools apart
-			setElsewhere(a.gpu, v.elsewhere(others, m.total))
+			// The program hears of its pools apart.
+			others := middle(m.samples, func(s sample) uint64 { return minus(s.bytes, s.pools) })
+			setElsewhere(a.gpu, v.elsewhere(minus(m.total, saturate(m.free, c.resident, c.pinned)), others, m.total))
 		}
 	}
-	if moving && len(m.samples) == 0 && other != 0 { // what those have measured who were there before
-		setElsewhere(a.gpu, v.elsewhere(min(other, m.total), m.total))
+	if moving && len(m.samples) == 0 && other != 0 { // earlier processes have measured it
+		setElsewhere(a.gpu, v.elsewhere(m.total, min(other, m.total), m.total))
 	}
 	m.samples, v.other = recent(m.samples, v.now)
 	v.free, v.total = m.free, m.total
@@ -500,8 +517,8 @@ func middle(samples []sample, of func(sample) uint64) uint64 {
 	return last[len(last)/2]
 }
 
-// recent returns the samples of the last settleVain, and the least of them, with one from before: 0 if there is none, as it is
-// not known then for how long that was so.
+// recent returns the samples of the last settleVain, with one from before, and the least of them. Without one from before the least is 0:
+// for how long it was so is not known then.
 func recent(samples []sample, now uint64) (kept []sample, least uint64) {
 	first := 0
 	for first+1 < len(samples) && samples[first+1].atNs+settleVain <= now {
@@ -566,8 +583,8 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 		}
 		return
 	}
-	// What was free before they tried last may be what another has taken since, and what is published is not exact. Who is told
-	// often that there is enough, and is refused, gives up.
+	// Memory that was free before the calls tried last may be another process's by now, and published values are not exact. A call that
+	// often hears of enough, and is refused, gives up.
 	newer := m.known && m.answers > m.toldQuestions
 	enough := p.enough && (newer || !m.known && now-min(now, m.enoughNs) >= uint64(heartbeat))
 	vain := c.wanted > p.most
@@ -590,6 +607,9 @@ func (a *agent) answerWaiters(p memoryPlan, c memoryCounters, now uint64) {
 // begin begins what the plan says, if nothing moves, and returns when to look again.
 func (a *agent) begin(p memoryPlan, c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
+	if !a.core.memory.moves {
+		return heartbeat
+	}
 	if x, busyMoving := mover.moving(a.gpu); busyMoving && x.kind < movePin {
 		mover.bring(a.gpu, c.takenBytes, p.room)
 		if p.urgent {
@@ -639,7 +659,7 @@ func (a *agent) drainFor() time.Duration {
 
 func (a *agent) beginOut(c memoryCounters, bytes uint64, urgent bool) bool {
 	a.core.memory.setOut(a.gpu, true) // first: a hint that comes meanwhile counts
-	return a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveOut, bytes: bytes, timeout: a.drainFor(), urgent: urgent, had: c.resident})
+	return a.core.memory.mover.begin(move{gpu: a.gpu, kind: moveOut, bytes: bytes, timeout: a.drainFor(), urgent: urgent, out: c.outBytes})
 }
 
 // drains says whether memory is about to leave, for which submitted work must end first.
@@ -648,7 +668,7 @@ func (a *agent) drains() bool {
 		return false
 	}
 	now, moving := a.core.memory.mover.moving(a.gpu)
-	return moving && (now.kind == moveHalt || now.kind == moveOut && readMemory(a.gpu).resident >= now.had)
+	return moving && (now.kind == moveHalt || now.kind == moveOut && readMemory(a.gpu).outBytes == now.out)
 }
 
 // mayLeave says whether memory of this process may leave at all.
@@ -698,7 +718,7 @@ func (a *agent) answerPeople(c memoryCounters, now uint64) {
 // pressure. It returns when to look again.
 func (a *agent) pinAhead(c memoryCounters, v *memoryView, now uint64) time.Duration {
 	m, mover := &a.memory, a.core.memory.mover
-	needed, waiting, others := uint64(0), false, false // others: who could want this process's memory
+	needed, waiting, others := uint64(0), false, false // others: some could want this process's memory
 	for _, o := range v.all {
 		others = others || o.slot != a.slot && o.swaps
 		needed = saturate(needed, o.resident, o.pinned, o.short())
@@ -759,7 +779,7 @@ func (a *agent) publishMemory(c memoryCounters, p memoryPlan, now uint64) {
 		{&own.WantedSinceNs, m.waitsNs}, {&own.OutRate, rate(c.outBytes, c.outNs)}, {&own.InRate, rate(c.inBytes, c.inNs)},
 		{&own.SwapNs, m.swapNs}, {&own.QuantumNs, quantum},
 		{&own.Waits, c.waits}, {&own.WaitNs, c.waitNs}, {&own.Evictions, c.evictions}, {&own.Restores, c.restores},
-		{&own.OutBytes, c.outBytes}, {&own.OutNs, c.outNs}, {&own.InBytes, c.inBytes}, {&own.InNs, c.inNs}, {&own.Failures, c.failures},
+		{&own.OutBytes, c.outBytes}, {&own.OutNs, c.outNs}, {&own.InBytes, c.inBytes}, {&own.InNs, c.inNs}, {&own.Failures, c.failures}, {&own.Cap, c.cap},
 	} {
 		word.to.Store(word.is)
 	}

@@ -10,23 +10,28 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-// startMemory lets memory of this process come and go. The program has none yet.
-func startMemory(config configs.Config, driver Driver) error {
+// setMemory tells what [memory] says.
+func setMemory(config configs.Config) {
 	m := config.Memory
-	C.gp_bridge_memory_settings(C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(m.WaitMs*1e6))
+	C.gp_bridge_memory_settings(C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(m.WaitMs*1e6), C.bool(config.Mechanisms.Use(configs.Swap)))
+}
+
+// startSwap lets memory of this process come and go. The program has none yet.
+func startSwap(driver Driver) error {
 	if missing := C.gp_bridge_start_memory(driver.Armed, driver.Substitute); missing != nil {
 		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
 	}
 	return nil
 }
 
-// openTickets lets this process, whose own memory stays where it is, open what processes that swap give it.
-func openTickets(driver Driver) { C.gp_bridge_open_tickets(driver.Substitute) }
+// countMemory counts memory of this process, which stays where it is.
+func countMemory(driver Driver) { C.gp_bridge_count_memory(driver.Substitute) }
 
 // memoryCounters is struct gp_bridge_memory.
 type memoryCounters struct {
-	resident, swapped, pinned, wanted, making, waiting, asking                                     uint64
-	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, takenBytes, host uint64
+	resident, swapped, pinned, wanted, making, waiting, asking                                          uint64
+	waits, waitNs, evictions, restores, outBytes, outNs, inBytes, inNs, failures, takenBytes, host, cap uint64
+	cannotGo                                                                                            uint64 // see struct gp_memory
 }
 
 func readMemory(gpu int) memoryCounters {
@@ -36,6 +41,7 @@ func readMemory(gpu int) memoryCounters {
 		uint64(m.resident), uint64(m.swapped), uint64(m.pinned), uint64(m.wanted), uint64(m.making), uint64(m.waiting),
 		uint64(m.asking), uint64(m.waits), uint64(m.wait_ns), uint64(m.evictions), uint64(m.restores), uint64(m.out_bytes), uint64(m.out_ns),
 		uint64(m.in_bytes), uint64(m.in_ns), uint64(m.failures), uint64(m.taken_bytes), uint64(C.gp_bridge_arena_pinned()),
+		uint64(m.cap), uint64(m.cannot_go),
 	}
 }
 
@@ -53,7 +59,7 @@ const (
 	contextsPart  = uint64(C.GP_CONTEXTS_PART)
 )
 
-// setElsewhere tells how much of a GPU's memory others have who never give it: the program is not told that it may have that.
+// setElsewhere tells how much of a GPU's memory others have and never give: answers to the program leave that out.
 func setElsewhere(gpu int, bytes uint64) { C.gp_memory_elsewhere(C.int(gpu), C.uint64_t(bytes)) }
 
 // besideMPSServer says whether contexts that this process makes are an MPS server's.
@@ -82,8 +88,8 @@ func isCap(gpu int, total uint64) bool {
 	return bool(C.gp_bridge_memory_is_cap(C.int(gpu), C.uint64_t(total)))
 }
 
-// roomChanged lets those that wait for room try again; enough: as much is free as they want. Who waits for more than most does
-// so in vain. most 0: nobody is to wait, now and later.
+// roomChanged lets calls that wait for room try again; enough: as much is free as they want. A call that wants more than most bytes waits
+// in vain. most 0: no call is to wait, now and later.
 func roomChanged(gpu int, most uint64, enough bool) {
 	C.gp_bridge_memory_room_changed(C.int(gpu), C.uint64_t(most), C.bool(enough))
 }

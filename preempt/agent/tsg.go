@@ -59,8 +59,8 @@ func (d driverDevice) setTimeslice(t TSG, us uint64) error {
 	return nil
 }
 
-// timeslice is what the process's compute TSGs should have, where turns are taken or not, and another one may be on the runlist in this one's
-// turn.
+// timeslice is what the process's compute TSGs should have, in microseconds. turns: turns are taken; doubt: another process may be on the
+// runlist in this one's turn.
 func (a *agent) timeslice(p peers, turns, doubt bool) uint64 {
 	t := a.core.config.Timeslice
 	t.PreemptingUs = min(t.PreemptingUs, a.core.config.Hold.MaxMs*1000) // where no hold runs, a window has no other end
@@ -69,11 +69,11 @@ func (a *agent) timeslice(p peers, turns, doubt bool) uint64 {
 	case a.besideOthers(p):
 		return max(t.FairUs, a.boostUs)
 	case yields && (p.same == 0 || turns && !doubt):
-		return max(t.YieldingUs, a.boostUs)
+		return max(t.BEUs, a.boostUs)
 	case yields && turns && a.segment.Paged():
 		// It may be a lie, and a higher level waits for this timeslice. It takes as long as a switch, so beside another one that is
 		// short this process still gets on. Once the broker has seen that others work, they are waited for.
-		return max(t.YieldingUs, min(leastBoostUs, t.FairUs), a.boostUs)
+		return max(t.BEUs, min(leastBoostUs, t.FairUs), a.boostUs)
 	case p.lower != 0 && p.same == 0:
 		return t.PreemptingUs
 	case p.same != 0 && (p.lower != 0 || a.core.levelNow() == 0):
@@ -124,7 +124,7 @@ func (t TSG) made(now uint64) (until uint64) {
 	return until
 }
 
-// due says whether a TSG is to get another timeslice than it has. What libcuda is making gets one when it is made.
+// due says whether a TSG is to get another timeslice than it has. A TSG that libcuda is making gets one when it is made.
 func (t TSG) due(has, want, now uint64) bool { return has != want && t.made(now) == 0 }
 
 // settling is how long until the next of the TSGs is made, or settles if the process has worked by then; 0 where all have.
@@ -251,13 +251,13 @@ func (a *agent) enforce() bool {
 		key := tsgKey{t.client, t.handle, t.resets}
 		off := a.suspended[key]
 		want := a.off && (off || a.settled(t, now))
-		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of its channels meanwhile
+		if want != off || a.unsure[key] != 0 || !off && a.hasSuspended(t) { // the latter: libcuda scheduled some of it meanwhile
 			if err := a.device.schedule(t, !want); err != nil {
 				if a.freed(t) {
 					continue
 				}
 				if since := cmp.Or(a.unsure[key], now); passing(err) && now-since < passingNs {
-					live[key], unsure[key] = true, since // some of its channels may be suspended: asked again, whatever is wanted
+					live[key], unsure[key] = true, since // some of it may be suspended: asked again, whatever is wanted
 					continue
 				}
 				for k := range a.suspended { // what is suspended must come back

@@ -182,7 +182,8 @@ func TestYoungTSGsStay(t *testing.T) {
 	}
 }
 
-// Whatever the driver refuses to suspend or to put back, and whichever TSG that is, all others come back, and that one as soon as it may.
+// All other TSGs come back, whatever the driver refuses to suspend or to put back, and whichever TSG that is. That one comes back as soon
+// as it may.
 func TestPartialRefusalsLeaveNothingSuspended(t *testing.T) {
 	for handle := uint32(1); handle <= ownTSGs; handle++ {
 		for name, refused := range map[string]func(t *testing.T, a *agent, d *testDevice){
@@ -304,7 +305,7 @@ func TestRefusalsInPassing(t *testing.T) {
 	}
 }
 
-// At each look the agent asks once more, though the driver refuses for good: suspended TSGs must come back. That is said once.
+// The agent asks once more at each look, however often the driver refuses: suspended TSGs must come back. The log says so once.
 func TestRefusalIsToldOnce(t *testing.T) {
 	a, d := withDevice(t)
 	var said bytes.Buffer

@@ -178,11 +178,10 @@ func (a *agent) pass(seen uint64, to int, held time.Duration) {
 
 // pick returns the slot that gets the turn of a round, of those that want it. A round is a quantum of the machine's clock.
 //
-// Processes of one job wait for each other across GPUs. If two jobs shared two GPUs and each had the turn on one, neither
-// would get on. So rounds are the same on every GPU, and so is the order of jobs: in the first of two rounds the job goes
-// first that a hash of job and rounds ranks highest, in the second the one that it ranks lowest. A job that shares a GPU
-// with one other waits two rounds at most, and none has three in a row. Processes of one job on one GPU follow each other
-// in the order of their start.
+// Processes of one job wait for each other across GPUs. If two jobs shared two GPUs and each had the turn on one, neither would get on. So
+// rounds are the same on every GPU, and so is the order of jobs. A hash of job and rounds ranks them: in the first of two rounds the
+// highest goes first, in the second the lowest. A job that shares a GPU with one other waits two rounds at most, and none has three in a
+// row. Processes of one job on one GPU follow each other in the order of their start.
 func (a *agent) pick(wanted, round uint64) int {
 	var contenders []contender
 	for m := wanted; m != 0; m &= m - 1 {

@@ -2,15 +2,15 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-// Asks the driver whether an entry is complete that somebody waits for. It is marked when the wait begins, or when it is launched
-// again, and an event that the program recorded is its own mark. So nobody waits for what comes behind it: that may wait for the
+// Asks the driver whether an entry is complete that a thread waits for. The entry is marked when the wait begins, or when it is launched
+// again; an event that the program recorded is its own mark. So no thread waits for work behind the entry, which may wait for the
 // program.
 static CUresult poll_entry(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 {
 	struct blp_entry *e = upto > d->tail ? blp_entry_at(d, upto - 1) : NULL;
 	CUresult result = e && e->kind == BLP_RECORD && blp_is_sent(e) ? blp_query_record(d, e->event, upto) :
 									 CUDA_ERROR_NOT_FOUND;
-	if (!result && (s->firm || !blp_is_closed(d))) // in this order, as in blp_poll
+	if (!result && (s->uncuttable || !blp_is_closed(d))) // in this order, as in blp_poll
 		blp_complete_to(d, s, upto);
 	if (result != CUDA_ERROR_NOT_FOUND)
 		return result;
@@ -38,7 +38,7 @@ bool blp_expect(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 // Waits for markers of ours: the program may put new work on its streams at any time, or destroy them.
 static bool waits_on(struct gp_domain *d, const struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
 {
-	return !s->firm || (!patience_ns && blp_marker_behind(d, s->first_marker, upto) >= 0);
+	return !s->uncuttable || (!patience_ns && blp_marker_behind(d, s->first_marker, upto) >= 0);
 }
 
 bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns)
@@ -58,7 +58,7 @@ bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto,
 	       d->context == context) {
 		if (upto > s->last) // the driver refused what was there
 			upto = s->last;
-		if (blp_is_closed(d) && !s->firm) {
+		if (blp_is_closed(d) && !s->uncuttable) {
 			uint64_t stopped = gp_now_ns();
 			blp_wait_step(d, 0);
 			since += (gp_now_ns() - stopped) / 8 *
@@ -88,8 +88,8 @@ bool blp_wait_or_let_run(struct gp_domain *d, struct blp_stream *s, uint64_t upt
 	for (;;) {
 		uint64_t patience = s->patience_ns, since = gp_now_ns();
 		if (blp_wait_complete(d, s, upto, patience)) {
-			if (s->handle == handle && !s->firm)
-				s->patience_ns = patience < BLP_PATIENCE_NS / 2 ? 2 * patience : BLP_PATIENCE_NS;
+			if (s->handle == handle && !s->uncuttable)
+				s->patience_ns = patience < blp_patience_ns / 2 ? 2 * patience : blp_patience_ns;
 			return true;
 		}
 		if (gp_now_ns() - since < patience) // the driver refused

@@ -1,10 +1,11 @@
-// barrier.c - barriers wait for the launches ahead of them, and streams that wait for the CPU are tainted.
+// barrier.c - barriers wait for the launches ahead of them, and streams that wait for the CPU are host-blocked.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 
 // Whether the domain that the stream had before has nothing of it any more, neither in its log nor on the way to the driver.
-// Waits for the log. Who still comes there with the stream finds that it left: it counts itself, or takes the lock, then asks.
+// Waits for the log. A thread that still comes there with the stream finds that it left: the thread counts itself, or takes the lock,
+// then asks.
 static bool has_left(struct gp_domain *d, CUcontext context, CUstream stream)
 {
 	struct gp_domain *before = d->before;
@@ -14,7 +15,7 @@ static bool has_left(struct gp_domain *d, CUcontext context, CUstream stream)
 	pthread_mutex_lock(&before->lock);
 	struct blp_stream *s = before->context == context ? blp_find_stream(before, stream, false) : NULL;
 	bool left = !before->passing && !before->unplaced.passing &&
-		    !(s && (blp_may_be_cut(s) || blp_is_stream_tainted(before, s)));
+		    !(s && (blp_may_be_cut(s) || blp_is_stream_host_blocked(before, s)));
 	pthread_mutex_unlock(&before->lock);
 	if (left)
 		d->before = NULL;
@@ -26,22 +27,22 @@ bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream stream)
 {
 	if (!blp_separated())
 		return false;
-	bool tainted = !has_left(d, context, stream), flushed = false;
+	bool host_blocked = !has_left(d, context, stream), flushed = false;
 	if (!blp_side_of(d, context, stream))
-		return tainted;
+		return host_blocked;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *other = blp_domains[i];
-		if (other == d || other->context != context || (other->head == other->tail && !other->tainted))
+		if (other == d || other->context != context || (other->head == other->tail && !other->host_blocked))
 			continue;
 		if (!flushed)
 			blp_flush_but(d, context, stream);
 		flushed = true;
 		pthread_mutex_lock(&other->lock);
 		struct blp_stream like = {.handle = stream, .blocking = true};
-		tainted |= other->context == context && blp_is_tainted(other, &like);
+		host_blocked |= other->context == context && blp_is_host_blocked(other, &like);
 		pthread_mutex_unlock(&other->lock);
 	}
-	return tainted;
+	return host_blocked;
 }
 
 void blp_pass(struct gp_operation *o)
@@ -80,8 +81,8 @@ void blp_enter_driver(struct gp_operation *o)
 	pthread_mutex_unlock(&d->lock);
 }
 
-// Whether a stream is tainted that the driver does not order before the operation anyway.
-static bool another_tainted(const struct gp_operation *o)
+// Whether a stream is host-blocked that the driver does not order before the operation anyway.
+static bool another_host_blocked(const struct gp_operation *o)
 {
 	bool any = false;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && !any; i++) {
@@ -89,11 +90,11 @@ static bool another_tainted(const struct gp_operation *o)
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *own = d->context == o->handle ? blp_find_stream(d, o->stream, false) : NULL;
 		if (d->context)
-			blp_still_tainted(d);
+			blp_still_host_blocked(d);
 		any = d->context && d->unplaced.passing;
-		for (uint32_t n = 0; d->context && d->tainted && n < d->streams && !any; n++) {
+		for (uint32_t n = 0; d->context && d->host_blocked && n < d->streams && !any; n++) {
 			struct blp_stream *s = &d->stream_of[n];
-			any = s->handle && (s->tainted || s->firm || s->passing) &&
+			any = s->handle && (s->host_blocked || s->uncuttable || s->passing) &&
 			      !(own && blp_related(s, own->handle, own->blocking));
 		}
 		pthread_mutex_unlock(&d->lock);
@@ -112,8 +113,8 @@ void blp_wait_as_at_gate(const struct gp_operation *o, struct gp_domain *d)
 
 void blp_barrier(struct gp_operation *o)
 {
-	// The driver orders launches of one instance on all streams: one ahead may be behind a taint.
-	o->cpu |= o->work == GP_GRAPH && !blp_inside && another_tainted(o);
+	// The driver orders launches of one instance on all streams: one ahead may be behind a host block.
+	o->cpu |= o->work == GP_GRAPH && !blp_inside && another_host_blocked(o);
 	blp_pass(o);
 	struct gp_domain *d = o->work == GP_GRAPH ? blp_domain_for(o) : NULL;
 	if (d)
@@ -130,7 +131,7 @@ void gp_blp_capture_beginning(CUstream stream)
 		return;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		pthread_mutex_lock(&d->lock); // who did not see that a capture begins has finished
+		pthread_mutex_lock(&d->lock); // a thread that did not see that a capture begins has finished
 		struct blp_stream *s = d->context ? blp_find_stream(d, GP_STREAM_LEGACY, false) : NULL;
 		if (s && blp_may_be_cut(s))
 			blp_wait_or_let_run(d, s, s->last);

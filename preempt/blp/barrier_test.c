@@ -1,4 +1,4 @@
-// barrier_test.c - with preempt/blp/barrier.c preempt/blp/taint.c preempt/blp/crossing.c
+// barrier_test.c - with preempt/blp/barrier.c preempt/blp/host_block.c preempt/blp/crossing.c
 //
 // An operation's domain ends while the operation is under way, and its place gets another one: that does not hear of the operation's end. Ends
 // well or says what is wrong.
@@ -14,7 +14,7 @@ _Atomic uint32_t gp_captures, blp_specials;
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 __thread bool blp_inside, blp_is_late;
 
-// What the file has not, and the test does not need.
+// Stand-ins for functions that the file calls and the test does not need.
 void blp_begin_late(CUcontext context) {}
 void blp_come_behind(const struct gp_operation *o) {}
 void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto) {}
@@ -61,9 +61,9 @@ static uint64_t number;
 static void begin(CUstream stream)
 {
 	domain.context = CONTEXT;
-	domain.made = ++number;
+	domain.generation = ++number;
 	domain.streams = 1;
-	domain.tainted = 0;
+	domain.host_blocked = 0;
 	domain.free_marker = -1;
 	domain.stream_of[0] = (struct blp_stream){.handle = stream, .first_marker = -1, .steps = {.first = -1}};
 }
@@ -75,13 +75,13 @@ static void end(void)
 	domain.streams = 0;
 }
 
-// What the next domain's stream knows.
+// The place has a new domain: its stream has other counts.
 static void begin_anew(void)
 {
 	end();
 	begin(STREAM); // handles come again, too
 	domain.stream_of[0].passing = 1;
-	domain.tainted = 1;
+	domain.host_blocked = 1;
 }
 
 static struct gp_operation under_way(void)
@@ -89,7 +89,7 @@ static struct gp_operation under_way(void)
 	struct gp_operation o = {.handle = CONTEXT, .stream = STREAM, .work = GP_OTHER, .cpu = true};
 	begin(STREAM);
 	blp_pass(&o);
-	CHECK(o.passing == &domain.stream_of[0] && domain.stream_of[0].passing == 1 && domain.tainted == 1);
+	CHECK(o.passing == &domain.stream_of[0] && domain.stream_of[0].passing == 1 && domain.host_blocked == 1);
 	records = entered = 0;
 	return o;
 }
@@ -99,7 +99,7 @@ static void stays(void)
 	struct gp_operation o = under_way();
 	blp_passed(&o);
 	CHECK(records == 1);
-	CHECK(!domain.stream_of[0].passing && domain.stream_of[0].tainted && domain.tainted == 1);
+	CHECK(!domain.stream_of[0].passing && domain.stream_of[0].host_blocked && domain.host_blocked == 1);
 }
 
 // Its events are destroyed.
@@ -116,8 +116,8 @@ static void ended(void)
 static void check_anew(void)
 {
 	const struct blp_stream *s = &domain.stream_of[0];
-	CHECK(s->passing == 1 && !s->passed && !s->tainted && !s->taint_behind);
-	CHECK(domain.tainted == 1);
+	CHECK(s->passing == 1 && !s->passed && !s->host_blocked && !s->host_block_behind);
+	CHECK(domain.host_blocked == 1);
 }
 
 static void made_anew(void)

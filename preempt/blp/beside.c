@@ -1,12 +1,11 @@
 // beside.c - launches that do not drain.
 //
-// A stop waits for running blocks. These may wait for blocks of their own launch that the stop held back (if the launch has
-// more blocks than fit on the GPU at once), for launches on other streams, or for the CPU. So a launch that takes too long is
-// left running. Its missing blocks are launched beside it, on a stream of ours, and its kernel is never parted again. Launches
-// that have not begun behind it are launched again behind it without a record: while they queue, no later stop could tell
-// whether they have begun.
+// A stop waits for running blocks. These may wait for launches on other streams, or for the CPU. A launch may have more blocks than fit
+// on the GPU at once: then they may also wait for blocks of it that the stop held back. So a launch that takes too long is left running.
+// Its missing blocks are launched beside it, on a stream of ours, and its kernel is never parted again. Launches that have not begun
+// behind it are launched again behind it without a record: while they queue, no later stop could tell whether they have begun.
 //
-// What is launched again of the stream comes behind the missing blocks, and so does new work: relaunch.c.
+// The stream's other launches that run again come behind the missing blocks, and so does new work: relaunch.c.
 //
 // The missing blocks have records in an arena whose flag is never set. One for each stream is enough, since a launch begins
 // when the launches before it on its stream have ended.
@@ -38,7 +37,7 @@ static bool is_whole(const struct gpreempt_record *r, uint32_t windows)
 
 static uint32_t windows_of(const struct blp_entry *e) { return blp_windows(blp_blocks(e), e->cluster, e->shift); }
 
-// A block of the twin has run, or begun, at whatever launch of it.
+// A block of the twin has run, or begun, in any launch of it.
 static bool touched(const struct blp_twin *t)
 {
 	bool any = false;
@@ -77,7 +76,7 @@ bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 	return true;
 }
 
-// Launches the missing blocks of a launch. The record is pinned and stays as it is until they are over.
+// Launches the missing blocks of a launch. The record is pinned, and does not change until they are over.
 static bool launch_rest(struct gp_domain *d, struct blp_entry *e, uint32_t stream, struct gpreempt_record *r,
 			uint32_t spare, struct parted *parted)
 {
@@ -109,7 +108,7 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 	struct gpreempt_record *staged = &d->staged[e->stream];
 
 	bool begun = has_begun(r), whole = is_whole(r, windows_of(e));
-	blp_turn(d, e, begun || whole ? BLP_BARE : BLP_CUT_BARE);
+	blp_turn(d, e, begun || whole ? BLP_UNGUARDED : BLP_CUT_UNGUARDED);
 	if ((begun || whole) && !blp_come_behind_narrow(d, &d->stream_of[e->stream]))
 		return false;
 	if (whole)
@@ -124,10 +123,10 @@ static bool let_launch_go(struct gp_domain *d, struct blp_entry *e, struct parte
 	return !begun || launch_rest(d, e, e->stream, staged, e->spare, parted);
 }
 
-// A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get
-// their missing blocks beside them, and those that have not are launched behind it one by one (drive_parted in send.c): its records
-// stay frozen, so that what is queued of it ends without running. Its next launch can be stopped again, unless its blocks may
-// wait for each other, which would be parted every time.
+// A graph of which nothing has run is launched again as the program's own instance. Of another, kernels that have begun get their missing
+// blocks beside them. The others are launched behind it one by one (drive_parted in send.c). Its records stay frozen, so that its queued
+// kernels end without running. Its next launch can be stopped again, unless its blocks may wait for each other, which would be parted
+// every time.
 static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted *parted)
 {
 	struct blp_twin *t = e->twin;
@@ -135,7 +134,7 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 
 	t->parted = touched(t);
 	if (!t->parted) {
-		blp_turn(d, e, BLP_CUT_BARE);
+		blp_turn(d, e, BLP_CUT_UNGUARDED);
 		gp_count(&d->gpu->stops.cuts, 1);
 		return true;
 	}
@@ -152,7 +151,7 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 			return false;
 		t->retired = beside = true;
 	}
-	blp_turn(d, e, missing ? BLP_CUT_BARE : BLP_BARE);
+	blp_turn(d, e, missing ? BLP_CUT_UNGUARDED : BLP_UNGUARDED);
 	gp_count(&d->gpu->stops.cuts, missing || beside);
 	return true;
 }
@@ -178,7 +177,7 @@ static void keep_launch(struct gp_domain *d, struct blp_entry *e, bool *begun)
 	const struct gpreempt_record *r = blp_record_of(d, e);
 
 	bool run = e->record && r->count;
-	blp_turn(d, e, run && *begun ? BLP_DONE : BLP_CUT_BARE); // done: a launch behind it has begun
+	blp_turn(d, e, run && *begun ? BLP_DONE : BLP_CUT_UNGUARDED); // done: a launch behind it has begun
 	if (!run || *begun)
 		return;
 	d->staged[e->stream] = *r;
@@ -193,12 +192,12 @@ static void keep_graph(struct gp_domain *d, struct blp_entry *e, bool *begun)
 	t->parted = touched(t);
 	for (uint32_t i = 0; i < t->count; i++)
 		t->over[i] = t->image[i].count == GPREEMPT_MOST;
-	blp_turn(d, e, t->parted && *begun ? BLP_DONE : BLP_CUT_BARE);
+	blp_turn(d, e, t->parted && *begun ? BLP_DONE : BLP_CUT_UNGUARDED);
 	*begun |= t->parted;
 }
 
-// What is launched again without a record must not run before what it is ordered behind on other streams. So nothing of that is
-// cut again either: the end of a launch that was cut lets the driver go on behind it.
+// A launch that runs again without a record must not overtake the work on other streams that it is ordered behind. So that work is not
+// cut again either: the end of a cut launch lets the driver go on behind it.
 void blp_keep_ahead(struct gp_domain *d)
 {
 	uint64_t kept[BLP_STREAMS] = {0}; // entries of each stream below this sequence are kept
@@ -209,7 +208,7 @@ void blp_keep_ahead(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (blp_is_done(e) || at < s->done)
 			continue;
-		if (e->stage == BLP_CUT_BARE)
+		if (e->stage == BLP_CUT_UNGUARDED)
 			kept[e->stream] = at + 1 > kept[e->stream] ? at + 1 : kept[e->stream];
 		if (at >= kept[e->stream])
 			continue;
@@ -218,7 +217,7 @@ void blp_keep_ahead(struct gp_domain *d)
 		for (uint32_t i = 0; i < d->streams; i++)
 			if (&d->stream_of[i] != s && blp_related(&d->stream_of[i], s->handle, s->blocking) && at > kept[i])
 				kept[i] = at;
-		if (blp_is_bare(e) || blp_is_sent(e))
+		if (blp_is_unguarded(e) || blp_is_sent(e))
 			continue;
 		if (e->kind == BLP_LAUNCH)
 			keep_launch(d, e, &begun[e->stream]);

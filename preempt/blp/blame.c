@@ -1,8 +1,9 @@
 // blame.c - which kernels are held back because windows that they run beside are slow: harm.c, with what processes tell each other.
 //
-// Who has a window says before it closes it whether it was slow (gp_line.judged_ns): who sees it closed sees that, or what is said of a later
-// window, and then learns nothing. Who ran beside it answers whether a kernel is to blame (gp_line.excuses_ns). The next window to open
-// sees that, or a later one. All here is of one thread, which stops and resumes the GPU's domains.
+// A process with a window says whether that was slow (gp_line.judged_ns) before it closes it. A reader that sees the window closed sees
+// that word, or a later window's, which tells it nothing. The process that ran beside it answers whether a kernel is to blame
+// (gp_line.excuses_ns). The next window to open sees that, or a later one. One thread runs this file: it stops and resumes the GPU's
+// domains.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/gpu/harm.h"
@@ -13,7 +14,7 @@ static struct blame {
 	uint64_t opened_ns; // 0: none is open, or several are
 } blames[GP_GPUS];
 
-// What is said of a window that has closed; of one that closed before that, nobody knows any more.
+// The verdict on the window that has closed; GP_UNJUDGED if the line tells of another one by now.
 static enum gp_verdict verdict(const struct gp_gpu *g, const struct blame *b)
 {
 	uint64_t judged = gp_line_of(g->segment, b->slot)->judged_ns;

@@ -2,29 +2,28 @@
 //
 // Domain: the streams that stop together. These are all streams of a context, or one stream that has a domain of its own.
 //
-// Log: while a peer or the program could ask for a stop, every launch of a guarded kernel is appended to its domain's log
-// with its arguments. It stays there until it is known to be complete. Event records, and waits for them, are logged too
-// where they follow such a launch.
+// Log: while a peer or the program could ask for a stop, a domain's log takes every launch of a guarded kernel, with its arguments. A
+// launch stays there until it is known to be complete. Event records, and waits for them, are logged too where they follow such a launch.
 //
 // Stop: the flag that a launch's first blocks read is set, and the records of launches that have begun are frozen
 // (kernels/guard/guard.h). Queued launches then end in order without running. The records tell where each launch was cut.
 //
-// Resumption: what is left is launched again in the order of the log, together with what was logged during the stop. Streams
-// run beside each other as before. A launch that did not drain in time is left running; nobody waits for it (beside.c).
+// Resumption: the library launches the rest again in the order of the log, together with the launches that were logged during the stop.
+// Streams run beside each other as before. A launch that did not drain in time is left running; no thread waits for it (beside.c).
 //
 // Barrier: work that can neither be stopped nor repeated (a copy, a host function, a kernel without guard). It must not
 // overtake what was cut, so it waits on the host until the launches before it on its stream are complete.
 //
-// Taint: a barrier must not wait for a stream that waits for the program. A stream is tainted while it may wait for the CPU
-// (behind a host function, a value, or an event or stream that is tainted). Work behind a taint is neither logged nor waited
-// for; the driver keeps its order. Whether a kernel waits for the CPU cannot be seen. Who has waited long for a kernel lets
-// it run: until it is over, a stop of its domain only holds back new launches and cuts nothing (blp_let_run).
+// Host block: a barrier must not wait for a stream that waits for the program. A stream is host-blocked while it may wait for the CPU
+// (behind a host function, a value, or an event or stream that is host-blocked). Work behind a host block is neither logged nor waited
+// for; the driver keeps its order. Whether a kernel waits for the CPU cannot be seen. A thread that has waited long for a kernel lets it
+// run: until it is over, a stop of its domain only holds back new launches and cuts nothing (blp_let_run).
 //
-// Captures: the log holds nothing of a captured stream, and nothing of the legacy stream while any stream is captured, since
-// that must not be used then. Both are flushed before the driver hears of a capture.
+// Captures: the log holds no entry of a captured stream, nor of the legacy stream while any stream is captured: that stream must not be
+// used then. Both are flushed before the driver hears of a capture.
 //
-// Lock order: that of the twins (graph.c), gp_domain.control, gp_domain.lock, the lock of the events (preempt/objects). Only control is held while the GPU is waited for.
-// Nobody who holds lock waits for control. No thread holds the lock of two domains.
+// Lock order: that of the twins (graph.c), gp_domain.control, gp_domain.lock, the lock of the events (preempt/objects). A thread that
+// waits for the GPU holds control at most. A thread that holds lock never waits for control. No thread holds the lock of two domains.
 #ifndef GPREEMPT_BLP_H
 #define GPREEMPT_BLP_H
 
@@ -54,7 +53,7 @@ void gp_blp_end(struct gp_operation *);
 
 // event.c: around a wait or a question. True: the wait is over, and the driver's function is not to be called.
 bool gp_blp_begin_wait(enum gp_wait, void *object, CUcontext current);
-CUresult gp_blp_end_wait(enum gp_wait, void *object, CUresult); // what the program is told
+CUresult gp_blp_end_wait(enum gp_wait, void *object, CUresult); // returns the program's result
 
 void gp_blp_thread_ends(void); // the calling one
 
@@ -85,7 +84,7 @@ void gp_blp_come_behind(CUstream);
 // Waits until all launches of a context (NULL: of the process) are complete, or of the GPU that the memory at an address belongs to.
 void gp_blp_flush_all(CUcontext);
 void gp_blp_flush_owner(CUdeviceptr);
-void gp_blp_flush_array(CUcontext); // of the process, and of a context that the driver waits for
+void gp_blp_flush_array(CUcontext); // Waits for all launches of the process, and of a context that the driver waits for.
 // Calls under way for which the driver waits for a context with its lock. Work waits for those that began before it came, but not for the
 // calling thread's own. Comes before anything of the operation is counted.
 extern _Atomic uint32_t gp_blp_takes;
@@ -95,11 +94,11 @@ void gp_blp_keep_off(const struct gp_operation *);  // waits
 // it has what the log has forgotten.
 void gp_blp_expect_all(CUcontext);
 bool gp_blp_wait_expected(CUcontext);
-bool gp_blp_has_log(CUcontext); // something may be cut, or is only logged, in a context (NULL: in any)
+bool gp_blp_has_log(CUcontext); // An entry may be cut, or is only logged, in a context (NULL: in any).
 // Around a function of the driver's that loads code in the current context, for which the driver may wait with its lock (take.c).
 void gp_blp_loading(bool begins);
 // Waits until the driver has all work of this process that may be cut, and all of it has run. The caller keeps new work away.
-// Nothing is launched again after this. False: not by the deadline.
+// The library launches no work again after this. False: not by the deadline.
 bool gp_blp_wait_empty(uint64_t deadline_ns);
 
 // The domain of the stream in the current context; NULL: there is none, or not yet.
@@ -115,9 +114,9 @@ void gp_blp_drain(struct gp_domain *);
 void gp_blp_quiesce(struct gp_domain *);
 // Clears a reason. If it was the last one, what was cut goes on, before anything that waits behind it.
 void gp_blp_resume(struct gp_domain *, enum gp_blp_reason);
-// Sets how many SMs a domain goes on with while the program has it stopped; 0: none. A multiple of 8. What that takes is made now.
-// CUDA_ERROR_NOT_SUPPORTED: the driver or the context has none. CUDA_ERROR_OUT_OF_MEMORY: too many widths. CUDA_ERROR_NOT_READY: that can only be
-// made while the context has no work. Or what the driver returns.
+// Sets how many SMs a domain goes on with while the program has it stopped; 0: none. A multiple of 8. Makes the width's stream and
+// context now. CUDA_ERROR_NOT_SUPPORTED: the driver or the context has none. CUDA_ERROR_OUT_OF_MEMORY: too many widths.
+// CUDA_ERROR_NOT_READY: that can only be made while the context has no work. Or what the driver returns.
 CUresult gp_blp_set_width(struct gp_domain *, uint32_t sms);
 bool gp_blp_given_up(struct gp_domain *); // the driver refused a call: the domain is never stopped again
 // Resumes all domains; none is stopped again in this process.

@@ -1,4 +1,4 @@
-// complete.c - what of the log is complete: the driver is asked by markers.
+// complete.c - finds the complete entries of the log: it asks the driver by markers.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -27,7 +27,7 @@ void blp_complete_to(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 void blp_forget(struct gp_domain *d, struct blp_stream *s)
 {
 	if (blp_pending(s)) {
-		s->loose = s->last;
+		s->completion_unknown = s->last;
 		s->ahead_of_last = 0;
 		d->forgotten++;
 	}
@@ -94,7 +94,7 @@ CUresult blp_poll(struct gp_domain *d, struct blp_stream *s)
 	int mode = gp_relax_captures();
 	CUresult result = CUDA_ERROR_NOT_READY;
 	while (s->first_marker >= 0 && !(result = gp_driver.cuEventQuery(d->marker[s->first_marker].event)) &&
-	       (s->firm || !blp_is_closed(d)))
+	       (s->uncuttable || !blp_is_closed(d)))
 		blp_complete_to(d, s, d->marker[s->first_marker].upto);
 	gp_unrelax_captures(mode);
 	return result;
@@ -105,8 +105,8 @@ bool blp_runs_on(struct gp_domain *d, struct blp_stream *s)
 	return blp_poll(d, s) == CUDA_ERROR_NOT_READY && blp_pending(s);
 }
 
-// Asks the driver about the queue, where a marker would have to wait for the driver's lock: nothing comes there meanwhile but what waits
-// for it, too. All entries before the latest marker are ahead of it.
+// Asks the driver about the queue, where a marker would have to wait for the driver's lock: only work that waits for it, too, comes there
+// meanwhile. All entries before the latest marker are ahead of it.
 CUresult blp_poll_queue(struct gp_domain *d, struct blp_stream *s)
 {
 	if (blp_is_orphan(s) || (s->handle == GP_STREAM_LEGACY && gp_capturing()))
@@ -114,7 +114,7 @@ CUresult blp_poll_queue(struct gp_domain *d, struct blp_stream *s)
 	int mode = gp_relax_captures();
 	CUresult result = gp_driver.cuStreamQuery(blp_queue_of(d, s));
 	gp_unrelax_captures(mode);
-	if (!result && (s->firm || !blp_is_closed(d))) // in this order, as in blp_poll
+	if (!result && (s->uncuttable || !blp_is_closed(d))) // in this order, as in blp_poll
 		blp_complete_to(d, s, s->last);
 	return result;
 }

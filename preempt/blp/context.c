@@ -30,6 +30,6 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result)
 		d->gpu->refused = call;
 		gp_count(&d->gpu->stops.given_up, 1);
 	}
-	d->given_up = 1; // who sees that finds the error
+	d->given_up = 1; // a thread that sees this finds the error
 	gp_ring_windows(d->gpu);
 }

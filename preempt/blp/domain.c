@@ -16,14 +16,14 @@ __thread bool blp_inside __attribute__((tls_model("initial-exec")));
 _Atomic uint32_t blp_specials;
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER; // of domains
 
-// Memory of a domain that ended with its stream, or that the driver refused the rest of what a domain needs. To free it would wait for all
-// that the context has, with the domain's locks, as the program's call does not. So the context's next domain gets it, or it is freed with
-// the context.
+// Memory of a domain that ended with its stream, or for which the driver refused another part. To free it would wait for all of the
+// context's work, with the domain's locks, as the program's call does not. So the context's next domain gets it, or it is freed with the
+// context.
 enum { USERS = 5 + BLP_WIDTHS };
 struct blp_memory {
 	struct blp_memory *next;
 	CUcontext context;
-	CUevent behind[USERS]; // what each stream has that may use it
+	CUevent behind[USERS]; // the end of each stream's work that may use it
 	int count;             // of these; -1: nothing tells when that is over, so it is freed with the context
 	CUdeviceptr device;
 	struct gpreempt_record *image, *graph_image;
@@ -109,12 +109,12 @@ static void record_behind(struct blp_memory *m, CUstream stream)
 	m->count = -1;
 }
 
-struct blp_memory *blp_keep_begin(struct gp_domain *d, uint64_t made, CUcontext context, CUstream stream)
+struct blp_memory *blp_keep_begin(struct gp_domain *d, uint64_t generation, CUcontext context, CUstream stream)
 {
 	struct blp_memory *m = NULL;
 	bool pushed;
 	pthread_mutex_lock(&d->lock); // the place's next domain has its number before it has these
-	if (d->made == made)
+	if (d->generation == generation)
 		m = __atomic_exchange_n((struct blp_memory **)&d->leaves, NULL, __ATOMIC_ACQ_REL);
 	pthread_mutex_unlock(&d->lock);
 	if (!m)
@@ -161,7 +161,7 @@ static bool is_unused(const struct blp_memory *m)
 	return m->count >= 0;
 }
 
-// Of a context: any, or what nothing uses any more. NULL: there is none.
+// Takes kept memory of a context: any, or unused: one that no work uses any more. NULL: there is none.
 static struct blp_memory *take_kept(CUcontext context, bool unused)
 {
 	pthread_mutex_lock(&keeping);
@@ -208,8 +208,8 @@ void blp_release(struct gp_domain *d)
 		if (d->marker[i].event)
 			gp_driver.cuEventDestroy(d->marker[i].event);
 	for (uint32_t i = 0; i < BLP_STREAMS; i++) {
-		if (d->stream_of[i].taint)
-			gp_driver.cuEventDestroy(d->stream_of[i].taint);
+		if (d->stream_of[i].host_block)
+			gp_driver.cuEventDestroy(d->stream_of[i].host_block);
 		if (d->stream_of[i].join)
 			gp_driver.cuEventDestroy(d->stream_of[i].join);
 	}
@@ -237,7 +237,7 @@ void blp_release(struct gp_domain *d)
 	free_memory(d->memory, d->image, d->graph_image);
 }
 
-// What the driver has to give, in the context, which is current.
+// Makes the domain's streams, events and memory, in the context, which is current.
 static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 {
 	int least = 0, greatest = 0;
@@ -325,14 +325,14 @@ static CUresult make(struct gp_gpu *g, CUcontext context, enum blp_scope scope, 
 	leaves->context = context;
 	pthread_mutex_lock(&d->control);
 	pthread_mutex_lock(&d->lock);
-	// All that the place held before but what makes it one.
+	// Resets the place's fields, but for those that make it a place.
 	static uint64_t number; // under making
 	blp_loads_lazily = gp_driver_loads_lazily();
 	d->gpu = g;
-	d->whole = gp_whole_context(context);
+	d->primary_context = gp_primary_context(context);
 	d->scope = scope;
 	d->before = NULL;
-	d->made = ++number;
+	d->generation = ++number;
 	d->reasons = 0;
 	d->given_up = 0;
 	d->drains = 0;
@@ -341,7 +341,7 @@ static CUresult make(struct gp_gpu *g, CUcontext context, enum blp_scope scope, 
 	d->head = d->tail = 0;
 	d->bytes_head = 0;
 	d->oldest_record = d->next_record = BLP_APART;
-	d->streams = d->busy = d->tainted = d->firm = d->recorded = 0;
+	d->streams = d->busy = d->host_blocked = d->uncuttable = d->recorded = 0;
 	d->passed = false;
 	d->driver_waits = 0;
 	d->leaves = NULL;
@@ -408,7 +408,7 @@ CUresult gp_blp_prepare(struct gp_context *c, const char **call)
 	return result;
 }
 
-// False: there is no place for what is known of the stream; or, with a domain, it was destroyed since it got one.
+// False: there is no place for the stream's object; or, with a domain, the stream was destroyed since it got one.
 static bool set_special(CUcontext context, CUstream stream, struct gp_domain *d)
 {
 	gp_objects_lock(GP_STREAM);
@@ -433,7 +433,7 @@ CUresult blp_make_separate(struct gp_context *c, CUcontext context, CUstream str
 		result = CUDA_ERROR_NOT_SUPPORTED;
 		goto out;
 	}
-	if (!c->domain) { // what is on its way on other streams of the context would not be seen
+	if (!c->domain) { // work on its way on other streams of the context would not be seen
 		result = CUDA_ERROR_INVALID_CONTEXT;
 		goto out;
 	}
@@ -462,8 +462,8 @@ void blp_forget_specials(CUcontext context)
 	gp_objects_unlock(GP_STREAM);
 }
 
-// The number is read while the stream is there: who ends its context forgets it before the domain ends.
-struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context, uint64_t *made)
+// Reads the number while the stream has the domain: a thread that ends its context forgets the stream before the domain ends.
+struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context, uint64_t *generation)
 {
 	struct gp_domain *d = NULL;
 	gp_objects_lock(GP_STREAM);
@@ -472,7 +472,7 @@ struct gp_domain *blp_forget_special(CUstream stream, CUcontext *context, uint64
 			continue;
 		o->stream.domain = NULL;
 		*context = o->context;
-		*made = d->made;
+		*generation = d->generation;
 	}
 	gp_objects_unlock(GP_STREAM);
 	return d;

@@ -9,8 +9,14 @@
 
 #include <sched.h>
 
-#ifndef GP_PATIENCE_NS // a build for tests has another (Makefile)
-#define GP_PATIENCE_NS 1000000000
+// blp_drain_ns is how long a stop waits for running blocks, in time of the GPU (struct patience). Blocks that take longer gain little from
+// stops between them, and a block that waits for one that the stop holds back would never end.
+// blp_patience_ns is how long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
+// the stream's kernels may wait for the program, and later calls wait for it less and less.
+#ifdef GP_TEST // a build for random programs, whose environment says how long (states.c)
+extern uint64_t blp_drain_ns, blp_patience_ns;
+#else
+static const uint64_t blp_drain_ns = 100 * 1000 * 1000, blp_patience_ns = 1000000000;
 #endif
 
 enum {
@@ -30,23 +36,21 @@ enum {
 	BLP_RECORDS = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 * 3, // for launches; the rest is for graphs
 	BLP_REGIONS = 8,                                                             // of records, zeroed one at a time
 	BLP_REGION = BLP_RECORDS / BLP_REGIONS,
-	// The first records of each region are nobody's: the record 0 is the flag, and the others may be frozen with those behind them (blp_put_frozen).
+	// The first records of each region belong to no launch: record 0 is the flag, and the others may be frozen with those behind them
+	// (blp_put_frozen).
 	BLP_APART = 16,
 	BLP_IMAGE = BLP_LOG + BLP_APART + 2,
 	BLP_GRANULE = 16, // a graph takes a multiple of so many records
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
-	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // records that no flag stops: beside.c
-	BLP_PARTITION = 8, // SMs of which green contexts have a multiple (compute capability 9.0 on), and which are of one GPC
-	BLP_PIECES = 2, // of graphs that run narrow, in flight at a time
-	BLP_WIDTHS = 8, // of a domain, ever
-	// How long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
-	// the stream's kernels may wait for the program, and later calls wait for it less and less.
-	BLP_PATIENCE_NS = GP_PATIENCE_NS,
-	// Calls that stops add to the queue of a stream before it is to get somewhere, and that taints do. The driver's holds about 1000,
+	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // Records that no flag stops: beside.c.
+	BLP_PARTITION = 8, // SMs: green contexts have a multiple of so many (compute capability 9.0 on), and so many are of one GPC.
+	BLP_PIECES = 2, // Pieces of graphs that run narrow, in flight at a time.
+	BLP_WIDTHS = 8, // Widths of a domain, ever.
+	// Calls that stops add to the queue of a stream before it is to get somewhere, and that host blocks do. The driver's holds about 1000,
 	// then calls wait.
 	BLP_ADDED = 128,
-	BLP_PAST = 256, // calls past the log in a stream's queue, beyond which nothing is logged there
-	BLP_STEP = 64,  // calls between two events that tell how far such a queue is
+	BLP_PAST = 256, // Calls past the log in a stream's queue, beyond which nothing is logged there.
+	BLP_STEP = 64,  // Calls between two events that tell how far such a queue is.
 	BLP_STEPS = 32,
 	BLP_LEAST_PATIENCE_NS = 1000000,
 	BLP_RECORDED_NS = 20 * 1000, // between two looks whether a context has come to an event behind all of its work
@@ -65,16 +69,20 @@ struct blp_marker {
 };
 
 struct blp_stream {
-	CUstream handle;                                                   // NULL: free
-	bool blocking;                                                     // ordered with the legacy stream
-	enum { BLP_NO_THREAD, BLP_THREAD_LIVES, BLP_THREAD_ENDED } thread; // in place of that thread's default stream
-	bool behind;     // the thread's own stream has work that the next entry must come behind
-	bool ahead;      // it has entries that the thread's own stream was not put behind
-	bool tainted;    // it may wait for the CPU, or nothing is known of its queue
-	uint32_t taints; // records of the event taint in a row, of which none is known to be over
-	// Calls past the log that the driver has, ever; the last one that taints, which may come yet; and the last one that the event
-	// taint is known to be behind. While that is an earlier one, only a stream that has nothing left tells that the taint is over.
-	uint64_t passed, taints_upto, taint_behind;
+	CUstream handle; // NULL: free.
+	bool blocking;   // It is ordered with the legacy stream.
+	enum {
+		BLP_NO_THREAD,
+		BLP_THREAD_LIVES,
+		BLP_THREAD_ENDED
+	} thread;             // It stands for that thread's default stream.
+	bool behind;          // The thread's own stream has work that the next entry must come behind.
+	bool ahead;           // It has entries that the thread's own stream was not put behind.
+	bool host_blocked;    // It may wait for the CPU, or nothing is known of its queue.
+	uint32_t host_blocks; // Records of the event host block in a row, of which none is known to be over.
+	// Calls past the log that the driver has, ever; the last one that host blocks, which may come yet; and the last one that the event
+	// host block is known to be behind. While that is an earlier one, only a stream that has nothing left tells that the host block is over.
+	uint64_t passed, host_blocks_upto, host_block_behind;
 	// Of these calls, those that have left the queue, as far as is known; and those that the last entry came behind.
 	uint64_t left, ahead_of_last;
 	uint32_t phase; // gp_domain.phase, when its queue was last known
@@ -82,22 +90,22 @@ struct blp_stream {
 		BLP_KNOWN,
 		BLP_DOUBTED,
 		BLP_DEEP
-	} queue; // of a tainted stream: why. Launches wait for a while for one that is deep
+	} queue; // of a host-blocked stream: why. Launches wait for a while for one that is deep
 	struct {
 		int first, last;
 		uint32_t count;
 		uint64_t upto;
-	} steps;          // markers behind such calls, by their number; first: -1: none
-	bool firm;        // its entries are not cut any more (let_run), and it counts as tainted until they are over
-	uint32_t passing; // calls under way that put work on it past the log
-	uint64_t patience_ns; // how long a call waits for it
-	uint64_t last, done;  // sequence + 1 of its last entry; all of its entries below done are complete for the log
-	uint64_t loose;       // entries below this were forgotten: the GPU may not have reached them
-	uint64_t entries, finished; // numbers of entries, ever
+	} steps;         // Markers behind such calls, by their number; first: -1: none.
+	bool uncuttable; // Its entries are not cut any more (let_run), and it counts as host-blocked until they are over.
+	uint32_t passing;     // Calls under way that put work on it past the log.
+	uint64_t patience_ns; // How long a call waits for it.
+	uint64_t last, done;  // Sequence + 1 of its last entry; all of its entries below done are complete for the log.
+	uint64_t completion_unknown; // Entries below this were forgotten: the GPU may not have reached them.
+	uint64_t entries, finished;  // Numbers of entries, ever.
 	uint64_t threads, threads_finished;
 	uint32_t unmarked;             // entries since the last marker
 	int first_marker, last_marker; // -1: none
-	CUevent taint, join;           // made when first needed
+	CUevent host_block, join;      // made when first needed
 };
 
 enum blp_kind { BLP_LAUNCH, BLP_GRAPH, BLP_RECORD, BLP_WAIT };
@@ -109,24 +117,24 @@ struct blp_twin {                // graph.c
 	_Atomic(CUgraphExec) of; // the program's; NULL: free
 	CUgraphExec own;
 	struct gp_domain *domain;
-	uint32_t first, count;    // records
-	uint32_t *windows;        // of each of its kernels
-	bool *over;               // parted: of each of its kernels, whether it is not launched alone any more
-	struct blp_entry *kernel; // how each of its kernels is launched alone
-	uint32_t next;            // narrow: its next kernel
-	bool skips;               // narrow: those that the latest stop saw complete are left out
-	bool retired;             // from now on the program's own instance is launched
-	bool loaded;              // the code of its kernels is
-	bool blank;               // the records of the latest launch are not zeroed yet
-	uint64_t beside;          // narrow: blocks of the kernels put there, without those that had run before
-	bool parted;              // the latest launch did not drain midway: the rest of it is launched kernel by kernel
-	CUevent zeroed;           // recorded behind the zeroing of its records
-	CUevent plain;            // recorded behind the latest launch of the program's own instance
-	bool ran_plain;           // which may be in flight
-	CUstream plain_on;        // its stream; GP_STREAM_PER_THREAD: not known, or destroyed
-	uint32_t recording;       // calls that are about to record the event
-	struct gpreempt_record *image; // pinned
-	uint16_t stream;               // of the launch in flight, whose entry is the one below upto
+	uint32_t first, count;    // Records.
+	uint32_t *windows;        // Of each of its kernels.
+	bool *over;               // Parted: of each of its kernels, whether it is not launched alone any more.
+	struct blp_entry *kernel; // The launch of each of its kernels alone.
+	uint32_t next;            // Narrow: its next kernel.
+	bool skips;               // Narrow: kernels that the latest stop saw complete are left out.
+	bool retired;             // From now on the program's own instance is launched.
+	bool loaded;              // The code of its kernels is loaded.
+	bool blank;               // The records of the latest launch are not zeroed yet.
+	uint64_t beside;          // Narrow: blocks of the kernels put there, without those that had run before.
+	bool parted;        // The latest launch did not drain midway: the rest of it is launched kernel by kernel.
+	CUevent zeroed;     // Recorded behind the zeroing of its records.
+	CUevent plain;      // Recorded behind the latest launch of the program's own instance.
+	bool ran_plain;     // That launch may be in flight.
+	CUstream plain_on;  // The stream of that launch; GP_STREAM_PER_THREAD: not known, or destroyed.
+	uint32_t recording; // Calls that are about to record the event.
+	struct gpreempt_record *image; // Pinned.
+	uint16_t stream;               // The stream of the launch in flight, whose entry is the one below upto.
 	uint64_t upto;
 };
 
@@ -150,24 +158,24 @@ struct blp_entry {
 	uint8_t taken; // Enum blp_taken [states.c; beside.c where an earlier time does not count].
 	bool waited;   // A thread waits for it, and not for what comes behind it [await.c].
 	bool held;     // It is counted as held back [narrow.c].
-	bool beside;   // BLP_LAUNCH: what of it ran narrow is not counted yet [narrow.c].
+	bool beside;   // BLP_LAUNCH: its part that ran narrow is not counted yet [narrow.c].
 	uint16_t stream;
-	uint64_t ordinal;     // its number on its stream
-	uint64_t threads;     // of its stream, up to and with this entry
-	uint64_t bytes_begin; // of the ring of bytes, before this entry took its part
-	CUevent event;        // BLP_RECORD
-	uint8_t order;        // BLP_RECORD, BLP_WAIT: enum blp_order [event.c, relaunch.c, narrow.c]
-	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto
+	uint64_t ordinal;     // Its number on its stream.
+	uint64_t threads;     // Threads of its stream's entries, up to and with this one.
+	uint64_t bytes_begin; // The head of the ring of bytes, before this entry took its part.
+	CUevent event;        // BLP_RECORD.
+	uint8_t order;        // BLP_RECORD, BLP_WAIT: enum blp_order [event.c, relaunch.c, narrow.c].
+	uint16_t of;          // BLP_WAIT: the stream of the record that is waited for: its entry is the one below upto.
 	uint64_t upto;
 	struct blp_twin *twin; // BLP_GRAPH
-	uint32_t spare;        // BLP_LAUNCH, bare: index of its spare record; 0: none, all of its blocks run
+	uint32_t spare;        // BLP_LAUNCH, unguarded: index of its spare record; 0: none, all of its blocks run
 	CUfunction function;   // BLP_LAUNCH from here on
 	uint32_t grid[3], block[3], shared_bytes;
-	uint32_t record;  // 0: the domain was given up
-	uint32_t cluster; // blocks of a cluster, which share a number
-	uint32_t on_sm;   // blocks that an SM has room for, at most
-	uint64_t ran; // blocks that have run, as the latest stop saw it. 0: while the driver does not have it, its record is zero
-	uint8_t shift; // log2 of the blocks, or clusters, of a window (kernels/guard/guard.h)
+	uint32_t record;  // 0: the domain was given up.
+	uint32_t cluster; // Blocks of a cluster, which share a number.
+	uint32_t on_sm;   // Blocks that an SM has room for, at most.
+	uint64_t ran; // Blocks that have run, as the latest stop saw it. 0: while the driver does not have it, its record is zero.
+	uint8_t shift; // log2 of the blocks, or clusters, of a window (kernels/guard/guard.h).
 	uint32_t attribute_count, argument_bytes;
 	char *arguments;
 	struct gp_launch_attribute *attributes;
@@ -181,18 +189,18 @@ enum blp_beside {
 	BLP_UNUSED,
 	BLP_LEADS,       // Launches of a resumption go there; it has no work yet.
 	BLP_LEADS_AHEAD, // It goes there, and the stream's own queue is not behind all of that.
-	BLP_AHEAD,       // The stream's own queue is not behind its work, and gets what is launched again.
+	BLP_AHEAD,       // The stream's own queue is not behind its work, and gets the entries that run again.
 };
 
 struct gp_domain {
-	_Atomic(CUcontext) context; // NULL: the place is free
-	_Atomic(CUcontext) ends;    // the context that it had, while it is taken apart; changed under control
-	_Atomic(CUcontext) whole;   // gp_context.whole
+	_Atomic(CUcontext) context;         // NULL: the place is free
+	_Atomic(CUcontext) ends;            // the context that it had, while it is taken apart; changed under control
+	_Atomic(CUcontext) primary_context; // gp_context.primary_context
 	struct gp_gpu *_Atomic gpu;
 	enum blp_scope scope;             // [domain.c]
 	struct gp_domain *_Atomic before; // of a stream: its domain until then, which may have work of it; NULL: has none
-	_Atomic uint64_t made;            // number of the domain: another for each that has this place
-	pthread_mutex_t control;          // held by who stops or resumes; what follows changes under it
+	_Atomic uint64_t generation;      // number of the domain: another for each that has this place
+	pthread_mutex_t control;          // held by the thread that stops or resumes; the fields below change under it
 	_Atomic uint32_t reasons;         // set of enum gp_blp_reason
 	uint32_t drains;                  // streams that there were when the stop began
 	struct {
@@ -200,7 +208,7 @@ struct gp_domain {
 		uint64_t upto; // entries below have drained: those below the marker, or, of a late stream, so many of them
 		enum {
 			BLP_DRAINS,
-			BLP_RUNS_ON, // it runs a bare launch and is not waited for
+			BLP_RUNS_ON, // it runs an unguarded launch and is not waited for
 			BLP_IS_LATE, // it did not drain in time
 		} as;
 	} drain[BLP_STREAMS];
@@ -220,17 +228,17 @@ struct gp_domain {
 	pthread_cond_t driver_left;
 	_Atomic uint64_t head, tail; // sequences
 	uint64_t bytes_head;
-	_Atomic uint32_t oldest_record, next_record; // launches with records between the two may be in flight
-	_Atomic uint32_t streams;                    // places ever used; stop_blocks reads it without the lock
-	_Atomic uint32_t busy;                       // number of streams with entries
-	_Atomic uint32_t tainted;                    // number of tainted streams and of calls that pass the log
-	_Atomic uint32_t firm;                       // number of firm streams
-	_Atomic uint32_t recorded; // number of entries with records, and of others while the driver gets them
-	_Atomic uint32_t passing;  // launches under way past the log; recorded is 0 then
-	_Atomic bool passed; // there were any in this phase [set by a launch: launch.c; cleared as logging begins: log.c]
-	uint32_t phase;      // how often logging began behind such launches
-	_Atomic uint32_t crossing[BLP_SIDES]; // operations under way on each side
-	_Atomic uint32_t forgotten;           // how often entries were forgotten (blp_forget)
+	_Atomic uint32_t oldest_record, next_record; // Launches with records between the two may be in flight.
+	_Atomic uint32_t streams;                    // Places ever used; stop_blocks reads it without the lock.
+	_Atomic uint32_t busy;                       // Number of streams with entries.
+	_Atomic uint32_t host_blocked;               // Number of host-blocked streams and of calls that pass the log.
+	_Atomic uint32_t uncuttable;                 // Number of uncuttable streams.
+	_Atomic uint32_t recorded; // Number of entries with records, and of others while the driver gets them.
+	_Atomic uint32_t passing;  // Launches under way past the log; recorded is 0 then.
+	_Atomic bool passed; // Launches went past the log in this phase [set by a launch: launch.c; cleared as logging begins: log.c].
+	uint32_t phase;                       // How often logging began behind such launches.
+	_Atomic uint32_t crossing[BLP_SIDES]; // Operations under way on each side.
+	_Atomic uint32_t forgotten;           // How often entries were forgotten (blp_forget).
 	int free_marker;
 
 	struct blp_memory *_Atomic leaves; // takes its memory, if it ends before its context; made ahead, so that it is there
@@ -247,31 +255,31 @@ struct gp_domain {
 		CUstream stream;
 		CUevent done;
 		enum blp_beside use;    // [relaunch.c, beside.c]
-		int left;               // markers on the stream's own queue, of what was cut since
-		uint32_t added;         // calls of ours that have added to the stream's own queue
-		CUevent moved;          // recorded there ahead of them
-		const void *behind;     // the event of the last one that it was put behind
-		int priority;           // that the program's stream has
-	} beside[BLP_STREAMS];          // one for each stream; made when first needed
-	struct gpreempt_record *staged; // pinned, for each stream
-	struct { // narrow.c; under control, but for blind, which is under lock, and what is atomic
+		int left;               // Markers on the stream's own queue, of entries that were cut since.
+		uint32_t added;         // Calls of ours that have added to the stream's own queue.
+		CUevent moved;          // Recorded on that queue ahead of them.
+		const void *behind;     // The event of the last marker that this stream was put behind.
+		int priority;           // The priority of the program's stream.
+	} beside[BLP_STREAMS];          // One for each stream; made when first needed.
+	struct gpreempt_record *staged; // Pinned, for each stream.
+	struct { // narrow.c; under control, but for blind, which is under lock, and what is atomic.
 		struct blp_narrow_queue queue[BLP_WIDTHS];
-		_Atomic uint32_t queues; // of these, those that are made
-		struct blp_narrow_queue *_Atomic on; // what the log has runs there while the domain is stopped; NULL: it does not run
-		struct blp_narrow_queue *was; // what ran there has not been seen to have ended
-		_Atomic uint32_t asked;       // SMs that the program leaves it while it is stopped
-		uint32_t left;                // the same of the open windows
-		uint64_t driven[BLP_STREAMS]; // entries of each stream below have been put there
+		_Atomic uint32_t queues; // How many of these are made.
+		struct blp_narrow_queue *_Atomic on; // The log's entries run there while the domain is stopped; NULL: they do not run.
+		struct blp_narrow_queue *was; // Launches there have not been seen to have ended.
+		_Atomic uint32_t asked;       // SMs that the program leaves it while it is stopped.
+		uint32_t left;                // SMs that the open windows leave it.
+		uint64_t driven[BLP_STREAMS]; // Entries of each stream below have been put there.
 		uint64_t since_ns;
-		CUevent idle; // behind all that the context had as it was recorded
+		CUevent idle; // behind all work that the context had when it was recorded
 		// Under lock: whether that event was recorded in this stop, and whether the driver got work since of a stream without a place.
 		enum { BLP_UNASKED, BLP_ASKED, BLP_BLIND } question;
 		_Atomic enum {
 			BLP_USABLE,
 			BLP_LINGERS,
 			BLP_REFUSED
-		} usable;       // BLP_LINGERS: nothing runs narrow any more, and what did has not ended
-		CUevent end;    // behind what was
+		} usable; // BLP_LINGERS: the domain never goes on narrow again, and launches that did have not ended.
+		CUevent end;    // behind the launches of the former width
 		uint64_t graph; // sequence + 1 of the graph whose kernels are being put there; 0: there is none
 		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
 		uint64_t pieces;           // so many, in this stretch
@@ -320,7 +328,7 @@ static inline uint64_t blp_blocks(const struct blp_entry *e) { return (uint64_t)
 // The driver has it, or a part of it.
 static inline bool blp_is_sent(const struct blp_entry *e)
 {
-	return e->stage == BLP_SENT || e->stage == BLP_PARTLY || e->stage == BLP_BARE;
+	return e->stage == BLP_SENT || e->stage == BLP_PARTLY || e->stage == BLP_UNGUARDED;
 }
 // The same, and a stop reaches it.
 static inline bool blp_is_stoppable(const struct blp_entry *e)
@@ -328,12 +336,15 @@ static inline bool blp_is_stoppable(const struct blp_entry *e)
 	return e->stage == BLP_SENT || e->stage == BLP_PARTLY;
 }
 // No stop reaches it, or is to reach it once it is sent again.
-static inline bool blp_is_bare(const struct blp_entry *e) { return e->stage == BLP_CUT_BARE || e->stage == BLP_BARE; }
+static inline bool blp_is_unguarded(const struct blp_entry *e)
+{
+	return e->stage == BLP_CUT_UNGUARDED || e->stage == BLP_UNGUARDED;
+}
 // It is complete, also where entries before it are not.
 static inline bool blp_is_done(const struct blp_entry *e) { return e->stage == BLP_DONE; }
 static inline bool blp_pending(const struct blp_stream *s) { return s->handle && s->last > s->done; }
-static inline bool blp_may_be_cut(const struct blp_stream *s) { return blp_pending(s) && !s->firm; }
-// A stream that the program destroyed while it was tainted keeps its place until the taint is over, under a handle of ours.
+static inline bool blp_may_be_cut(const struct blp_stream *s) { return blp_pending(s) && !s->uncuttable; }
+// A stream that the program destroyed while it was host-blocked keeps its place until the host block is over, under a handle of ours.
 static inline bool blp_is_orphan(const struct blp_stream *s) { return s->handle == (CUstream)s; }
 // Whether work of two streams is ordered by the rules of the legacy stream.
 static inline bool blp_related(const struct blp_stream *s, CUstream handle, bool blocking)
@@ -419,7 +430,7 @@ void blp_give_up(struct gp_domain *, const char *call, CUresult);
 	} while (0)
 
 // pause.c; the first three under gp_domain.lock
-// Waits until a stopped domain goes on, also narrow, until an entry of it is complete, until the deadline (0: none), or for less.
+// Waits until a stopped domain goes on, also narrow; until an entry of it is complete; until the deadline (0: none); or for less.
 void blp_wait_step(struct gp_domain *, uint64_t deadline_ns);
 // Waits while the domain is stopped and nothing of it runs, until the deadline. True: it is resumed.
 bool blp_wait_turn(struct gp_domain *, uint64_t deadline_ns);
@@ -447,9 +458,9 @@ struct gpreempt_record *blp_record_of(struct gp_domain *, const struct blp_entry
 
 // take.c
 void blp_take_ends_with_thread(void);
-void blp_begin_take(CUcontext); // of the calling thread, which keeps work of others off until its end; NULL: none
-void blp_end_take(void);        // if there is one, and its driver's wait
-void blp_let_in(void);          // what is kept off and may come in, since the program has asked for a stop
+void blp_begin_take(CUcontext); // A take of the calling thread, which keeps work of others off until its end; NULL: of no context.
+void blp_end_take(void); // Ends the thread's take, if any, and its driver's wait.
+void blp_let_in(void);   // Lets kept-off work in, since the program has asked for a stop.
 // An operation waits in the library (this may come several times, also under gp_domain.lock), and goes to the driver; it is over. Calls of
 // other threads that take memory, and came later, wait for it.
 void blp_begin_late(CUcontext);
@@ -471,7 +482,7 @@ void blp_come_behind_late(void);
 // The calling thread is about to call a function of the driver's that waits for the context with the driver's lock.
 void blp_begin_driver_wait(CUcontext);
 // Under gp_domain.lock, before anything is submitted with it held. blp_give_way gives the lock up while a call that began before is
-// under way; true: it did, and all is to be looked at anew. Who waits for work meanwhile asks the driver instead of marking it.
+// under way; true: it did, and all is to be looked at anew. A thread that waits for work meanwhile asks the driver instead of marking it.
 bool blp_driver_waits(const struct gp_domain *);
 bool blp_give_way_slowly(struct gp_domain *);
 static inline bool blp_give_way(struct gp_domain *d)
@@ -497,8 +508,8 @@ uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain m
 void blp_count_beside(struct gp_domain *, struct blp_entry *, uint64_t ran);
 void blp_count_graph_beside(struct gp_domain *, struct blp_twin *);
 void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped whole
-// What ran narrow did not drain. From here on nothing runs narrow, and what comes behind such a launch on its stream waits for that.
-// False: the driver refused.
+// Launches that ran narrow did not drain. From here on the domain does not go on narrow, and work behind such a launch on its stream
+// waits for that. False: the driver refused.
 bool blp_keep_narrow(struct gp_domain *);
 bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
 // Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
@@ -522,12 +533,12 @@ static inline bool blp_belongs(const struct gp_operation *o, const struct gp_dom
 {
 	return !blp_separated() || blp_domain_for(o) == d;
 }
-bool blp_can_stop(struct gp_domain *); // a peer, or the program, may ask for a stop
-void blp_release(struct gp_domain *);  // gives back what the driver gave
+bool blp_can_stop(struct gp_domain *); // A peer, or the program, may ask for a stop.
+void blp_release(struct gp_domain *);  // Gives back the driver's objects.
 // Memory of domains that end with their streams, which are not destroyed yet, stays with the context. blp_keep_begin says where the stream
 // has got to, without a lock, since that may wait for room in its queue; NULL: another thread ends the domain of this number. Then, under
 // gp_domain.control and in the context, the domain gives its memory away.
-struct blp_memory *blp_keep_begin(struct gp_domain *, uint64_t made, CUcontext, CUstream);
+struct blp_memory *blp_keep_begin(struct gp_domain *, uint64_t generation, CUcontext, CUstream);
 void blp_keep_memory(struct gp_domain *, struct blp_memory *);
 void blp_free_kept(CUcontext); // as the context ends
 // Gives a stream a domain of its own, where it has none.
@@ -535,31 +546,31 @@ CUresult blp_make_separate(struct gp_context *, CUcontext, CUstream);
 bool blp_is_special(CUcontext, CUstream); // the stream has a domain of its own
 void blp_forget_specials(CUcontext);
 // Returns a domain that the stream had, with its context and number; NULL: none is left.
-struct gp_domain *blp_forget_special(CUstream, CUcontext *, uint64_t *made);
+struct gp_domain *blp_forget_special(CUstream, CUcontext *, uint64_t *generation);
 
 // crossing.c
-// An operation that may run in the middle of a launch in another domain counts itself before it looks there, and until the driver
-// has it. A launch that may be cut looks whether it is to be behind such a one, once it is in the log. So one of the two sees the
-// other: a launch that is seen is waited for, and one that sees an operation on its way is not logged.
+// An operation may run in the middle of a launch in another domain. It counts itself before it looks there, and until the driver has it.
+// A launch that may be cut looks whether it is to be behind such a one, once it is in the log. So one of the two sees the other: a launch
+// that is seen is waited for, and one that sees an operation on its way is not logged.
 void blp_begin_crossing(struct gp_operation *, struct gp_domain *);
 void blp_end_crossing(struct gp_operation *, struct gp_domain *);
 bool blp_is_crossed(const struct gp_operation *, const struct gp_domain *);
-// Whether its domain, and what it is counted as, are still what they are to be: streams get domains of their own at any time.
+// Whether its domain and its side are still the right ones: streams get domains of their own at any time.
 bool blp_is_counted(const struct gp_operation *, const struct gp_domain *);
 enum blp_side blp_side_of(const struct gp_domain *, CUcontext, CUstream);
 
 // events.c, with the events' lock taken and given back
-void blp_event_captured(CUevent); // recorded on a stream that is captured: who waits for it joins the capture
+void blp_event_captured(CUevent); // recorded on a stream that is captured: a stream that waits for it joins the capture
 void blp_record_again(struct gp_domain *, CUevent, uint64_t upto, CUstream);
 bool blp_wait_again(struct gp_domain *, CUevent, uint64_t upto, CUstream); // false: the event was recorded anew since
-// What the driver says of an event, while that stands for this record; otherwise CUDA_ERROR_NOT_FOUND.
+// The driver's answer about an event, while that stands for this record; otherwise CUDA_ERROR_NOT_FOUND.
 CUresult blp_query_record(struct gp_domain *, CUevent, uint64_t upto);
 void blp_forget_events(struct gp_domain *);
 struct gp_event_record blp_look_event(CUevent);
 bool blp_is_latest_record(CUevent, struct gp_domain *, uint64_t upto);
 // Remembers the event's latest record, also one outside the log (the domain is NULL): of an unknown event nothing could be said.
 // False: the table is full.
-bool blp_remember_event(const struct gp_operation *, struct gp_domain *, uint16_t stream, uint64_t upto, bool tainted);
+bool blp_remember_event(const struct gp_operation *, struct gp_domain *, uint16_t stream, uint64_t upto, bool host_blocked);
 
 // complete.c, under gp_domain.lock
 void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
@@ -567,13 +578,17 @@ void blp_complete_to(struct gp_domain *, struct blp_stream *, uint64_t upto);
 void blp_forget(struct gp_domain *, struct blp_stream *);
 // The same of all streams but those that stand for a thread's own, of which the driver does not tell. No launch is in the log.
 void blp_forget_all(struct gp_domain *);
-// Whether the GPU is known to have reached the stream's entries below upto. The GPU may not have reached an entry that is only complete for the log.
-static inline bool blp_reached(const struct blp_stream *s, uint64_t upto) { return upto <= s->done && upto > s->loose; }
+// Whether the GPU is known to have reached the stream's entries below upto. The GPU may not have reached an entry that is only complete
+// for the log.
+static inline bool blp_reached(const struct blp_stream *s, uint64_t upto)
+{
+	return upto <= s->done && upto > s->completion_unknown;
+}
 void blp_advance(struct gp_domain *);
 // Marks all that the log has of the stream, in a domain that is not stopped. Where launches past the log may have filled the queue,
 // nothing of that can be cut, and it is forgotten. False: the driver refused.
 bool blp_mark_or_forget(struct gp_domain *, struct blp_stream *);
-// Marks a record that somebody waits for before the driver gets more of its stream: the event may stand for another record later. False:
+// Marks a record that a thread waits for before the driver gets more of its stream: the event may stand for another record later. False:
 // the driver refused.
 bool blp_keep_mark(struct gp_domain *, struct blp_stream *);
 // Marks what is ahead before the driver gets an entry of a stream. That entry may wait for the program, and a later marker would come
@@ -581,32 +596,32 @@ bool blp_keep_mark(struct gp_domain *, struct blp_stream *);
 // stream; NULL: all. False: the driver refused.
 bool blp_mark_ahead(struct gp_domain *, const struct blp_stream *, enum blp_kind, const uint64_t *driven);
 bool blp_has_ended(struct gp_domain *, struct blp_stream *, uint64_t upto); // asks the driver
-bool blp_runs_on(struct gp_domain *, struct blp_stream *); // what markers tell of a firm stream's entries; asks the driver
+bool blp_runs_on(struct gp_domain *, struct blp_stream *); // what markers tell of an uncuttable stream's entries; asks the driver
 // Asks the driver how far the stream is, by its markers: what it says of the first that is not reached.
 CUresult blp_poll(struct gp_domain *, struct blp_stream *);
 CUresult blp_poll_queue(struct gp_domain *, struct blp_stream *); // the same, by the queue as a whole
 
-// taint.c, under gp_domain.lock, where nothing else is said
-bool blp_is_tainted(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
-bool blp_taint(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
-// Taints it up to the next call past the log, without a call of the driver. deep: its queue has many calls.
+// host_block.c, under gp_domain.lock, where nothing else is said
+bool blp_is_host_blocked(struct gp_domain *, struct blp_stream *);             // or one that it is ordered with
+bool blp_host_block(struct gp_domain *, struct blp_stream *, CUstream behind); // false: the driver refused
+// Host-blocks it up to the next call past the log, without a call of the driver. deep: its queue has many calls.
 void blp_doubt(struct gp_domain *, struct blp_stream *, bool deep);
 bool blp_is_deep(struct gp_domain *, struct blp_stream *); // whether its queue may have more than BLP_PAST calls; asks the driver
-// Waits a while for a tainted stream whose queue is deep, and gives up the lock. True: it got somewhere.
+// Waits a while for a host-blocked stream whose queue is deep, and gives up the lock. True: it got somewhere.
 bool blp_wait_shallow(struct gp_domain *, struct blp_stream *);
-bool blp_taint_is_over(struct gp_domain *, struct blp_stream *); // asks the driver
-// Without the lock, before the stream is destroyed: from here on the event tells whether the taint is over.
-void blp_end_taint(struct gp_domain *, struct blp_stream *);
-bool blp_still_firm(struct gp_domain *, struct blp_stream *); // asks the driver
-// The event of a firm stream behind its entries below upto.
-CUevent blp_firm_end(struct gp_domain *, const struct blp_stream *, uint64_t upto);
-void blp_still_tainted(struct gp_domain *); // asks the driver
+bool blp_host_block_is_over(struct gp_domain *, struct blp_stream *); // asks the driver
+// Without the lock, before the stream is destroyed: from here on the event tells whether the host block is over.
+void blp_end_host_block(struct gp_domain *, struct blp_stream *);
+bool blp_still_uncuttable(struct gp_domain *, struct blp_stream *); // asks the driver
+// The event of an uncuttable stream behind its entries below upto.
+CUevent blp_uncuttable_end(struct gp_domain *, const struct blp_stream *, uint64_t upto);
+void blp_still_host_blocked(struct gp_domain *); // asks the driver
 void blp_begin_pass(struct gp_operation *, struct gp_domain *, struct blp_stream *);
 // Operations under way whose contexts had no domain yet. While there are any, no stream gets a place in a log: they may be on it.
 extern _Atomic uint32_t blp_unmet;
-extern struct blp_stream blp_nowhere;                                // what such operations pass on
-void blp_passed(struct gp_operation *);                              // without the lock
-bool blp_is_stream_tainted(struct gp_domain *, struct blp_stream *); // asks the driver
+extern struct blp_stream blp_nowhere;                                     // what such operations pass on
+void blp_passed(struct gp_operation *);                                   // without the lock
+bool blp_is_stream_host_blocked(struct gp_domain *, struct blp_stream *); // asks the driver
 bool blp_let_run(struct gp_domain *, struct blp_stream *);
 bool blp_is_counted_there(const struct gp_operation *, const struct gp_domain *); // the operation that passes
 
@@ -625,13 +640,13 @@ void blp_enter_own(struct blp_stream *);
 void blp_pass_own(struct gp_domain *);
 
 // await.c, under gp_domain.lock
-// Marks the stream's entries below upto, which somebody waits for later, before anything comes behind them. True: they are complete.
+// Marks the stream's entries below upto, which a thread waits for later, before work comes behind them. True: they are complete.
 bool blp_expect(struct gp_domain *, struct blp_stream *, uint64_t upto);
-// Waits until the stream's entries below upto are complete; with a bound, or where no marker tells, also until they are firm. Gives the
+// Waits until the stream's entries below upto are complete; with a bound, or where no marker tells, also until they are uncuttable. Gives the
 // lock up meanwhile. Does not wait for entries that come later. patience_ns bounds the wait, without the time of stops (0: no bound).
 // False: the time was over, or the driver refused.
 bool blp_wait_complete(struct gp_domain *, struct blp_stream *, uint64_t upto, uint64_t patience_ns);
-// blp_wait_complete for a call that must not wait for ever: after the patience the entries become firm instead. False: the
+// blp_wait_complete for a call that must not wait for ever: after the patience the entries become uncuttable instead. False: the
 // driver refused.
 bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto);
 
@@ -649,10 +664,10 @@ uint64_t blp_threads(const struct blp_entry *);             // as BLP_THREADS_IN
 
 // fit.c
 struct blp_shape {
-	bool whole;       // the launch is stopped as a whole, before it begins or not at all
-	uint32_t cluster; // as blp_cluster_of
-	uint32_t on_sm;   // blocks that an SM has room for, at most
-	bool sound;       // the driver takes a launch of these sizes
+	bool whole;       // The launch is stopped as a whole, before it begins or not at all.
+	uint32_t cluster; // As blp_cluster_of.
+	uint32_t on_sm;   // Blocks that an SM has room for, at most.
+	bool sound;       // The driver takes a launch of these sizes.
 };
 // May ask the driver, the first time.
 struct blp_shape blp_shape_of(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
@@ -663,8 +678,8 @@ uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // numbe
 uint8_t blp_shift(const struct blp_entry *, uint32_t sms);
 
 // flush.c
-// Whether something runs beside a stream that is firm, or whose domain is given up, or on one that stands for a thread's own. The queue
-// that the driver is asked about, or waits for, may not be behind that: relaunch.c, thread.c.
+// Whether work runs beside a stream that is uncuttable or whose domain is given up. Of a stream that stands for a thread's own: or on it.
+// The queue that the driver is asked about, or waits for, may not be behind that: relaunch.c, thread.c.
 bool blp_runs_beside(struct gp_domain *, struct blp_stream *); // under gp_domain.lock
 // Without the lock: waits for what a context's other domains have that comes before new work of the stream, within a patience.
 void blp_flush_but(const struct gp_domain *but, CUcontext, CUstream);
@@ -708,11 +723,11 @@ bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: 
 void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
 // graph.c
-bool blp_launch_graph(struct gp_operation *);                               // false: the graph is a barrier
-bool blp_logs_graph(const struct gp_operation *, const struct gp_domain *); // it has a twin there
-void blp_graph_launched(struct gp_operation *);                // the program's own instance ran, though it has a twin
-uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // blocks, as the latest stop saw them
-bool blp_graph_is_complete(struct blp_entry *); // reads its records, and makes them those of its relaunch
+bool blp_launch_graph(struct gp_operation *);                               // False: the graph is a barrier.
+bool blp_logs_graph(const struct gp_operation *, const struct gp_domain *); // The graph has a twin there.
+void blp_graph_launched(struct gp_operation *);                // The program's own instance ran, though it has a twin.
+uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // Blocks, as the latest stop saw them.
+bool blp_graph_is_complete(struct blp_entry *); // Reads the graph's records, and makes them those of its relaunch.
 void blp_drop_twins(struct gp_domain *);
 // The domain has ended; the driver ends what it has of them with the context. With their lock, from before its end, so that none is made later.
 void blp_forget_twins(struct gp_domain *);
@@ -734,10 +749,10 @@ void blp_keep_ahead(struct gp_domain *); // under gp_domain.lock, once the recor
 
 // relaunch.c, under gp_domain.lock
 bool blp_runs_again(const struct gp_domain *, const struct blp_entry *);
-// Whether stops have added enough to the queue of a stream that gets nowhere. What holds it up may wait for the program, and the
-// next call might wait for room. So nothing is cut until it gets somewhere. Under gp_domain.control.
+// Whether stops have added enough to the queue of a stream that gets nowhere. The work at its head may wait for the program, and the next
+// call might wait for room. So a stop cuts nothing until the stream gets somewhere. Under gp_domain.control.
 bool blp_is_held_up(struct gp_domain *);
-// Launches what is left in the order of the log. False: a window has opened meanwhile, or the driver refused.
+// Launches the entries that are left in the order of the log. False: a window has opened meanwhile, or the driver refused.
 bool blp_relaunch(struct gp_domain *);
 
 // blame.c, in the thread that stops and resumes a GPU's domains
@@ -748,8 +763,8 @@ void blp_runs_beside_window(const struct gp_domain *, CUfunction);
 
 // stop.c, under gp_domain.control
 bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
-void blp_widen(struct gp_domain *);    // stops what runs narrow
-bool blp_unfreeze(struct gp_domain *); // what was cut may go on where it was. False: the driver refused
+void blp_widen(struct gp_domain *);    // stops launches that run narrow
+bool blp_unfreeze(struct gp_domain *); // launches that were cut may go on where they were. False: the driver refused
 
 // event.c
 // An event is recorded on a stream, or a stream waits for one. True: that is carried out, now or later. False: the driver's

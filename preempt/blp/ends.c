@@ -36,18 +36,19 @@ static bool is_flushed(const struct gp_domain *d)
 }
 
 // whole: the domain ends with its context, if its log is flushed; false: it is not. Else it ends with a stream, and keep takes its memory.
-// A thread may destroy the context while another one destroys the stream, and a domain that ended may be made anew. So who comes second, under
-// control, finds another context or another number, and leaves the domain alone. Meanwhile, ends says so to who ends the context: that
-// waits here until nothing of the context is used any more. A thread that instantiates a graph has the twins' lock, and waits for the context, for
-// which a stop may have to end: that lock comes before control.
-static bool end(struct gp_domain *d, uint64_t made, CUcontext context, bool whole, struct blp_memory *keep)
+// A thread may destroy the context while another one destroys the stream, and a domain that ended may be made anew. So the second thread,
+// under control, finds another context or another number, and leaves the domain alone. Meanwhile d->ends tells it of the first: a thread
+// that ends the context waits until the first uses nothing of it any more. A thread that instantiates a graph has the twins' lock, and
+// waits for the context, for which a stop may have to end: that lock comes before control.
+static bool end(struct gp_domain *d, uint64_t generation, CUcontext context, bool whole, struct blp_memory *keep)
 {
 	bool pushed;
 
 	blp_lock_twins();
 	pthread_mutex_lock(&d->control);
 	pthread_mutex_lock(&d->lock);
-	bool is = d->context == context && d->made == made, ends = is && (!whole || blp_inside || is_flushed(d));
+	bool is = d->context == context && d->generation == generation,
+	     ends = is && (!whole || blp_inside || is_flushed(d));
 	if (!ends) {
 		pthread_mutex_unlock(&d->lock);
 		pthread_mutex_unlock(&d->control);
@@ -96,12 +97,12 @@ void gp_blp_context_destroying(CUcontext context)
 	blp_forget_specials(context);
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
-		uint64_t made = d->made;
+		uint64_t generation = d->generation;
 		if (d->context == context)
 			blp_drop_twins(d); // waits, without a lock. Domains of streams that end alone have none
 		while (d->context == context || d->ends == context) { // in this order
 			gp_blp_flush_all(context);
-			if (end(d, made, context, true, NULL))
+			if (end(d, generation, context, true, NULL))
 				break;
 		}
 	}
@@ -125,20 +126,20 @@ void gp_blp_stream_destroying(CUstream stream)
 		pthread_mutex_unlock(&d->lock);
 		if (!s)
 			continue;
-		blp_end_taint(d, s);
+		blp_end_host_block(d, s);
 		pthread_mutex_lock(&d->lock);
 		if (s->handle == stream) {
-			if (!s->firm) {
+			if (!s->uncuttable) {
 				blp_drop_markers(d, s);
 				blp_forget(d, s);
 			}
-			s->handle = s->tainted || s->firm ? (CUstream)s : NULL; // what it holds goes on
+			s->handle = s->host_blocked || s->uncuttable ? (CUstream)s : NULL; // what it holds goes on
 		}
 		pthread_mutex_unlock(&d->lock);
 	}
 	struct gp_domain *own;
 	CUcontext context;
-	uint64_t made;
-	while ((own = blp_forget_special(stream, &context, &made)))
-		end(own, made, context, false, blp_keep_begin(own, made, context, stream));
+	uint64_t generation;
+	while ((own = blp_forget_special(stream, &context, &generation)))
+		end(own, generation, context, false, blp_keep_begin(own, generation, context, stream));
 }

@@ -19,10 +19,10 @@ _Atomic uint32_t gp_captures;
 void (*gp_code_loading)(bool begins);
 static _Atomic uint32_t stub;
 
-// What none of these files has, of domains that launch nothing.
+// Stand-ins for functions that none of these files has, of domains that launch nothing.
 bool gp_may_be_captured(CUstream s) { return false; }
 struct gp_context *gp_find_context(CUcontext handle) { return handle == CONTEXT ? gp_context : NULL; }
-CUcontext gp_whole_context(CUcontext handle) { return handle; }
+CUcontext gp_primary_context(CUcontext handle) { return handle; }
 bool gp_context_pin(struct gp_context *c, CUcontext handle) { return true; }
 void gp_context_unpin(struct gp_context *c) { stub++; }
 bool gp_driver_loads_lazily(void) { return false; }
@@ -40,11 +40,11 @@ void blp_drop_twins(struct gp_domain *d) { stub++; }
 void blp_release_narrow(struct gp_domain *d) { stub++; }
 void blp_make_widths(struct gp_domain *d, CUcontext context) { stub++; }
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream s, bool insert) { return NULL; }
-void blp_end_taint(struct gp_domain *d, struct blp_stream *s) { stub++; }
+void blp_end_host_block(struct gp_domain *d, struct blp_stream *s) { stub++; }
 void blp_drop_markers(struct gp_domain *d, struct blp_stream *s) { stub++; }
 void blp_forget(struct gp_domain *d, struct blp_stream *s) { stub++; }
 
-// Graphs' twins: who instantiates a graph has their lock.
+// Graphs' twins: a thread that instantiates a graph has their lock.
 static pthread_mutex_t twins = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic bool awaits_twins, has_twins;
 static _Atomic uint32_t ended; // domains whose twins were forgotten
@@ -180,7 +180,7 @@ static void *destroy_context(void *unused)
 	return NULL;
 }
 
-// All of it is back; what is left went with the context, and what was stopped counts as stopped no more.
+// All of it is back, or went with the context; no domain counts as stopped.
 static void check(void)
 {
 	CHECK(!twice);
@@ -247,7 +247,7 @@ static void *wait_in_domain(void *waiter)
 	clock_gettime(w->on == &w->of->resumed ? CLOCK_MONOTONIC : CLOCK_REALTIME, &until);
 	until.tv_sec += HUNG_s;
 	pthread_mutex_lock(&w->of->lock);
-	w->waits = true; // who has the lock next finds it waiting
+	w->waits = true; // the next holder of the lock finds it waiting
 	CHECK(!pthread_cond_timedwait(w->on, &w->of->lock, &until));
 	CHECK(!w->of->context && w->of->state == BLP_ABSENT && !w->of->driver_waits);
 	pthread_mutex_unlock(&w->of->lock);
@@ -299,7 +299,7 @@ static void behind_flush(void)
 	check();
 }
 
-// While a thread has the twins' lock, who ends a domain waits for it without the domain's: the watcher goes on.
+// While a thread has the twins' lock, another that ends a domain waits for it without the domain's control: the watcher goes on.
 static void beside_twins(void)
 {
 	pthread_t thread;

@@ -8,7 +8,7 @@
 #include "preempt/gpu/gpu.h"
 #include "preempt/objects/objects.h"
 
-// What the calling thread asks or waits for, from gp_blp_begin_wait to gp_blp_end_wait.
+// The calling thread's question or wait, from gp_blp_begin_wait to gp_blp_end_wait.
 GP_OF_THREAD struct asked {
 	CUcontext context; // the current one
 	uint32_t changes;
@@ -24,8 +24,8 @@ static bool pending(struct gp_domain *d, const struct gp_event_record *e)
 	return d->context && !d->given_up && e->upto > d->stream_of[e->stream].done;
 }
 
-// Waits for a record in the log, whatever becomes of the event meanwhile. True: the GPU has reached it. False: it cannot be cut
-// any more, or the driver refused; the driver is to wait for the event.
+// Waits for a record in the log. The event may be recorded anew or destroyed meanwhile. True: the GPU has reached it. False: it cannot be
+// cut any more, or the driver refused; the driver is to wait for the event.
 static bool wait_record(const struct gp_event_record *e, bool bounded)
 {
 	struct gp_domain *d = e->domain;
@@ -42,12 +42,12 @@ static bool wait_record(const struct gp_event_record *e, bool bounded)
 	return complete;
 }
 
-// The domain and stream of an operation, and whether that stream is tainted; takes the domain's lock. NULL: there is none, and no
+// The domain and stream of an operation, and whether that stream is host-blocked; takes the domain's lock. NULL: there is none, and no
 // lock is held.
-static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **stream, bool *tainted)
+static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **stream, bool *host_blocked)
 {
 	struct gp_domain *d;
-	*tainted = false;
+	*host_blocked = false;
 	for (;; pthread_mutex_unlock(&d->lock)) {
 		if (blp_inside || !o->handle || !(d = blp_domain_for(o)))
 			return NULL;
@@ -57,7 +57,7 @@ static struct gp_domain *enter(struct gp_operation *o, struct blp_stream **strea
 			break;
 	}
 	if (d->context == o->handle && !d->given_up && (*stream = blp_find_stream(d, o->stream, true))) {
-		*tainted = blp_is_tainted(d, *stream);
+		*host_blocked = blp_is_host_blocked(d, *stream);
 		return d;
 	}
 	pthread_mutex_unlock(&d->lock);
@@ -94,7 +94,7 @@ static enum turn wait_turn(const struct gp_operation *o, struct gp_domain *d, st
 		blp_begin_late(o->handle);
 	bool room = had || blp_make_room(d, stream, 0);
 	// Room was made, or a stop waited for, without the lock.
-	if (had != room || !blp_belongs(o, d) || blp_is_tainted(d, stream)) {
+	if (had != room || !blp_belongs(o, d) || blp_is_host_blocked(d, stream)) {
 		pthread_mutex_unlock(&d->lock);
 		return AGAIN;
 	}
@@ -111,9 +111,9 @@ static struct blp_entry *append(struct gp_domain *d, struct blp_stream *s, enum 
 	return NULL;
 }
 
-// Another thread may have recorded the event since it was looked at: anew, and behind a taint. It is remembered before the driver gets
+// Another thread may have recorded the event since it was looked at: anew, and behind a host block. It is remembered before the driver gets
 // it.
-void blp_awaited(struct gp_operation *o) { o->cpu |= blp_look_event(o->event).tainted; }
+void blp_awaited(struct gp_operation *o) { o->cpu |= blp_look_event(o->event).host_blocked; }
 
 // The driver has the entry, or refused it.
 static void settle(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, CUresult result)
@@ -121,7 +121,7 @@ static void settle(struct gp_operation *o, struct gp_domain *d, struct blp_strea
 	(result ? blp_unappend : blp_appended)(d, stream);
 	blp_event_settled(d);
 	if (!result && o->cpu)
-		blp_taint(d, stream, stream->handle);
+		blp_host_block(d, stream, stream->handle);
 }
 
 // After the entry was appended. True: the operation is carried out. False: the driver's call follows, with the lock held.
@@ -163,8 +163,8 @@ void blp_logged(struct gp_operation *o)
 	o->logging = NULL;
 }
 
-// Lets the driver record the event past the log, behind what the stream holds. Gives up the lock.
-static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, bool tainted)
+// Lets the driver record the event past the log, behind the stream's entries. Gives up the lock.
+static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_stream *stream, bool host_blocked)
 {
 	blp_begin_pass(o, d, stream);
 	bool behind = blp_related_pending(d, stream);
@@ -172,13 +172,13 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 	if (behind) {
 		blp_come_behind(o);
 		pthread_mutex_lock(&d->lock);
-		stream->passing--; // this call itself is no taint
-		tainted |= blp_is_tainted(d, stream);
+		stream->passing--; // this call itself is no host block
+		host_blocked |= blp_is_host_blocked(d, stream);
 		stream->passing++;
 		pthread_mutex_unlock(&d->lock);
 	}
 	blp_enter_driver(o);
-	blp_remember_event(o, NULL, 0, 0, tainted || o->cpu);
+	blp_remember_event(o, NULL, 0, 0, host_blocked || o->cpu);
 }
 
 // The context is about to wait for an event that has not come. It may wait for the program, and then so would all that the context gets, on
@@ -186,7 +186,7 @@ static void record_past(struct gp_operation *o, struct gp_domain *d, struct blp_
 static void let_wait(CUcontext context)
 {
 	bool was_wanted = gp_blp_unwant();
-	gp_blp_retire(context ? gp_whole_context(context) :
+	gp_blp_retire(context ? gp_primary_context(context) :
 				NULL); // also where another thread is at it, or came here for another reason
 	if (was_wanted)
 		gp_log_line("the program lets a whole context wait for an event (cuCtxWaitEvent, cuGreenCtxWaitEvent), "
@@ -195,8 +195,8 @@ static void let_wait(CUcontext context)
 			    "for ever: no kernel is made preemptible, or stopped, from here on");
 }
 
-// A record of a whole context stands for all of its streams, and a wait comes ahead of what they all get. So neither comes in the log, but
-// behind all that this has, also of an event that is waited for.
+// A record of a whole context stands for all of its streams, and a wait comes ahead of the next work of all. So neither comes in the log,
+// but behind all entries of it, also those of an event that is waited for.
 static void pass_whole(struct gp_operation *o)
 {
 	CUcontext context = o->whole;
@@ -221,7 +221,7 @@ bool blp_record(struct gp_operation *o)
 	struct gp_domain *d;
 	uint64_t deadline = 0;
 	enum turn turn;
-	bool tainted;
+	bool host_blocked;
 
 	if (!blp_domains[0])
 		return false;
@@ -230,14 +230,14 @@ bool blp_record(struct gp_operation *o)
 		return false;
 	}
 	do {
-		if (!(d = enter(o, &stream, &tainted))) {
+		if (!(d = enter(o, &stream, &host_blocked))) {
 			blp_come_behind(o);
 			blp_remember_event(o, NULL, 0, 0, true); // the stream has no domain: it may wait for anything
 			return false;
 		}
-		if (tainted || o->cpu || !blp_related_pending(d, stream) || blp_look_event(o->event).shared ||
+		if (host_blocked || o->cpu || !blp_related_pending(d, stream) || blp_look_event(o->event).shared ||
 		    !blp_may_log(stream)) {
-			record_past(o, d, stream, tainted);
+			record_past(o, d, stream, host_blocked);
 			return false;
 		}
 		turn = wait_turn(o, d, stream, &deadline);
@@ -245,15 +245,15 @@ bool blp_record(struct gp_operation *o)
 	struct blp_entry *e = NULL;
 	if (turn == NEVER || !blp_remember_event(o, d, (uint16_t)(stream - d->stream_of), d->head + 1, false) ||
 	    !(e = append(d, stream, BLP_RECORD, turn))) {
-		record_past(o, d, stream, tainted);
+		record_past(o, d, stream, host_blocked);
 		return false;
 	}
 	e->event = o->event;
 	return carried_out(o, d, stream, e, turn);
 }
 
-// Anything that is put on a blocking stream comes behind the legacy stream, and on that behind all blocking ones, even a wait for a
-// complete event. Who waits for the stream then waits for them.
+// Work on a blocking stream comes behind the legacy stream, and work on that behind all blocking ones. So does a wait for a complete
+// event. A thread that waits for the stream then waits for them.
 static bool joins_others(struct gp_domain *d, const struct blp_stream *s)
 {
 	for (uint32_t i = 0; i < d->streams; i++)
@@ -270,7 +270,7 @@ static bool is_blocking(CUstream stream)
 	       gp_driver.cuStreamGetFlags(stream, &flags) || !(flags & CU_STREAM_NON_BLOCKING);
 }
 
-// What a wait for a complete event does to a blocking stream or the legacy one, by the rules of the latter.
+// Orders a blocking stream or the legacy one as a wait for a complete event would, by the rules of the latter.
 static CUresult order_only(CUstream stream)
 {
 	CUevent event;
@@ -294,7 +294,7 @@ bool blp_await(struct gp_operation *o)
 	struct gp_domain *d;
 	struct gp_event_record e;
 	uint64_t deadline = 0;
-	bool joins = false, ahead = false, came_behind = false, tainted;
+	bool joins = false, ahead = false, came_behind = false, host_blocked;
 
 	if (!blp_domains[0])
 		return false;
@@ -308,14 +308,14 @@ bool blp_await(struct gp_operation *o)
 			blp_come_behind(o); // the stream joins the capture: its log entries could not be launched again
 			return false;
 		}
-		o->cpu |= e.shared || e.tainted || gp_graphs_record() ||
+		o->cpu |= e.shared || e.host_blocked || gp_graphs_record() ||
 			  (!e.known && blp_query(o->event) == CUDA_ERROR_NOT_READY);
-		d = enter(o, &stream, &tainted);
+		d = enter(o, &stream, &host_blocked);
 		joins = d && joins_others(d, stream);
 		ahead = d && blp_may_be_cut(stream);
-		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].firm;
+		bool waits = d && d == e.domain && pending(d, &e) && !d->stream_of[e.stream].uncuttable;
 		bool past = !e.domain || (d == e.domain && !pending(d, &e)); // it is for nothing that the log has
-		if (!d || tainted || o->cpu || !(waits || (past && (joins || ahead))) || !blp_may_log(stream))
+		if (!d || host_blocked || o->cpu || !(waits || (past && (joins || ahead))) || !blp_may_log(stream))
 			break;
 		bool foreign = waits ? !blp_related(&d->stream_of[e.stream], stream->handle, stream->blocking) :
 				       !joins || blp_query(o->event) == CUDA_ERROR_NOT_READY;
@@ -328,7 +328,7 @@ bool blp_await(struct gp_operation *o)
 			continue;
 		}
 		enum turn turn = wait_turn(o, d, stream, &deadline);
-		if (turn == LATER && !waits && blp_query(o->event)) // only the driver can put the stream behind what that is for
+		if (turn == LATER && !waits && blp_query(o->event)) // only the driver can put the stream behind the event's work
 			break;
 		if (turn == NOW || turn == LATER) {
 			struct blp_entry *entry = append(d, stream, BLP_WAIT, turn);
@@ -363,7 +363,7 @@ bool blp_await(struct gp_operation *o)
 	bool reached = e.domain && wait_record(&e, true), orders = d ? stream->blocking : is_blocking(o->stream);
 	if (e.domain && !reached) {
 		pthread_mutex_lock(&e.domain->lock);
-		o->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a taint
+		o->cpu |= pending(e.domain, &e); // a record that was not waited for may be behind a host block
 		pthread_mutex_unlock(&e.domain->lock);
 	}
 	if (reached && !orders) {
@@ -371,7 +371,7 @@ bool blp_await(struct gp_operation *o)
 		return true;
 	}
 	// Launches ahead must not be repeated behind the wait: the program may wait for them.
-	if (!d || tainted || o->cpu || joins || ahead)
+	if (!d || host_blocked || o->cpu || joins || ahead)
 		blp_come_behind(o);
 	blp_enter_driver(o);
 	if (reached) // and the event may stand for another record by now
@@ -468,7 +468,7 @@ static bool is_over(enum gp_wait kind, void *what)
 	if (d) {
 		pthread_mutex_lock(&d->lock);
 		struct blp_stream *s = &d->stream_of[a->stream];
-		if (d->context && s->handle == a->handle && a->upto > s->done && !s->firm) {
+		if (d->context && s->handle == a->handle && a->upto > s->done && !s->uncuttable) {
 			over = blp_changes == a->changes && !blp_is_closed(d);
 			// The driver was asked about the thread's own stream, or what was launched again may be on another one.
 			if (over && kind == GP_ASK_STREAM &&
@@ -477,10 +477,10 @@ static bool is_over(enum gp_wait kind, void *what)
 			// If the event was recorded anew since, the driver answered for that record.
 			if (over && (kind == GP_ASK_STREAM || blp_is_latest_record(what, d, a->upto)))
 				blp_complete_to(d, s, a->upto);
-		} else if (s->thread && !s->firm && kind == GP_ASK_STREAM && s->handle == a->handle) {
+		} else if (s->thread && !s->uncuttable && kind == GP_ASK_STREAM && s->handle == a->handle) {
 			over = blp_reached(s, a->upto); // if not, it was forgotten meanwhile
 		}
-		// What was cut as the driver was asked may run since, let run or on a stream that was destroyed.
+		// A launch that was cut as the driver was asked may run since: let run, or on a stream that was destroyed.
 		if (d->context && blp_changes != a->changes && !(s->handle == a->handle && blp_reached(s, a->upto)))
 			over = false;
 		over = over && !(kind == GP_ASK_STREAM && s->handle == a->handle && blp_runs_beside(d, s));

@@ -26,12 +26,12 @@ static struct gp_domain domain[2] = {{.lock = PTHREAD_MUTEX_INITIALIZER}, {.lock
 static struct gp_domain *current = domain;
 static bool logs; // launches are ahead, so that the record goes into the log
 
-// Stands in for other files, for a stream that is neither tainted nor stopped.
+// Stands in for other files, for a stream that is neither host-blocked nor stopped.
 struct gp_domain *blp_domain_for(const struct gp_operation *o) { return current; }
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream s, bool insert) { return &d->stream_of[0]; }
 bool blp_related_pending(struct gp_domain *d, struct blp_stream *s) { return logs; }
 bool blp_flush_others(struct gp_domain *d, CUcontext context, CUstream s) { return false; }
-bool blp_is_tainted(struct gp_domain *d, struct blp_stream *s) { return false; }
+bool blp_is_host_blocked(struct gp_domain *d, struct blp_stream *s) { return false; }
 bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes) { return true; }
 bool blp_leave_own(struct blp_stream *s) { return true; }
 struct blp_entry *blp_append(struct gp_domain *d, struct blp_stream *s, enum blp_kind kind, bool now, uint32_t bytes,
@@ -62,7 +62,7 @@ int blp_marker_behind(struct gp_domain *d, int first, uint64_t upto) { return -1
 void blp_pass(struct gp_operation *o) { stub++; }
 uint64_t blp_patience(void) { return 0; }
 bool blp_runs_beside(struct gp_domain *d, struct blp_stream *s) { return false; }
-bool blp_taint(struct gp_domain *d, struct blp_stream *s, CUstream behind) { return true; }
+bool blp_host_block(struct gp_domain *d, struct blp_stream *s, CUstream behind) { return true; }
 void blp_unappend(struct gp_domain *d, struct blp_stream *s) { stub++; }
 CUresult blp_wait_all(CUcontext context) { return 0; }
 bool blp_wait_complete(struct gp_domain *d, struct blp_stream *s, uint64_t upto, uint64_t patience_ns) { return true; }
@@ -84,8 +84,8 @@ void blp_give_up(struct gp_domain *d, const char *call, CUresult result) { stub+
 _Atomic bool blp_retired;
 void gp_ring_windows(struct gp_gpu *g) { stub++; }
 void gp_notify(void) { stub++; }
-void gp_thread_make(void) { stub++; } // there is one thread
-CUcontext gp_whole_context(CUcontext handle) { return handle; }
+void gp_thread_make(void) { stub++; } // the test has one thread
+CUcontext gp_primary_context(CUcontext handle) { return handle; }
 
 // The driver.
 static CUresult get_current(CUcontext *context)
@@ -229,7 +229,7 @@ static void full(void)
 	CHECK(!record(event[LATER], true));
 }
 
-// An event goes on, alone or with its context: what was known of it still is. As it is shared or captured, another context may be current.
+// An event goes on, alone or with its context: what was known of it still is. Another context may be current while it is shared or captured.
 static void kept(void)
 {
 	CUevent event = handle(1);

@@ -20,7 +20,7 @@ static struct gp_event_record *enter_event(CUevent handle, CUcontext context)
 		return NULL;
 	if (!o->event.known) {
 		o->event.shared = unknown_shared;
-		o->event.context = gp_whole_context(context);
+		o->event.context = gp_primary_context(context);
 	}
 	o->event.known = true;
 	return &o->event;
@@ -43,17 +43,17 @@ bool blp_is_latest_record(CUevent handle, struct gp_domain *d, uint64_t upto)
 
 // Remembers the event's latest record, also one outside the log (d is NULL): of an unknown event nothing could be said.
 // False: the table is full.
-bool blp_remember_event(const struct gp_operation *o, struct gp_domain *d, uint16_t stream, uint64_t upto, bool tainted)
+bool blp_remember_event(const struct gp_operation *o, struct gp_domain *d, uint16_t stream, uint64_t upto, bool host_blocked)
 {
 	gp_objects_lock(GP_EVENT);
 	CUcontext context = o->whole ? o->whole : o->handle; // the event's: the driver refuses others
 	struct gp_event_record *e = enter_event(o->event, context);
 	if (e) {
-		e->context = gp_whole_context(context);
+		e->context = gp_primary_context(context);
 		e->domain = d;
 		e->stream = stream;
 		e->upto = upto;
-		e->tainted = tainted;
+		e->host_blocked = host_blocked;
 		e->captured = false;
 	}
 	gp_objects_unlock(GP_EVENT);
@@ -69,7 +69,7 @@ void blp_event_captured(CUevent handle)
 	struct gp_event_record *e = enter_event(handle, current);
 	if (e) {
 		e->domain = NULL;
-		e->tainted = false;
+		e->host_blocked = false;
 		e->captured = true;
 	}
 	gp_objects_unlock(GP_EVENT);

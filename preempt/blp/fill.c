@@ -106,7 +106,7 @@ static bool launch_fill(struct gp_operation *o, const struct fill *f)
 	uint32_t value = repeated(o->memory.value, o->memory.element_bytes);
 	uint64_t aligned = to.at | to.pitch | width | (copies ? from.at | from.pitch : 0), blocks;
 	uint32_t unit = aligned % 16 ? aligned % 4 ? 1 : 4 : 16, count = (uint32_t)(width / unit);
-	uint64_t segments = width / FILL_SEGMENT + 2; // whatever the alignment of a row
+	uint64_t segments = width / FILL_SEGMENT + 2; // for any alignment of a row
 	struct gp_launch launch = {.block = {FILL_THREADS, 1, 1}};
 	void *wide_fill[] = {&to.at, &to.pitch, &width, &height, &segments, &value};
 	void *wide_copy[] = {&to.at, &to.pitch, &width, &height, &segments, &from.at, &from.pitch};
@@ -141,7 +141,7 @@ static bool find_fill(const struct gp_operation *o, struct fill *f)
 	if (!o->context || !gp_driver.cuPointerGetAttributes || (!o->memory.height && !o->memory.copy_2d))
 		return false;
 	const struct gp_domain *d = blp_domain_for(o);
-	return d && (gp_settings.level || d->scope) && // nobody but the program itself stops streams of the highest level
+	return d && (gp_settings.level || d->scope) && // only the program itself stops streams of the highest level
 	       read_fill(o, f);
 }
 
@@ -157,8 +157,8 @@ bool blp_fill(struct gp_operation *o)
 	return find_fill(o, &f) && launch_fill(o, &f);
 }
 
-// Where code is loaded lazily the first launch would wait for the whole context. The program's memset would not, so what it waits
-// for may be what the program does next.
+// Where code is loaded lazily the first launch would wait for the whole context. The program's memset would not. So the launch might wait
+// for the program's next call.
 static CUresult load_now(CUfunction function)
 {
 	if (gp_driver.cuFuncLoad)

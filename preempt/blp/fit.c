@@ -1,9 +1,9 @@
 // fit.c - the shape of a launch: how many of its blocks may be on the GPU at once, and if all; the clusters that its kernel has
 // anyway; and how many blocks share a number.
 //
-// If all may be there at once, they may wait for each other in any order, and some kernels rely on it without a cooperative launch: Marlin's
-// reduction, whose blocks wait for later ones, Lamport protocols of collectives, hand-written grid barriers. The blocks of a
-// larger grid can only wait for blocks with lower numbers, or for the next few.
+// If all may be there at once, they may wait for each other in any order. Some kernels rely on it without a cooperative launch: Marlin's
+// reduction, whose blocks wait for later ones; Lamport protocols of collectives; hand-written grid barriers. The blocks of a larger grid
+// can only wait for blocks with lower numbers, or for the next few.
 //
 // Most kernels rely on nothing of the kind, and their code shows it (patch.Kernel.Independent). On all SMs that makes little difference: such a
 // launch has all its blocks there at once, and none to stop. In a width it takes several waves, and could not begin at all if it
@@ -26,8 +26,8 @@ static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (
 
 static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-// An upper bound, whatever the split between shared memory and L1. Granularities are those of CUDA's occupancy calculator for
-// sm_80 to sm_120: 256 registers for a warp, in one of the SM's four partitions; 128 bytes of shared memory.
+// An upper bound for any split between shared memory and L1. Granularities are those of CUDA's occupancy calculator for sm_80 to sm_120:
+// 256 registers for a warp, in one of the SM's four partitions; 128 bytes of shared memory.
 static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t registers, uint32_t shared)
 {
 	uint32_t warps = (threads + 31) / 32, fit = least(most_on_sm(g), (uint32_t)g->threads_per_sm / (warps * 32));
@@ -76,7 +76,7 @@ static bool allows(CUfunction function, uint32_t threads, uint32_t shared)
 
 GP_OF_THREAD struct fit fits[64];
 
-// What the driver says of a kernel; all but the grid.
+// The driver's facts about a launch's kernel, which do not depend on the grid; from the thread's cache if there.
 static const struct fit *ask(const struct gp_gpu *g, CUfunction f, uint32_t threads, uint32_t shared)
 {
 	struct fit *cache = *GP_MINE(fits);

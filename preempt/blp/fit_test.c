@@ -156,7 +156,7 @@ static void windows(void)
 	}
 }
 
-// Whatever the launch, a window is no larger than what runs at a time, gives an SM more than two blocks, and there are many of them.
+// A window of any launch is no larger than what runs at a time, and gives an SM more than two blocks. Each launch has many windows.
 static void rules(void)
 {
 	for (int i = 0; i < 1000000; i++) {

@@ -1,32 +1,33 @@
-// flush.c - who waits for what the log holds: a barrier for what it comes behind, a thread of the program for a stream, or for all.
+// flush.c - waits for entries of the log: a barrier waits for those that it comes behind, a thread of the program for a stream, or for
+// all.
 //
-// A thread of the program waits for what was there when its call began. What another thread launches meanwhile may wait for this one.
-// So the driver is asked first: it knows what it has. But it takes launches that are cut meanwhile for complete, and does not have what
-// was only logged. Such entries are noted before, each with a marker behind it, and waited for afterwards.
+// A thread of the program waits for what was there when its call began. Work that another thread launches meanwhile may wait for this
+// one. So the driver is asked first: it knows what it has. But it takes launches that are cut meanwhile for complete, and does not have
+// what was only logged. Such entries are noted before, each with a marker behind it, and waited for afterwards.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-// What is waited for: in the domains of a context and a GPU (NULL: of all), what comes before new work of a stream, what who waits
-// for that stream waits for, or all. With all of a primary context goes that of its green contexts.
+// The entries that a flush waits for, in the domains of a context and a GPU (NULL: of all). These are all; those before new work of a
+// stream; or those that a thread waits for that waits for the stream (waits). All of a primary context includes its green contexts.
 struct scope {
 	CUcontext context;
 	const struct gp_gpu *gpu;
 	CUstream stream;
 	bool all, waits;
-	bool bounded;        // by a patience, for a call that only has to come behind, or takes who knows what
-	CUcontext elsewhere; // all but this context, and what is waited for with it
+	bool bounded; // A patience bounds the wait: for a call that only has to come behind, or that takes unknown things.
+	CUcontext elsewhere; // All contexts but this one, and those that are waited for with it.
 	const struct gp_domain *but;
 	CUcontext late; // of the operation that waits; NULL: it is another call
 };
 
 static bool concerns(const struct scope *f, const struct gp_domain *d)
 {
-	return d->context && (!f->context || d->context == f->context || (f->all && d->whole == f->context)) &&
-	       d->whole != f->elsewhere && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
+	return d->context && (!f->context || d->context == f->context || (f->all && d->primary_context == f->context)) &&
+	       d->primary_context != f->elsewhere && (!f->gpu || d->gpu == f->gpu) && d->head != d->tail && d != f->but;
 }
 
-// The program may wait for a blocking stream while the legacy stream waits for the program: only what is on the stream behind that
-// is its business. The legacy stream itself is complete when all blocking streams are.
+// The program may wait for a blocking stream while the legacy stream waits for the program: it waits only for the stream's own work
+// behind that. The legacy stream itself is complete when all blocking streams are.
 static bool is_in(const struct scope *f, const struct blp_stream *s, CUstream stream, bool blocking)
 {
 	return f->all || (f->waits && stream != GP_STREAM_LEGACY ? s->handle == stream : blp_related(s, stream, blocking));
@@ -47,9 +48,9 @@ static bool is_marked(struct gp_domain *d, struct blp_stream *s)
 bool blp_runs_beside(struct gp_domain *d, struct blp_stream *s)
 {
 	CUevent done = d->beside[s - d->stream_of].done;
-	return d->context && (s->firm || d->given_up) &&
+	return d->context && (s->uncuttable || d->given_up) &&
 	       ((done && blp_query(done) == CUDA_ERROR_NOT_READY) ||
-		(s->thread && (blp_still_firm(d, s) || (s->tainted && !blp_taint_is_over(d, s)))));
+		(s->thread && (blp_still_uncuttable(d, s) || (s->host_blocked && !blp_host_block_is_over(d, s)))));
 }
 
 static void wait_beside(struct gp_domain *d, struct blp_stream *s)
@@ -92,7 +93,7 @@ static void visit(const struct scope *f,
 
 // Whether a stop can cut something, or has. Otherwise there is nothing to wait for. The event records that are left are forgotten then:
 // a stop must not wait for them behind new work that may wait for the CPU. The GPU may not have reached them, since work ahead of
-// them that is not logged goes on. Those that the driver does not tell of are kept until they are over.
+// them that is not logged goes on. The log keeps those that the driver does not tell of until they are over.
 static bool has_cuts(const struct gp_domain *d) { return d->recorded || blp_is_closed(d); }
 
 static void flush_domain(const struct scope *f, struct gp_domain *d, CUstream stream, bool blocking)
@@ -116,18 +117,19 @@ static void flush_domain(const struct scope *f, struct gp_domain *d, CUstream st
 
 static void flush(const struct scope *f) { visit(f, flush_domain); }
 
-// What the calling thread waits for, beside what the driver tells of: entries of domains that were there when its call began. Notes stay
-// when the call is over, also one that the driver refused or the program left by longjmp: those of a later call take their place, and what
-// is old is over.
+// The calling thread waits for these entries beside what the driver tells of: those that domains had when its call began. Notes stay when
+// the call is over, also one that the driver refused or the program left by longjmp. The notes of a later call take their place, and the
+// entries of old notes are over.
 enum { NOTES = 16 };
 GP_OF_THREAD struct noted {
 	uint32_t call;
-	bool more;  // domains than there is room for
-	bool again; // the driver is to be asked once more: it has what cannot be cut any more, or was forgotten, but maybe since it was asked
+	bool more; // domains than there is room for
+	// The driver is to be asked once more: it has entries that cannot be cut any more, or were forgotten, but maybe since it was asked.
+	bool again;
 	struct note {
 		struct gp_domain *domain;
-		uint64_t made, head; // number of the domain, and the end of its log
-		uint32_t forgotten;  // how often it had forgotten entries
+		uint64_t generation, head; // number of the domain, and the end of its log
+		uint32_t forgotten;        // how often it had forgotten entries
 		uint32_t call;
 	} of[NOTES];
 } noted;
@@ -136,7 +138,7 @@ static struct note *note_of(const struct gp_domain *d)
 {
 	struct noted *notes = GP_MINE(noted);
 	for (int i = 0; i < NOTES; i++)
-		if (notes->of[i].domain == d && notes->of[i].made == d->made)
+		if (notes->of[i].domain == d && notes->of[i].generation == d->generation)
 			return &notes->of[i];
 	return NULL;
 }
@@ -146,7 +148,7 @@ static struct note *free_note(void)
 	struct noted *notes = GP_MINE(noted);
 	for (int i = 0; i < NOTES; i++) {
 		const struct gp_domain *d = notes->of[i].domain;
-		if (!d || !d->context || d->made != notes->of[i].made)
+		if (!d || !d->context || d->generation != notes->of[i].generation)
 			return &notes->of[i];
 	}
 	return NULL;
@@ -167,7 +169,7 @@ static void note_domain(const struct scope *f, struct gp_domain *d, CUstream str
 	}
 	struct note *n = note_of(d);
 	if (waits && (n || (n = free_note())))
-		*n = (struct note){d, d->made, d->head, d->forgotten, notes->call};
+		*n = (struct note){d, d->generation, d->head, d->forgotten, notes->call};
 	notes->more |= waits && !n;
 }
 
@@ -184,20 +186,21 @@ static void wait_domain(const struct scope *f, struct gp_domain *d, CUstream str
 {
 	struct noted *notes = GP_MINE(noted);
 	const struct note *n = note_of(d);
-	uint64_t upto[BLP_STREAMS] = {0}, made = d->made;
+	uint64_t upto[BLP_STREAMS] = {0}, generation = d->generation;
 	for (uint64_t at = d->tail; n && at < d->head && at < n->head; at++) {
 		const struct blp_stream *s = &d->stream_of[blp_entry_at(d, at)->stream];
 		if (!blp_is_done(blp_entry_at(d, at)) && at >= s->done && is_in(f, s, stream, blocking))
 			upto[s - d->stream_of] = at + 1;
 	}
-	for (uint32_t i = 0; i < d->streams && d->context && d->made == made; i++) {
+	for (uint32_t i = 0; i < d->streams && d->context && d->generation == generation; i++) {
 		if (!upto[i])
 			continue;
 		gp_count(&d->gpu->stops.barriers, 1);
 		notes->again |=
 			!blp_wait_complete(d, &d->stream_of[i], upto[i], 0) || !blp_reached(&d->stream_of[i], upto[i]);
 	}
-	struct blp_stream *own = f->all || !d->context || d->made != made ? NULL : blp_find_stream(d, stream, false);
+	struct blp_stream *own =
+		f->all || !d->context || d->generation != generation ? NULL : blp_find_stream(d, stream, false);
 	if (own)
 		wait_beside(d, own);
 }
@@ -213,7 +216,7 @@ static bool wait_for_notes(const struct scope *f)
 		visit(f, wait_domain);
 	for (int i = 0; i < NOTES; i++) {
 		const struct note *n = &notes->of[i];
-		if (n->domain && n->call == notes->call && n->made == n->domain->made)
+		if (n->domain && n->call == notes->call && n->generation == n->domain->generation)
 			notes->again |= n->forgotten != n->domain->forgotten;
 	}
 	return !notes->again;
@@ -295,8 +298,8 @@ CUresult blp_wait_all(CUcontext context)
 	return result;
 }
 
-// Where it is not known what a call takes, the wait is bounded: kernels of other GPUs may wait for the calling thread, as below. What
-// was waited for in vain runs to its end, and the driver orders the call.
+// Where it is not known what a call takes, the wait is bounded: kernels of other GPUs may wait for the calling thread, as below. Entries
+// that outlast the patience run to their end, and the driver orders the call.
 void blp_flush_ahead(CUcontext context) { flush(&(struct scope){.context = context, .all = true, .bounded = true}); }
 
 void gp_blp_flush_all(CUcontext context)
@@ -317,12 +320,13 @@ static CUcontext awaited_for(CUdeviceptr address)
 	return context;
 }
 
-// The driver waits for a context. What else may be used is waited for within a patience, and before work is kept off, for which it may wait.
+// The driver waits for a context. For other contexts that the call may use, the thread waits within a patience. It does so before it
+// keeps work off, since their kernels may wait for that work.
 static void flush_for(const struct gp_gpu *gpu, CUcontext awaited)
 {
 	if (blp_inside)
 		return;
-	awaited = awaited ? gp_whole_context(awaited) : NULL;
+	awaited = awaited ? gp_primary_context(awaited) : NULL;
 	flush(&(struct scope){.gpu = gpu, .all = true, .bounded = true, .elsewhere = awaited});
 	blp_begin_take(awaited);
 	if (!awaited)
@@ -337,7 +341,7 @@ static void flush_for(const struct gp_gpu *gpu, CUcontext awaited)
 // wait, kernels may wait for the calling thread, too.
 void gp_blp_flush_owner(CUdeviceptr address) { flush_for(gp_gpu_of_memory(address), awaited_for(address)); }
 
-// Whose an array is the driver does not tell: mostly the current context's.
+// The driver does not tell the context of an array: mostly it is the current one.
 void gp_blp_flush_array(CUcontext current) { flush_for(NULL, current); }
 
 // Whether a stop can cut nothing of a domain, and has cut nothing. Asks the driver. d->lock is held, the context is current.

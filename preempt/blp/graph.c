@@ -1,9 +1,9 @@
 // graph.c - graphs that can be stopped: those that hold guarded kernels only.
 //
-// The program's instance stays as it is; its kernels always run. A twin of it has kernels with records, and is launched in its
-// place where launches are stopped. A twin that was cut is launched again: its records make every block exit that has run. A
-// twin is in flight at most once, since it has one set of records. CUDA orders the launches of one instance on all streams, so
-// the instance and its twin are in flight together on one stream only.
+// The program's instance does not change; its kernels always run. A twin of it has kernels with records, and is launched in its place
+// where launches are stopped. A twin that was cut is launched again: its records make every block exit that has run. A twin is in flight
+// at most once, since it has one set of records. CUDA orders the launches of one instance on all streams, so the instance and its twin
+// are in flight together on one stream only.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
@@ -293,7 +293,7 @@ static bool make(struct blp_twin *t, struct gp_domain *d, CUgraph graph, CUgraph
 
 static bool in_flight(struct gp_domain *d, const struct blp_twin *t) { return t->upto > d->stream_of[t->stream].done; }
 
-// Unmakes the twins whose last launch was firm as they were dropped, and has ended. making is held.
+// Unmakes the twins whose last launch was uncuttable as they were dropped, and has ended. making is held.
 static void reclaim(void)
 {
 	for (uint32_t i = 0; i < used; i++) {
@@ -304,7 +304,7 @@ static void reclaim(void)
 		if (!context || !blp_enter(context, &pushed))
 			continue;
 		pthread_mutex_lock(&d->lock);
-		blp_still_tainted(d);
+		blp_still_host_blocked(d);
 		bool ended = d->context == context && (d->given_up || !in_flight(d, t));
 		pthread_mutex_unlock(&d->lock);
 		if (ended)
@@ -356,11 +356,11 @@ void gp_blp_graph_instantiated(CUgraphExec exec, CUgraph graph)
 }
 
 // Waits for the launch in flight. Gives the lock up meanwhile, so that another thread may launch the twin first. False: the
-// launch is firm, or the driver refused.
+// launch is uncuttable, or the driver refused.
 static bool wait_for(struct gp_domain *d, struct blp_twin *t)
 {
 	struct blp_stream *s = &d->stream_of[t->stream];
-	return blp_wait_or_let_run(d, s, t->upto) && !s->firm;
+	return blp_wait_or_let_run(d, s, t->upto) && !s->uncuttable;
 }
 
 // Whether the program's own instance is in flight and the driver does not order it before new work of the stream.
@@ -391,11 +391,11 @@ static void come_behind(struct gp_operation *o, struct blp_twin *t)
 	CUevent end = NULL;
 	int m = -1;
 	pthread_mutex_lock(&d->lock);
-	uint64_t made = d->made;
+	uint64_t generation = d->generation;
 	if (t->of == o->graph && !d->given_up && in_flight(d, t) && !wait_for(d, t) &&
-	    (s = &d->stream_of[t->stream])->firm) { // it runs to its end
+	    (s = &d->stream_of[t->stream])->uncuttable) { // it runs to its end
 		m = blp_marker_behind(d, s->first_marker, t->upto);
-		end = m >= 0 ? blp_use_marker(d, m) : s->taint;
+		end = m >= 0 ? blp_use_marker(d, m) : s->host_block;
 	}
 	pthread_mutex_unlock(&d->lock);
 	blp_enter_late();
@@ -403,7 +403,7 @@ static void come_behind(struct gp_operation *o, struct blp_twin *t)
 		gp_driver.cuStreamWaitEvent(o->stream, end, 0); // may wait for room in the queue
 	if (m >= 0) {
 		pthread_mutex_lock(&d->lock);
-		if (d->made == made) // else the domain has ended
+		if (d->generation == generation) // else the domain has ended
 			blp_leave_marker(d, m);
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -436,7 +436,7 @@ void blp_graph_launched(struct gp_operation *o)
 	pthread_mutex_unlock(&d->lock);
 }
 
-// One thread may end the graph while another ends the context: who comes second finds the place free, or another graph's.
+// One thread may end the graph while another ends the context: the second finds the place free, or another graph's.
 static void drop(struct blp_twin *t, CUgraphExec of)
 {
 	bool pushed;
@@ -449,7 +449,7 @@ static void drop(struct blp_twin *t, CUgraphExec of)
 	pthread_mutex_lock(&d->lock);
 	CUcontext context = d->context;
 	wait_for(d, t);
-	bool ends = in_flight(d, t) && !d->given_up; // firm: its instance and records stay until reclaim
+	bool ends = in_flight(d, t) && !d->given_up; // uncuttable: its instance and records stay until reclaim
 	pthread_mutex_unlock(&d->lock);
 	pthread_mutex_lock(&making);
 	if (t->of == of && t->domain == d) {
@@ -481,7 +481,7 @@ void blp_drop_twins(struct gp_domain *d)
 		if (of && twins[i].domain == d)
 			drop(&twins[i], of);
 	}
-	pthread_mutex_lock(&making); // who ends a graph of it meanwhile has ended that
+	pthread_mutex_lock(&making); // a thread that was ending a graph of it has ended that
 	pthread_mutex_unlock(&making);
 }
 
@@ -543,7 +543,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 			patient = blp_wait_turn(d, deadline);
 			continue;
 		}
-		if (blp_is_tainted(d, stream) || plain_elsewhere(t, o->stream))
+		if (blp_is_host_blocked(d, stream) || plain_elsewhere(t, o->stream))
 			break;
 		if (in_flight(d, t)) {
 			blp_begin_late(o->handle);

@@ -263,7 +263,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 			blp_wait_step(d, 0);
 			continue;
 		}
-		if (blp_is_tainted(d, s)) {
+		if (blp_is_host_blocked(d, s)) {
 			if (s->queue == BLP_DEEP)
 				blp_begin_late(o->handle);
 			if (blp_wait_shallow(d, s))
@@ -307,15 +307,15 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 	return false;
 }
 
-// While nobody could ask for a stop, and nothing in flight could be cut, a launch needs no record and no place in the log. Its
-// blocks then cost next to nothing more.
+// A launch needs no record and no log while no thread or peer could ask for a stop, nor work in flight be cut. Its blocks then cost next to
+// nothing more.
 static bool must_be_logged(struct gp_domain *d)
 {
-	return d->recorded || d->tainted || blp_is_closed(d) || blp_can_stop(d);
+	return d->recorded || d->host_blocked || blp_is_closed(d) || blp_can_stop(d);
 }
 
-// Launches past the log. False: it must be logged by now, or its stream has another domain. From the count on, nobody begins to
-// log (blp_append) before the driver has the launch.
+// Launches past the log. False: it must be logged by now, or its stream has another domain. From the count on, no thread begins to log
+// (blp_append) before the driver has the launch.
 static bool pass_log(struct gp_operation *o, struct gp_domain *d, const struct gp_code *code, const struct gp_launch *l)
 {
 	d->passing++;

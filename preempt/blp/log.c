@@ -19,8 +19,8 @@ uint64_t blp_threads(const struct blp_entry *e)
 	return blp_blocks(e) * (threads < BLP_LEAST_THREADS ? BLP_LEAST_THREADS : threads);
 }
 
-// Work in flight takes time to drain. And where the driver's queue is full, its next call waits, with the domain's lock held: what
-// waits for the program may be in the queue.
+// Work in flight takes time to drain. And where the driver's queue is full, its next call waits, with the domain's lock held: the queue
+// may have work that waits for the program.
 static bool bounded(const struct blp_stream *s, uint64_t entries)
 {
 	return entries < BLP_IN_FLIGHT && (entries < 2 || s->threads - s->threads_finished < BLP_THREADS_IN_FLIGHT);
@@ -34,8 +34,8 @@ bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
-// May give up the lock meanwhile. A thread waits for its own stream only: kernels of another stream may wait for what this
-// thread is about to launch.
+// May give up the lock meanwhile. A thread waits for its own stream only: kernels of another stream may wait for a launch that this
+// thread is about to make.
 bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 {
 	CUstream handle = s->handle;
@@ -65,7 +65,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			blp_mark_or_forget(d, s);
 		if (!blp_pending(s))
 			continue;
-		if (s->first_marker < 0 || !blp_wait_or_let_run(d, s, d->marker[s->first_marker].upto) || s->firm)
+		if (s->first_marker < 0 || !blp_wait_or_let_run(d, s, d->marker[s->first_marker].upto) || s->uncuttable)
 			return false;
 	}
 }
@@ -104,9 +104,9 @@ static uint32_t take_record(struct gp_domain *d)
 	return record;
 }
 
-// Launches that passed the log since the last call may have filled any queue, and the next call there might wait for room, with the lock
-// held. So what the log has of events is forgotten, as it could not be cut, and each stream is looked at anew. False: the stream's queue
-// has such launches.
+// Launches that passed the log since the last call may have filled any queue. The next call there might wait for room, with the lock
+// held. So the log forgets its events, which could not be cut, and looks at each stream anew. False: the stream's queue has such
+// launches.
 static bool begin_phase(struct gp_domain *d, struct blp_stream *s)
 {
 	if (d->passed) {

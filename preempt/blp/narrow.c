@@ -1,24 +1,25 @@
 // narrow.c - a stopped domain goes on in a part of the SMs, its width.
 //
-// While the domain is stopped, what its log has runs in the order of the log on one stream of ours: that of a green context, whose
-// kernels get that part of the SMs alone. For all others the domain is stopped: launches are only logged, and no other thread finds out
-// that an entry is complete. The thread that stops and resumes the domain puts entries on that stream, and takes note of what is over.
+// While the domain is stopped, its log's entries run in order on one stream of ours: that of a green context, whose kernels get that part
+// of the SMs alone. For all others the domain is stopped: launches are only logged, and no other thread finds out that an entry is
+// complete. The thread that stops and resumes the domain puts entries on that stream, and takes note of what is over.
 //
-// What runs there must not overtake what the driver has. So it begins only when nothing of the context is on its way (an event of
-// the whole context says so), and an entry goes there only while the driver has nothing left on its stream, and on those that the
-// legacy stream's rules put it behind: barriers may still come there. What the driver gets of streams without a place cannot be asked
-// for; then nothing of a blocking stream goes on.
+// Entries there must not overtake work that the driver has. So the first goes there only when no work of the context is on its way: an
+// event of the whole context says so. An entry goes there only while the driver has no work left on some streams, since barriers may
+// still come there: its own, and those that the legacy stream's rules put it behind. The driver cannot be asked about work on streams
+// without a place; after such work no entry of a blocking stream goes on.
 //
-// One stream in the order of the log keeps all orders among entries, and a launch whose blocks may wait for each other (fit.c) is alone there: if all
-// of its blocks have room at once in the width, they get it. What waits for a kernel that comes later in the log gets no further
-// until the domain is resumed. If that makes a stop late, nothing runs narrow any more.
+// One stream in the order of the log keeps all orders among entries. A launch whose blocks may wait for each other (fit.c) is alone
+// there: if all of its blocks have room at once in the width, they get it. A kernel that waits for one later in the log gets no further
+// until the domain is resumed. If that makes a stop late, the domain never goes on narrow again.
 //
 // The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
 // they have in its twin: what is cut goes on there, or in the twin. They end before the first one that is held back.
 //
-// These are held back, and with them what is behind them: kernels that make windows slow (blame.c), cooperative launches, clusters that do not
-// fit into a partition, launches whose blocks may wait for each other and have no room at once, waits for what the log does not have. Behind a graph of which a part runs nothing
-// of its stream goes on, nor what comes behind that; other streams do, and other graphs.
+// These are held back, and with them the entries behind them: kernels that make windows slow (blame.c); cooperative launches; clusters
+// that do not fit into a partition; launches whose blocks may wait for each other and have no room at once; waits for events that the log
+// does not have. Behind a graph of which a part runs, no entry of its stream goes on, nor any that comes behind that. Other streams go
+// on, and other graphs.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/gpu/width.h"
@@ -32,18 +33,18 @@ enum {
 // Whether the log has nothing that runs, or is to run, beside the streams, or that no stop reaches. d->lock is held.
 static bool is_plain(struct gp_domain *d)
 {
-	bool plain = !d->firm && !d->passing && !blp_unmet && !blp_is_held_up(d);
+	bool plain = !d->uncuttable && !d->passing && !blp_unmet && !blp_is_held_up(d);
 	for (uint32_t i = 0; i < d->streams; i++)
 		plain &= d->beside[i].use == BLP_UNUSED && !blp_is_orphan(&d->stream_of[i]);
 	for (uint64_t at = d->tail; at < d->head && plain; at++) {
 		const struct blp_entry *e = blp_entry_at(d, at);
-		plain &= !blp_is_bare(e) || at < d->stream_of[e->stream].done;
+		plain &= !blp_is_unguarded(e) || at < d->stream_of[e->stream].done;
 	}
 	return plain;
 }
 
-// Whether all that the driver got of the context before this stop is over. From the question on, what it gets of streams without a
-// place is noted.
+// Whether all that the driver got of the context before this stop is over. From the question on, work on streams without a place is
+// noted.
 static bool is_idle(struct gp_domain *d)
 {
 	pthread_mutex_lock(&d->lock);
@@ -75,7 +76,7 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 	bool plain = is_plain(d) && !d->given_up;
 	for (uint32_t i = 0; i < d->streams && plain; i++) {
 		struct blp_stream *s = &d->stream_of[i];
-		// Markers that are left say when what was cut had ended.
+		// Markers that are left say when cut launches had ended.
 		blp_drop_markers(d, s);
 		blp_free_markers(d, d->beside[i].left, UINT64_MAX);
 		d->beside[i].left = -1;
@@ -91,7 +92,7 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 	pthread_mutex_unlock(&d->lock);
 }
 
-// Counts the blocks of what has become complete on a stream, since an entry on.
+// Counts the blocks of entries of a stream that have become complete, from one on.
 static void count_beside(struct gp_domain *d, uint32_t stream, uint64_t from)
 {
 	for (uint64_t at = from > d->tail ? from : d->tail; at < d->stream_of[stream].done; at++) {
@@ -105,7 +106,7 @@ static void count_beside(struct gp_domain *d, uint32_t stream, uint64_t from)
 	}
 }
 
-// Takes note of what is over. d->lock is held.
+// Takes note of entries that are over. d->lock is held.
 static void complete(struct gp_domain *d)
 {
 	bool any = false;
@@ -134,7 +135,7 @@ static bool has_nothing(CUstream stream)
 }
 
 struct pump {
-	bool held[BLP_STREAMS]; // what comes on the stream, or behind it, is held back
+	bool held[BLP_STREAMS]; // entries on the stream, or behind it, are held back
 	bool asked[BLP_STREAMS], nothing[BLP_STREAMS];
 	bool touched[BLP_STREAMS]; // has entries that are not marked
 };
@@ -166,11 +167,11 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 	for (uint32_t i = 0; i < e->attribute_count; i++)
 		if (e->attributes[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
 			return false;
-	if (blp_is_bare(e) || e->cluster > BLP_PARTITION || BLP_PARTITION % e->cluster)
+	if (blp_is_unguarded(e) || e->cluster > BLP_PARTITION || BLP_PARTITION % e->cluster)
 		return false;
 	if (e->shift != GPREEMPT_WHOLE)
 		return true;
-	if (e->cluster > 1) // one block has room on each SM, whatever the rest
+	if (e->cluster > 1) // one block has room on each SM in any case
 		return blp_blocks(e) <= d->narrow.on->sms;
 	if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
 		function = of_kernel;
@@ -259,7 +260,7 @@ static bool drive_graph(struct gp_domain *d, uint64_t at)
 		t->beside = 0;
 		const struct blp_entry *first = next_kernel(t);
 		_Atomic uint64_t *reason =
-			blp_is_bare(e) || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
+			blp_is_unguarded(e) || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
 		if (reason) {
 			hold_back(e, reason);
 			return false;
@@ -297,7 +298,7 @@ static bool drive(struct gp_domain *d, uint64_t at)
 	case BLP_LAUNCH:
 		reason = e->record ? against(d, e) : &count->held_together;
 		driven = !reason;
-		if (driven && !e->ran && e->shift != GPREEMPT_WHOLE) // else what is counted in its record is windows
+		if (driven && !e->ran && e->shift != GPREEMPT_WHOLE) // else its record counts windows
 			e->shift = blp_shift(e, d->narrow.on->sms);
 		if (!driven)
 			hold_back(e, reason);
@@ -333,7 +334,8 @@ static bool mark(struct gp_domain *d, struct pump *p)
 	return true;
 }
 
-// Puts what may go on on the stream of the width, as far as it has room. True: that has work that is not over. d->lock is held.
+// Puts entries that may go on on the stream of the width, as far as it has room. True: that stream has work that is not over. d->lock is
+// held.
 static bool go_on(struct gp_domain *d)
 {
 	struct pump p = {.held = {false}};
@@ -356,13 +358,13 @@ static bool go_on(struct gp_domain *d)
 				blp_runs_beside_window(d, e->function);
 			continue;
 		}
-		// What the driver has of the time before is over, but for marks.
+		// An entry that the driver has from before the stop is over, and needs only a mark.
 		if (!p.held[e->stream] && !has && e->stage != BLP_PARTLY && !may_follow(d, &p, s)) {
 			hold_back(e, &d->gpu->stops.held_behind);
 			p.held[e->stream] = true;
 		}
 		if (p.held[e->stream] || (!has && !drive(d, at))) {
-			if (d->narrow.graph == at + 1) // what is behind in the log comes behind all of it that has room
+			if (d->narrow.graph == at + 1) // later entries of the log come behind all of it that has room
 				break;
 			p.held[e->stream] = true;
 			continue;

@@ -1,10 +1,10 @@
-// records.c - what the library writes into records and reads from them; it comes through though all hardware channels are taken.
+// records.c - writes records and reads them; the writes come through though all hardware channels are taken.
 //
-// A context's streams share its channels (8, or CUDA_DEVICE_MAX_CONNECTIONS), whatever their priority. A stream has one while something of it
-// waits for its turn there: a kernel behind one that runs, a wait for a value. Where all are taken, what another stream gets waits behind
-// that. So do values and small copies to the device, which go through such channels, too. Copies of at least 32 KiB or 64 rows, and all from
-// the device, have channels of the copy engines (order-probe, on an H100). So records are written in so many rows while channels may be
-// taken. Otherwise values and small copies are faster, and values do not wait behind the program's copies.
+// A context's streams of all priorities share its channels (8, or CUDA_DEVICE_MAX_CONNECTIONS). A stream has one while its work waits for
+// its turn there: a kernel behind one that runs, a wait for a value. Where all are taken, other streams' work waits behind that. So do
+// values and small copies to the device, which go through such channels, too. Copies of at least 32 KiB or 64 rows, and all from the
+// device, have channels of the copy engines (seen on an H100). So records are written in so many rows while channels may be taken.
+// Otherwise values and small copies are faster, and values do not wait behind the program's copies.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -33,8 +33,8 @@ bool blp_may_lack_channels(const struct gp_domain *d)
 {
 	uint32_t busy = 0;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (blp_domains[i]->context && blp_domains[i]->whole == d->whole)
-			busy += blp_domains[i]->busy + blp_domains[i]->tainted;
+		if (blp_domains[i]->context && blp_domains[i]->primary_context == d->primary_context)
+			busy += blp_domains[i]->busy + blp_domains[i]->host_blocked;
 	return 2 * busy >= channels;
 }
 
@@ -59,7 +59,7 @@ static CUresult put_rows(struct rows to, struct rows from, size_t bytes, size_t 
 	return gp_driver.cuMemcpy2DAsync(&copy, stream);
 }
 
-// Whole records, from pinned memory: one half of each row, then the other one. Nothing uses them meanwhile.
+// Whole records, from pinned memory: one half of each row, then the other one. No launch uses them meanwhile.
 static CUresult put_in_rows(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
 	_Static_assert(sizeof(struct gpreempt_record) % (2 * BULK_ROWS) == 0, "a record has so many rows");
@@ -170,7 +170,7 @@ bool blp_copy_image(struct gp_domain *d, bool to_device)
 	uint32_t first = d->first_record, last = d->last_record, passed = first ? place_in_image(d, d->oldest_record) : 0;
 	if (!first)
 		return true;
-	// What is complete since the image was read may have been zeroed by now, and be handed out next.
+	// Records of entries that are complete since the image was read may have been zeroed by now, and be handed out next.
 	if (to_device && passed < BLP_RECORDS / 2) {
 		if (passed > place_in_image(d, last))
 			return true;

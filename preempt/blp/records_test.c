@@ -1,7 +1,7 @@
 // records_test.c - with preempt/blp/records.c preempt/driver/environment.c
 //
-// Which words of an arena the writes change, and in how many rows, while channels are taken and while they are not, on a driver that is made up.
-// Ends well or says what is wrong.
+// The words of an arena that the writes change, and in how many rows, with channels taken and without, on an invented driver. Ends well
+// or says what is wrong.
 #include "preempt/blp/domain.h"
 #include "test/units/check.h"
 
@@ -150,7 +150,7 @@ static void images(void)
 	image(100, 1000, 1099, 1);
 	image(100, 1000, 1100, 0);
 	image(100, 1000, 5000, 0);
-	const uint32_t ahead = BLP_RECORDS - 500; // the ring's first records are nobody's
+	const uint32_t ahead = BLP_RECORDS - 500; // the ring's first records belong to no launch
 	image(ahead, 1000, ahead, 1000 - BLP_APART);
 	image(ahead, 1000, BLP_RECORDS - 1, 501 - BLP_APART);
 	image(ahead, 1000, BLP_APART, 500 - BLP_APART);
@@ -162,10 +162,10 @@ static void images(void)
 	CHECK(blp_copy_image(&domain, false) && blp_copy_image(&domain, true) && !copies);
 }
 
-static void busy(uint32_t streams, uint32_t tainted, bool lacks)
+static void busy(uint32_t streams, uint32_t host_blocked, bool lacks)
 {
 	domain.busy = streams;
-	domain.tainted = tainted;
+	domain.host_blocked = host_blocked;
 	CHECK(blp_may_lack_channels(&domain) == lacks);
 }
 
@@ -184,7 +184,7 @@ int main(void)
 	for (int i = 0; i < BLP_LOG; i++)
 		domain.ones[i] = 1;
 	domain.arena = (CUdeviceptr)(uintptr_t)arena;
-	domain.context = other.context = domain.whole = other.whole = (CUcontext)0x10;
+	domain.context = other.context = domain.primary_context = other.primary_context = (CUcontext)0x10;
 	blp_domains[0] = &domain;
 	blp_domains[1] = &other;
 

@@ -1,17 +1,16 @@
-// relaunch.c - what a stop cut is launched again, in the order of the log.
+// relaunch.c - launches the entries again that a stop cut, in the order of the log.
 //
-// Each entry goes back to its own stream, so that streams run beside each other: their kernels may wait for each other. The driver's
-// queue of a stream may be held up, though, by a wait that came behind what was cut: for a kernel that runs, and which the program
-// may only let go once it has seen the end of what was cut. So that must not come behind the wait. It goes to a stream of ours, in
-// the place that it had: behind the marker that was recorded on the stream before the wait (blp_mark_ahead). Then the stream comes
-// behind the one of ours.
+// Each entry goes back to its own stream, so that streams run beside each other: their kernels may wait for each other. A wait behind a
+// cut launch may hold up the driver's queue of a stream, though: for a kernel that runs, and that the program may only let go once it has
+// seen the cut launch end. So the launch must not come behind the wait. It goes to a stream of ours, in the place that it had: behind the
+// marker that was recorded on the stream before the wait (blp_mark_ahead). Then the stream comes behind the one of ours.
 //
 // By the rules of the legacy stream, work there holds a blocking stream's queue up just the same, behind kernels of the other
-// blocking streams. So what was cut ahead of it goes beside the stream, too, and the legacy stream comes behind the one of ours: the
-// program may wait for the stream while the legacy stream waits for the program.
+// blocking streams. So launches that were cut ahead of it go beside the stream, too, and the legacy stream comes behind the one of ours:
+// the program may wait for the stream while the legacy stream waits for the program.
 //
-// A wait that may be held up is logged on a stream that these rules concern only while others of them hold nothing (blp_await). So
-// what is launched again on others of them comes behind that wait in the program, too.
+// blp_await logs a wait that may be held up, on a stream that these rules concern, only while the other such streams hold nothing. So
+// launches that run again on those come behind that wait in the program, too.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -21,7 +20,7 @@ enum {
 };
 
 // Under gp_domain.control, with the lock or without: another thread may get its stream a place meanwhile. A place that is not seen yet
-// has nothing added, since only who has control adds, for a stream that it has found by then.
+// has no calls added: only the holder of control adds, for a stream that it has found by then.
 bool blp_is_held_up(struct gp_domain *d)
 {
 	bool held = false;
@@ -53,7 +52,7 @@ static bool mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 	return !d->given_up;
 }
 
-// Records an event of ours in place of the record at a place of the log, behind what its stream has now.
+// Records an event of ours in place of the record at a place of the log, behind the present work of its stream.
 static bool record_order(struct gp_domain *d, uint64_t at)
 {
 	CUevent *order = &d->order[at % BLP_LOG];
@@ -78,28 +77,28 @@ static bool come_behind(struct gp_domain *d, const struct blp_entry *wait)
 	if (record->order != BLP_ORDERED) {
 		if (wait->taken != BLP_NEVER || blp_wait_again(d, record->event, wait->upto, blp_queue_of(d, s)))
 			return true;
-		if (!of->firm && !record_order(d, at))
+		if (!of->uncuttable && !record_order(d, at))
 			return false;
 	}
-	BLP_TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->firm ? blp_firm_end(d, of, at + 1) : *order, 0);
+	BLP_TRY(cuStreamWaitEvent, blp_queue_of(d, s), of->uncuttable ? blp_uncuttable_end(d, of, at + 1) : *order, 0);
 	return true;
 }
 
 struct relaunch {
-	uint64_t driven[BLP_STREAMS]; // up to where the driver has the entries of each stream
-	uint64_t first[BLP_STREAMS];  // sequence + 1 of the first entry that runs again; 0: none
-	uint64_t until[BLP_STREAMS]; // what runs again of entries below goes beside the stream's own queue, if that is held up
-	uint64_t legacy[BLP_STREAMS]; // sequence of an entry on the legacy stream that the driver has, and new work comes behind
+	uint64_t driven[BLP_STREAMS]; // Up to where the driver has the entries of each stream.
+	uint64_t first[BLP_STREAMS];  // Sequence + 1 of the first entry that runs again; 0: none.
+	uint64_t until[BLP_STREAMS]; // Entries below that run again go beside the stream's own queue, if that is held up.
+	uint64_t legacy[BLP_STREAMS]; // Sequence of an entry on the legacy stream that the driver has, and new work comes behind.
 };
 
-// Whether the driver gets it, or what of it is beside its stream, anew.
+// Whether the driver gets the entry anew, or the part of it beside its stream.
 bool blp_runs_again(const struct gp_domain *d, const struct blp_entry *e)
 {
-	return !blp_is_done(e) && (!blp_is_sent(e) || (e->stage == BLP_BARE && blp_is_ahead(d, e->stream)));
+	return !blp_is_done(e) && (!blp_is_sent(e) || (e->stage == BLP_UNGUARDED && blp_is_ahead(d, e->stream)));
 }
 
-// Takes markers that say nothing of what is launched again. They still say where the stream was. Those of a relaunch that a stop
-// ended are behind the ones before it, and stand for them.
+// Takes markers that say nothing of what is launched again. They still say where the stream was. Markers of a relaunch that a stop ended
+// are behind the ones before it, and stand for them.
 static void leave_markers(struct gp_domain *d, struct blp_stream *s, uint64_t first)
 {
 	int *left = &d->beside[s - d->stream_of].left, m = blp_marker_behind(d, s->first_marker, first), last = m;
@@ -120,7 +119,7 @@ static void leave_markers(struct gp_domain *d, struct blp_stream *s, uint64_t fi
 	}
 }
 
-// Looks where what runs again goes.
+// Finds the streams for the entries that run again.
 static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 {
 	for (uint64_t at = d->tail; at < d->head; at++) {
@@ -149,15 +148,15 @@ static bool look_ahead(struct gp_domain *d, struct relaunch *r)
 			return false;
 		d->beside[i].use = blp_is_ahead(d, i) ? BLP_LEADS_AHEAD : BLP_LEADS;
 		d->beside[i].behind = NULL;
-		if (s->last_marker >= 0) // what is ahead, and may still run
+		if (s->last_marker >= 0) // behind work that may still run
 			BLP_TRY(cuStreamWaitEvent, d->beside[i].stream, d->marker[s->last_marker].event, 0);
 	}
 	return true;
 }
 
-// Puts a stream behind the one of ours beside it. From here on entries go to the stream itself. Where work on the legacy stream
-// comes behind all that is beside the stream, the legacy stream is put behind it instead, and new work of the stream comes behind
-// that. Who waits for the stream then does not wait for the legacy stream.
+// Puts a stream behind the one of ours beside it. From here on entries go to the stream itself. Work on the legacy stream may come behind
+// all work beside the stream. Then the legacy stream is put behind it instead, and new work of the stream comes behind that. So a thread
+// that waits for the stream does not wait for the legacy stream.
 static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
 {
 	struct blp_stream *s = &d->stream_of[i];
@@ -176,7 +175,7 @@ static bool rejoin(struct gp_domain *d, const struct relaunch *r, uint32_t i)
 	return true;
 }
 
-// Sees to it that the driver puts the entry at a place of the log behind what is ahead of it, and nothing else.
+// Sees to it that the driver puts the entry at a place of the log behind the entries ahead of it, and no others.
 static bool find_place(struct gp_domain *d, const struct relaunch *r, uint64_t at)
 {
 	uint32_t own = blp_entry_at(d, at)->stream;
@@ -202,7 +201,7 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 	struct blp_entry *e = blp_entry_at(d, at);
 	struct blp_stream *s = &d->stream_of[e->stream];
 
-	// A launch is launched again behind what does not drain once: beside.c.
+	// A launch runs again behind undrained work once: beside.c.
 	if (e->taken == BLP_AGAIN && e->kind >= BLP_RECORD && !blp_leads(d, e->stream) && !add(d, s, CALLS))
 		return false;
 	CUresult result = e->kind == BLP_LAUNCH ? blp_drive(d, e) : e->kind == BLP_GRAPH ? blp_drive_graph(d, e) : 0;
@@ -215,7 +214,7 @@ static bool launch_again(struct gp_domain *d, struct relaunch *r, uint64_t at)
 		blp_give_up(d, e->kind == BLP_LAUNCH ? "cuLaunchKernel" : "cuGraphLaunch", result);
 		return false;
 	}
-	// On the legacy stream a record or a wait orders the blocking streams, whatever became of the event.
+	// On the legacy stream a record or a wait orders the blocking streams, also if the event is gone.
 	if (e->kind >= BLP_RECORD && s->handle == GP_STREAM_LEGACY && !record_order(d, at))
 		return false;
 	if (e->kind == BLP_WAIT && !come_behind(d, e))
@@ -249,7 +248,7 @@ static bool settle_streams(struct gp_domain *d, const struct relaunch *r)
 }
 
 // Where launches passed the log ahead of the stop, any queue may be full, and a marker would wait for room. Then the log has events only,
-// which the driver has, and which are forgotten. What it got during the stop it got behind such launches, and looked for room (blp_append).
+// which the driver has, and forgets them. It took entries during the stop behind such launches, and looked for room (blp_append).
 static void forget_past(struct gp_domain *d)
 {
 	bool driven = true;
@@ -270,7 +269,7 @@ static bool relaunch(struct gp_domain *d, struct relaunch *r)
 	for (uint64_t at = d->tail; at < d->head; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
 		struct blp_stream *s = &d->stream_of[e->stream];
-		if (blp_is_done(e) || at < s->done || s->firm) // its marker would come behind what the stream got since
+		if (blp_is_done(e) || at < s->done || s->uncuttable) // its marker would come behind the stream's later work
 			continue;
 		bool sent = blp_is_sent(e);
 		if (!sent && count++ % LOOK_EVERY == 0 && blp_wanted_stopped(d)) {

@@ -55,13 +55,14 @@ CUresult blp_drive_given(struct gp_domain *d, struct blp_entry *e, void **given,
 {
 	size_t bytes = e->argument_bytes;
 	void *parameters[given ? count + 1 : 1];
-	CUdeviceptr record =
-		e->record && !blp_is_bare(e) ? (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift : 0;
+	CUdeviceptr record = e->record && !blp_is_unguarded(e) ?
+				     (d->arena + e->record * sizeof(struct gpreempt_record)) | e->shift :
+				     0;
 	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	void *extra[] = {(void *)CU_LAUNCH_PARAM_BUFFER_POINTER, e->arguments, (void *)CU_LAUNCH_PARAM_BUFFER_SIZE,
 			 &bytes, NULL};
 
-	if (blp_is_bare(e) && e->spare) {
+	if (blp_is_unguarded(e) && e->spare) {
 		struct gpreempt_record *staged = &d->staged[e->stream];
 		blp_inside = true;
 		CUresult result = gp_driver.cuMemcpyHtoDAsync(blp_spare(d, e->spare), staged, sizeof *staged, stream);
@@ -145,15 +146,15 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	CUstream stream = blp_queue_of(d, &d->stream_of[e->stream]);
 	CUresult result = 0;
 
-	if (blp_is_bare(e) && t->parted)
+	if (blp_is_unguarded(e) && t->parted)
 		return drive_parted(d, e);
 	blp_inside = true;
 	// The launch before is complete. Not on the program's stream, behind what a stop is to cut: a freeze comes behind the zeroing
 	// (freeze_graphs). Else a launch that was replaced would run after all.
-	if (!blp_is_bare(e) && t->blank)
+	if (!blp_is_unguarded(e) && t->blank)
 		result = blp_zero_records(d, e, stream);
-	if (!result) // bare: the program's own instance, whose kernels always run
-		result = gp_driver.cuGraphLaunch(blp_is_bare(e) ? t->of : t->own, stream);
+	if (!result) // unguarded: the program's own instance, whose kernels always run
+		result = gp_driver.cuGraphLaunch(blp_is_unguarded(e) ? t->of : t->own, stream);
 	blp_inside = false;
 	if (!result)
 		blp_send(d, e);

@@ -5,10 +5,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#if defined(GP_ASSERTS) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(GP_TEST) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 bool blp_asserts = true;
 #else
 bool blp_asserts;
+#endif
+
+#ifdef GP_TEST
+uint64_t blp_drain_ns, blp_patience_ns;
+
+__attribute__((constructor)) static void read_times(void)
+{
+	const char *drain = getenv("GPREEMPT_TEST_DRAIN_NS"), *patience = getenv("GPREEMPT_TEST_PATIENCE_NS");
+	blp_drain_ns = drain ? strtoull(drain, NULL, 10) : 100000000;
+	blp_patience_ns = patience ? strtoull(patience, NULL, 10) : 1000000000;
+}
 #endif
 
 _Atomic uint32_t blp_changes, blp_stopped;
@@ -19,8 +30,8 @@ static const char *const name[BLP_STATES] = {
 	[BLP_QUIET] = "QUIET",   [BLP_LATE] = "LATE",       [BLP_STOPPED] = "STOPPED",
 };
 
-// From each state, the set of those that may follow. A domain may end in any state but CLOSING, which lasts only inside close_gate. Once the
-// driver has refused a call, a stop ends from wherever it is.
+// From each state, the set of those that may follow. A domain may end in any state but CLOSING, which lasts only inside close_gate. Once
+// the driver has refused a call, a stop ends from any of its states.
 #define TO(state) (1u << (state))
 static const uint32_t next[BLP_STATES] = {
 	[BLP_ABSENT] = TO(BLP_RUNNING),
@@ -59,10 +70,11 @@ static void note_mistake(struct gp_domain *d, const char *what, const char *from
 }
 
 // Writers: the thread that holds control. Readers: all threads, at any time.
-// A thread that closes a domain stores CLOSING, then reads driver_waits, firm and recorded. Others count themselves there, then read the state.
-// So one of the two sees the other. Without that a stop would cut what another thread lets run, or wait for a call that waits for it.
-// A thread that asks the driver reads blp_changes, asks, then reads blp_stopped, the state and blp_changes again. So the state is closed, and
-// counted in blp_stopped, before a change is counted, and open after it. Without that the end of a launch that was cut would count as its completion.
+// A thread that closes a domain stores CLOSING, then reads driver_waits, uncuttable and recorded. Others count themselves there, then
+// read the state. So one of the two sees the other. Without that a stop would cut what another thread lets run, or wait for a call that
+// waits for it. A thread that asks the driver reads blp_changes, asks, then reads blp_stopped, the state and blp_changes again. So the
+// state is closed, and counted in blp_stopped, before a change is counted, and open after it. Without that the end of a launch that was
+// cut would count as its completion.
 void blp_become(struct gp_domain *d, enum blp_state to)
 {
 	enum blp_state from = d->state;
@@ -81,17 +93,22 @@ void blp_become(struct gp_domain *d, enum blp_state to)
 }
 
 static const char *const stage_name[BLP_STAGES] = {
-	[BLP_QUEUED] = "QUEUED",     [BLP_SENT] = "SENT", [BLP_PARTLY] = "PARTLY", [BLP_CUT] = "CUT",
-	[BLP_CUT_BARE] = "CUT_BARE", [BLP_BARE] = "BARE", [BLP_DONE] = "DONE",
+	[BLP_QUEUED] = "QUEUED",
+	[BLP_SENT] = "SENT",
+	[BLP_PARTLY] = "PARTLY",
+	[BLP_CUT] = "CUT",
+	[BLP_CUT_UNGUARDED] = "CUT_UNGUARDED",
+	[BLP_UNGUARDED] = "UNGUARDED",
+	[BLP_DONE] = "DONE",
 };
 
 static const uint32_t next_stage[BLP_STAGES] = {
-	[BLP_QUEUED] = TO(BLP_SENT) | TO(BLP_PARTLY) | TO(BLP_CUT_BARE) | TO(BLP_DONE),
-	[BLP_SENT] = TO(BLP_CUT) | TO(BLP_CUT_BARE) | TO(BLP_BARE) | TO(BLP_DONE),
+	[BLP_QUEUED] = TO(BLP_SENT) | TO(BLP_PARTLY) | TO(BLP_CUT_UNGUARDED) | TO(BLP_DONE),
+	[BLP_SENT] = TO(BLP_CUT) | TO(BLP_CUT_UNGUARDED) | TO(BLP_UNGUARDED) | TO(BLP_DONE),
 	[BLP_PARTLY] = TO(BLP_SENT) | TO(BLP_CUT),
-	[BLP_CUT] = TO(BLP_SENT) | TO(BLP_PARTLY) | TO(BLP_CUT_BARE) | TO(BLP_DONE),
-	[BLP_CUT_BARE] = TO(BLP_BARE) | TO(BLP_DONE),
-	[BLP_BARE] = TO(BLP_DONE),
+	[BLP_CUT] = TO(BLP_SENT) | TO(BLP_PARTLY) | TO(BLP_CUT_UNGUARDED) | TO(BLP_DONE),
+	[BLP_CUT_UNGUARDED] = TO(BLP_UNGUARDED) | TO(BLP_DONE),
+	[BLP_UNGUARDED] = TO(BLP_DONE),
 };
 
 bool blp_may_turn(enum blp_stage from, enum blp_stage to) { return next_stage[from] & TO(to); }
@@ -106,7 +123,7 @@ void blp_turn(struct gp_domain *d, struct blp_entry *e, enum blp_stage to)
 
 void blp_send(struct gp_domain *d, struct blp_entry *e)
 {
-	blp_turn(d, e, e->stage == BLP_CUT_BARE ? BLP_BARE : BLP_SENT);
+	blp_turn(d, e, e->stage == BLP_CUT_UNGUARDED ? BLP_UNGUARDED : BLP_SENT);
 	if (d->state != BLP_NARROW)
 		e->taken = e->taken == BLP_NEVER ? BLP_ONCE : BLP_AGAIN;
 }

@@ -27,13 +27,13 @@ enum blp_state {
 
 // Of an operation in the log. One whose stream has come further (blp_stream.done) is over in any of them.
 enum blp_stage {
-	BLP_QUEUED,   // It was only logged.
-	BLP_SENT,     // The driver has it.
-	BLP_PARTLY,   // The driver has some kernels of a graph, narrow.
-	BLP_CUT,      // A stop cut it: it is sent again.
-	BLP_CUT_BARE, // As CUT, and no stop is to reach it then.
-	BLP_BARE,     // The driver has it, and no stop reaches it any more.
-	BLP_DONE,     // It is complete, though entries before it on its stream may not be.
+	BLP_QUEUED,        // It was only logged.
+	BLP_SENT,          // The driver has it.
+	BLP_PARTLY,        // The driver has some kernels of a graph, narrow.
+	BLP_CUT,           // A stop cut it: it is sent again.
+	BLP_CUT_UNGUARDED, // As CUT, and no stop is to reach it then.
+	BLP_UNGUARDED,     // The driver has it, and no stop reaches it any more.
+	BLP_DONE,          // It is complete, though entries before it on its stream may not be.
 	BLP_STAGES,
 };
 

@@ -2,7 +2,7 @@
 // over, stops, and the GPU, in every order. test/models runs it, and compares its transitions with states.c.
 //
 // One stream, OPERATIONS launches of BLOCKS blocks. Left out: the end of a domain (ABSENT), graphs of which a part was sent (PARTLY), what is
-// sent past a stop (BARE, CUT_BARE), and operations that are given up (QUEUED and CUT to DONE).
+// sent past a stop (UNGUARDED, CUT_UNGUARDED), and operations that are given up (QUEUED and CUT to DONE).
 //
 // With one of these defined, a rule is broken on purpose, and Spin has to find an error: ONE_LOOK, CHANGES_ALONE, STATE_ALONE, UNLOCKED_SEND,
 // LOGS_WHILE_CLOSING, DONE_TOO_EARLY.

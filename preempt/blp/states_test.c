@@ -51,17 +51,23 @@ static bool is_arrow(enum blp_state from, enum blp_state to)
 static const struct {
 	enum blp_stage from, to;
 } stage_arrows[] = {
-	{BLP_QUEUED, BLP_SENT},     {BLP_QUEUED, BLP_PARTLY}, // A graph that goes on narrow.
-	{BLP_QUEUED, BLP_CUT_BARE},                           // Ahead of what runs on.
-	{BLP_QUEUED, BLP_DONE},                               // A mistake of the program, or lost.
-	{BLP_SENT, BLP_DONE},       {BLP_SENT, BLP_CUT},
-	{BLP_SENT, BLP_CUT_BARE},                          // It is late, and has not begun.
-	{BLP_SENT, BLP_BARE},                              // It is late, and runs on.
-	{BLP_PARTLY, BLP_SENT},     {BLP_PARTLY, BLP_CUT}, // The driver refused.
-	{BLP_CUT, BLP_SENT},        {BLP_CUT, BLP_PARTLY},
-	{BLP_CUT, BLP_CUT_BARE},    {BLP_CUT, BLP_DONE},      // a launch behind it has begun; or lost
-	{BLP_CUT_BARE, BLP_BARE},   {BLP_CUT_BARE, BLP_DONE}, // lost
-	{BLP_BARE, BLP_DONE},
+	{BLP_QUEUED, BLP_SENT},
+	{BLP_QUEUED, BLP_PARTLY},        // A graph that goes on narrow.
+	{BLP_QUEUED, BLP_CUT_UNGUARDED}, // Ahead of what runs on.
+	{BLP_QUEUED, BLP_DONE},          // A mistake of the program, or lost.
+	{BLP_SENT, BLP_DONE},
+	{BLP_SENT, BLP_CUT},
+	{BLP_SENT, BLP_CUT_UNGUARDED}, // It is late, and has not begun.
+	{BLP_SENT, BLP_UNGUARDED},     // It is late, and runs on.
+	{BLP_PARTLY, BLP_SENT},
+	{BLP_PARTLY, BLP_CUT}, // The driver refused.
+	{BLP_CUT, BLP_SENT},
+	{BLP_CUT, BLP_PARTLY},
+	{BLP_CUT, BLP_CUT_UNGUARDED},
+	{BLP_CUT, BLP_DONE}, // a launch behind it has begun; or lost
+	{BLP_CUT_UNGUARDED, BLP_UNGUARDED},
+	{BLP_CUT_UNGUARDED, BLP_DONE}, // lost
+	{BLP_UNGUARDED, BLP_DONE},
 };
 
 static bool is_stage_arrow(enum blp_stage from, enum blp_stage to)
@@ -85,16 +91,17 @@ static void all_pairs(void)
 			CHECK(blp_may_turn(from, to) == is_stage_arrow(from, to));
 }
 
-// An operation that was made bare is bare once it is sent again.
+// An operation that was made unguarded is unguarded once it is sent again.
 static void sent(void)
 {
-	struct blp_entry e = {.stage = BLP_CUT}, bare = {.stage = BLP_CUT_BARE};
-	CHECK(!blp_is_sent(&e) && !blp_is_bare(&e) && !blp_is_sent(&bare) && blp_is_bare(&bare));
+	struct blp_entry e = {.stage = BLP_CUT}, unguarded = {.stage = BLP_CUT_UNGUARDED};
+	CHECK(!blp_is_sent(&e) && !blp_is_unguarded(&e) && !blp_is_sent(&unguarded) && blp_is_unguarded(&unguarded));
 	blp_send(&domain, &e);
-	blp_send(&domain, &bare);
-	CHECK(e.taken == BLP_ONCE && bare.taken == BLP_ONCE);
-	CHECK(e.stage == BLP_SENT && blp_is_sent(&e) && !blp_is_bare(&e) && !blp_is_done(&e));
-	CHECK(bare.stage == BLP_BARE && blp_is_sent(&bare) && blp_is_bare(&bare) && !blp_is_done(&bare));
+	blp_send(&domain, &unguarded);
+	CHECK(e.taken == BLP_ONCE && unguarded.taken == BLP_ONCE);
+	CHECK(e.stage == BLP_SENT && blp_is_sent(&e) && !blp_is_unguarded(&e) && !blp_is_done(&e));
+	CHECK(unguarded.stage == BLP_UNGUARDED && blp_is_sent(&unguarded) && blp_is_unguarded(&unguarded) &&
+	      !blp_is_done(&unguarded));
 	struct blp_entry narrow = {.stage = BLP_QUEUED};
 	domain.state = BLP_NARROW; // the stream's own queue has not got it
 	blp_send(&domain, &narrow);

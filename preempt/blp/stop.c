@@ -1,16 +1,10 @@
-// stop.c - stopping a domain, finding out what was cut, and launching it again.
+// stop.c - stopping a domain, finding the launches that were cut, and launching them again.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
 #include <string.h>
 
-// How long a stop waits for running blocks, in time of the GPU (struct patience). Blocks that take longer gain little from stops
-// between them, and a block that waits for one that the stop holds back would never end.
-#ifndef GP_DRAIN_NS // a build for tests has another (Makefile)
-#define GP_DRAIN_NS (100 * 1000 * 1000)
-#endif
-static const uint64_t DRAIN_NS = GP_DRAIN_NS;
-static const uint64_t UNCOUNTED_NS = GP_DRAIN_NS / 64; // most drains are over by then, and are spared the probes
+enum { COUNTED_FROM = 64 }; // part of blp_drain_ns: most drains are over by then, and are spared the probes
 static const uint64_t LONGEST_NAP_NS = 2 * 1000 * 1000;
 static const uint64_t WAKING_NS = 100 * 1000;     // after a nap
 static const uint64_t AWAKE_NS = 2 * 1000 * 1000; // a sleeping thread notices the end tens of microseconds late
@@ -38,8 +32,8 @@ static bool freeze_graphs(struct gp_domain *d)
 	return true;
 }
 
-// Finds the event of each stream that tells when its last launch has drained: what came behind that, on this stream or another, may
-// wait for the program. d->lock is held. Streams that come later have nothing that a stop waits for.
+// Finds the event of each stream that tells when its last launch has drained. Work behind that launch, on this stream or another, may
+// wait for the program. d->lock is held. A stop waits for no work of streams that come later.
 static bool find_drains(struct gp_domain *d)
 {
 	uint64_t launched[BLP_STREAMS] = {0}, driven[BLP_STREAMS] = {0}; // up to there
@@ -53,7 +47,7 @@ static bool find_drains(struct gp_domain *d)
 		if (e->kind > BLP_GRAPH)
 			continue;
 		if (!launched[e->stream])
-			d->drain[e->stream].as = blp_is_bare(e) ? BLP_RUNS_ON : BLP_DRAINS;
+			d->drain[e->stream].as = blp_is_unguarded(e) ? BLP_RUNS_ON : BLP_DRAINS;
 		launched[e->stream] = at + 1;
 	}
 	for (uint32_t i = 0; i < d->drains; i++) {
@@ -61,7 +55,7 @@ static bool find_drains(struct gp_domain *d)
 		if (!launched[i] || !blp_may_be_cut(s))
 			continue;
 		int m = blp_marker_behind(d, s->first_marker, launched[i]);
-		if (m < 0) // what was to be launched again behind it was not, since this stop came: the marker still says where it is
+		if (m < 0) // this stop came before the entries behind it ran again: the marker still says where it is
 			m = blp_marker_behind(d, d->beside[i].left, launched[i]);
 		if (m < 0 && blp_mark(d, s, driven[i]))
 			m = s->last_marker;
@@ -77,9 +71,10 @@ static bool find_drains(struct gp_domain *d)
 
 // From here to gp_blp_resume, d->control is held.
 
-// From here on work is only logged. False: the stop is for a window, and a call is under way for which the driver waits with its lock. The
-// stop would wait for that lock while nobody may say what has ended, and the call may wait for who asks. So it comes when such calls
-// are over: either the call is seen here, or the caller sees the state (blp_begin_driver_wait). Until that is known no thread logs anything.
+// From here on work is only logged. False: the stop is for a window, and a call is under way for which the driver waits with its lock.
+// The stop would wait for that lock, and no thread could ask meanwhile what has ended; the call may wait for such a thread. So it comes
+// when such calls are over: either the stop sees the call here, or the caller sees the state (blp_begin_driver_wait). Until that is known
+// no thread logs anything.
 static bool close_gate(struct gp_domain *d)
 {
 	bool waits = !(d->reasons & ~(uint32_t)GP_BLP_WINDOW);
@@ -90,7 +85,7 @@ static bool close_gate(struct gp_domain *d)
 		blp_become(d, BLP_RUNNING);
 		pthread_mutex_lock(&d->lock);
 		pthread_cond_broadcast(&d->resumed);
-		bool over = !d->driver_waits; // the last call left while the domain was closed, and told nobody
+		bool over = !d->driver_waits; // the last call left while the domain was closed, and rang no bell
 		pthread_mutex_unlock(&d->lock);
 		if (over)
 			gp_ring_windows(d->gpu);
@@ -101,12 +96,12 @@ static bool close_gate(struct gp_domain *d)
 	return true;
 }
 
-// Whether launches may be cut. While a stream is firm (let_run), or held up, a stop only holds back new launches. d->lock is held.
+// Whether launches may be cut. While a stream is uncuttable (let_run), or held up, a stop only holds back new launches. d->lock is held.
 static bool may_cut(struct gp_domain *d)
 {
-	if (d->firm)
-		blp_still_tainted(d);
-	return !d->firm && !blp_is_held_up(d);
+	if (d->uncuttable)
+		blp_still_host_blocked(d);
+	return !d->uncuttable && !blp_is_held_up(d);
 }
 
 static void set_flag(struct gp_domain *d)
@@ -118,7 +113,7 @@ static void set_flag(struct gp_domain *d)
 // Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
-	d->narrow.question = BLP_UNASKED; // what the driver has got since is not known to be over
+	d->narrow.question = BLP_UNASKED; // the driver's work since then may not be over
 	if (!may_cut(d))
 		return;
 	if (d->recorded && !blp_is_flagged(d))
@@ -139,7 +134,8 @@ static void stop_blocks(struct gp_domain *d)
 	if (!context || d->given_up || !blp_enter(context, &pushed))
 		return;
 	// Without the lock, since a launch may hold it: an entry is in the log before the driver has its launch.
-	if (d->recorded && !d->firm && !blp_is_held_up(d)) { // a stream became firm before the domain was closed, or not at all
+	if (d->recorded && !d->uncuttable &&
+	    !blp_is_held_up(d)) { // a stream became uncuttable before the domain was closed, or not at all
 		uint32_t next = d->next_record;
 		set_flag(d);
 		if (blp_is_flagged(d) && blp_freeze_launches(d, first, next))
@@ -210,8 +206,8 @@ static void classify(struct gp_domain *d)
 			// recorded again, it would come behind later waits, which may wait for the program.
 			if (e->kind >= BLP_RECORD && sent && comes_again(d, e, again))
 				blp_turn(d, e, BLP_CUT);
-		} else if (blp_is_bare(e)) {
-			if (e->stage == BLP_BARE && !blp_is_ahead(d, e->stream))
+		} else if (blp_is_unguarded(e)) {
+			if (e->stage == BLP_UNGUARDED && !blp_is_ahead(d, e->stream))
 				blp_turn(d, e, BLP_DONE);
 		} else if (sent && e->kind == BLP_GRAPH) {
 			blp_turn(d, e, blp_graph_is_complete(e) ? BLP_DONE : BLP_CUT);
@@ -249,9 +245,9 @@ static void classify(struct gp_domain *d)
 	blp_advance(d);
 }
 
-// How long a stop has waited for running blocks, in time in which these could run. The time between two looks counts if the
-// GPU has carried out a probe meanwhile, an event on the library's stream, and not beyond what the thread meant to sleep. So blocks
-// are not taken for ones that wait because a thread, the process or its context was kept off the CPU or the GPU.
+// How long a stop has waited for running blocks, in time in which these could run. The time between two looks counts if the GPU has
+// carried out a probe meanwhile: an event on the library's stream. It counts only up to the time that the thread meant to sleep. So
+// blocks do not seem to wait where a thread, the process or its context was kept off the CPU or the GPU.
 struct patience {
 	uint64_t looked_ns, spent_ns;
 	bool probing; // d->done is recorded behind the probe
@@ -263,7 +259,7 @@ static bool count_patience(struct gp_domain *d, struct patience *p, uint64_t nap
 	uint64_t now = gp_now_ns(), passed = now - p->looked_ns, most = nap_ns + WAKING_NS;
 	CUresult result = CUDA_SUCCESS;
 
-	if (!p->probing && passed < UNCOUNTED_NS)
+	if (!p->probing && passed < blp_drain_ns / COUNTED_FROM)
 		return true;
 	p->looked_ns = now;
 	if (p->probing) {
@@ -290,7 +286,7 @@ static uint64_t nap(uint64_t passed_ns)
 static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns, struct patience *p)
 {
 	for (;;) {
-		bool over = d->drain[stream].as == BLP_RUNS_ON || p->spent_ns >= DRAIN_NS; // before the driver is asked
+		bool over = d->drain[stream].as == BLP_RUNS_ON || p->spent_ns >= blp_drain_ns; // before the driver is asked
 		CUresult result = blp_query(d->drain[stream].event);
 		uint64_t now = gp_now_ns(), napped = 0;
 		if (result && over)
@@ -306,8 +302,8 @@ static bool wait_drained(struct gp_domain *d, uint32_t stream, uint64_t awake_ns
 	}
 }
 
-// Counts a drain that is over. That of a window is waited for from the stop on, that of a stream that the program stops only when
-// somebody asks.
+// Counts a drain that is over. A window's stop waits for its drain from the stop on. The program's stop of a stream waits only when a
+// thread asks.
 static void count_drain(struct gp_domain *d, uint64_t asked_ns)
 {
 	struct gp_stop_counters *count = &d->gpu->stops;
@@ -319,7 +315,7 @@ static void count_drain(struct gp_domain *d, uint64_t asked_ns)
 		count->drain_max_ns = took;
 }
 
-// How far a late stream has drained: what ends may be ahead of a wait that keeps the rest back.
+// How far a late stream has drained: entries that end may be ahead of a wait that keeps the rest back.
 static uint64_t drained(struct gp_domain *d, const struct blp_stream *s, uint64_t upto)
 {
 	uint64_t most = s->done;
@@ -425,7 +421,7 @@ void blp_widen(struct gp_domain *d)
 		d->narrow.was = NULL;
 }
 
-// Gives up the log's entries. Those that were never launched, or may have been cut, are lost. The driver has the others, though maybe
+// Gives up the log's entries. Entries that were never launched, or may have been cut, are lost. The driver has the others, though maybe
 // not on the queue that the program asks for: the log keeps them until they are over. d->lock is held.
 static void abandon(struct gp_domain *d, bool cut)
 {
@@ -475,7 +471,7 @@ static void finish(struct gp_domain *d)
 		}
 		if (d->given_up) {
 			blp_set_flag(d, false);
-			if (blp_keep_narrow(d)) // what is left there is ahead of what the streams get
+			if (blp_keep_narrow(d)) // work that is left there is ahead of the streams' next work
 				for (uint32_t i = 0; i < d->streams; i++)
 					if (blp_pending(&d->stream_of[i]))
 						blp_come_behind_narrow(d, &d->stream_of[i]);
@@ -552,9 +548,9 @@ static bool is_quiet(struct gp_domain *d)
 	pthread_mutex_lock(&d->control);
 	if (d->context && blp_is_closed(d) && !d->given_up && blp_enter(d->context, &pushed)) {
 		wait_quiet(d, AWAKE_NS);
-		if (d->state == BLP_LATE) // a late stream may wait for what was cut
+		if (d->state == BLP_LATE) // a late stream may wait for launches that were cut
 			blp_drained(d);
-		if (!blp_is_flagged(d)) // the watcher stops what is on more SMs than it may be
+		if (!blp_is_flagged(d)) // the watcher stops a domain that is on more SMs than it may have
 			quiet = d->state == BLP_NARROW ? d->narrow.on->sms <= blp_width(d) : is_idle(d);
 		blp_leave(pushed);
 	}
@@ -587,10 +583,10 @@ bool gp_blp_given_up(struct gp_domain *d) { return d->given_up || blp_retired; }
 // thread that comes while another one is at it waits for the same.
 void gp_blp_retire(CUcontext whole)
 {
-	int mode = gp_relax_captures(); // what is stopped may be waited for
+	int mode = gp_relax_captures(); // the end of stopped work is waited for, while another thread may capture
 	blp_retired = true;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (!whole || blp_domains[i]->whole == whole)
+		if (!whole || blp_domains[i]->primary_context == whole)
 			gp_blp_resume(blp_domains[i], GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
 		else
 			gp_ring_windows(blp_domains[i]->gpu);

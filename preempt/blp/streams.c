@@ -2,9 +2,9 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-// Whether the stream's queue has nothing that nobody has seen: launches past the log, and what was there before the stream had a place.
-// Otherwise the stream is tainted until that is over: it may wait for the CPU, and its queue may be full. A thread's own stream is that
-// of the calling thread.
+// Whether the log knows all of the stream's queue. Unknown are launches past the log, and work from before the stream had a place.
+// Otherwise the stream is host-blocked until that is over: it may wait for the CPU, and its queue may be full. A thread's own stream is
+// that of the calling thread.
 bool blp_knows_queue(struct gp_domain *d, struct blp_stream *s)
 {
 	bool seen = s->phase == d->phase;
@@ -37,8 +37,8 @@ struct blp_stream *blp_find_place(struct gp_domain *d, CUstream handle, bool ins
 		if (!unused && is_free(&d->stream_of[i]))
 			unused = &d->stream_of[i];
 	}
-	if (insert && !unused && d->streams == BLP_STREAMS) { // orphans whose taint is over give up their places
-		blp_still_tainted(d);
+	if (insert && !unused && d->streams == BLP_STREAMS) { // orphans whose host block is over give up their places
+		blp_still_host_blocked(d);
 		for (uint32_t i = 0; i < d->streams && !unused; i++)
 			unused = is_free(&d->stream_of[i]) ? &d->stream_of[i] : NULL;
 	}
@@ -52,7 +52,7 @@ struct blp_stream *blp_find_place(struct gp_domain *d, CUstream handle, bool ins
 		return NULL;
 	if (!unused)
 		unused = &d->stream_of[d->streams++];
-	CUevent taint = unused->taint, join = unused->join;
+	CUevent host_block = unused->host_block, join = unused->join;
 	if (unused->steps.count)
 		blp_free_markers(d, unused->steps.first, UINT64_MAX);
 	// All entries of the stream that had the place before are complete.
@@ -60,14 +60,14 @@ struct blp_stream *blp_find_place(struct gp_domain *d, CUstream handle, bool ins
 				      .blocking = !(flags & CU_STREAM_NON_BLOCKING),
 				      .last = d->head,
 				      .done = d->head,
-				      .loose = d->head, // what that was, nobody knows any more
+				      .completion_unknown = d->head, // how those ended is unknown by now
 				      .first_marker = -1,
 				      .last_marker = -1,
-				      .taint = taint,
+				      .host_block = host_block,
 				      .join = join,
 				      .phase = d->phase - 1,
 				      .steps = {.first = -1},
-				      .patience_ns = BLP_PATIENCE_NS};
+				      .patience_ns = blp_patience_ns};
 	blp_knows_queue(d, unused);
 	return unused;
 }

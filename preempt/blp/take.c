@@ -2,28 +2,28 @@
 //
 // Calls that take memory keep work of others off until they are over (gp_blp_keep_off): below.
 //
-// What another thread submits meanwhile waits in the driver, for that lock. With a domain's lock held it would keep off questions about
-// streams, too, which the driver answers at once: a thread may be about to let go what the call waits for, once it has such an answer. So
-// before such a call reaches the driver it is counted in the context's domains, each under its lock, and until the driver's function has
-// returned. Who is to submit with that lock held looks there first, with the lock, and waits without it. So one of the two is seen:
-// who submits has done so before the call is counted, or finds it there. What waits without a lock in the driver needs none of this.
+// A thread that submits meanwhile waits in the driver, for that lock. If it held a domain's lock, it would also keep off questions about
+// streams, which the driver answers at once. With such an answer a thread may let go what the call waits for.
+// Writers: the thread of such a call, which counts itself in the context's domains (driver_waits), each under its lock, until the
+// driver's function has returned. Readers: threads that are to submit with that lock held; they look with the lock, and wait without it.
+// Pairing: both hold the lock. So a thread submits before the call is counted, or finds it there. Without this a call and a submission
+// with the lock held wait for each other. A thread that waits in the driver without a lock needs none of this.
 //
 // Such calls may follow each other without end. A call lets those ahead that wait when it comes.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
 // Work that another thread puts there meanwhile waits for the call, and not the call for that work: it may wait for the calling thread.
-// Here a call that takes memory waits for the log first. So work is kept off from
-// then on until the driver's function has returned; it has got no count and no lock yet. Nothing waits for it that would not in the
-// driver: the call waits for what was there. A stop that the program asked for is the exception. The program may want the work done
-// before it ends the stop, for which the call waits: meanwhile nothing is kept off. Nor is anything by calls that begin later: a thread
-// of the program may always have one under way.
+// Here a call that takes memory waits for the log first. So work is kept off from then on until the driver's function has returned; it
+// has got no count and no lock yet. No thread waits longer for it than in the driver: the call waits for what was there. A stop that the
+// program asked for is the exception. The program may want the work done before it ends the stop, for which the call waits: meanwhile
+// nothing is kept off. Nor is anything by calls that begin later: a thread of the program may always have one under way.
 struct take {
 	struct take *next;
-	CUcontext context; // gp_context.whole; NULL: none is under way that takes memory
+	CUcontext context; // gp_context.primary_context; NULL: none is under way that takes memory
 	uint64_t number;
-	uint64_t waits;             // domains in which the calling thread is counted: one bit for each place
-	uint64_t made[BLP_DOMAINS]; // numbers of these domains
+	uint64_t waits;                   // domains in which the calling thread is counted: one bit for each place
+	uint64_t generation[BLP_DOMAINS]; // numbers of these domains
 };
 _Static_assert(BLP_DOMAINS <= 64, "a bit for each domain");
 static struct {
@@ -42,7 +42,7 @@ GP_OF_THREAD struct take take;
 enum { LATE_NS = 10 * 1000 * 1000 };
 struct late {
 	struct late *next;
-	CUcontext context;           // gp_context.whole
+	CUcontext context;           // gp_context.primary_context
 	uint64_t came;               // as there had been so many calls, or more
 	_Atomic uint64_t entered_ns; // the driver's function is called since then; 0: not yet
 };
@@ -68,7 +68,7 @@ static void leave_driver(struct take *t)
 		int i = __builtin_ctzll(t->waits);
 		struct gp_domain *d = blp_domains[i];
 		pthread_mutex_lock(&d->lock);
-		if (d->made == t->made[i] && d->driver_waits)
+		if (d->generation == t->generation[i] && d->driver_waits)
 			leave(d);
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -127,18 +127,18 @@ bool blp_driver_waits(const struct gp_domain *d) { return d->driver_waits && !is
 
 bool blp_give_way_slowly(struct gp_domain *d)
 {
-	uint64_t made = d->made;
+	uint64_t generation = d->generation;
 	if (!blp_driver_waits(d))
 		return false;
 	d->giving_way++;
-	while (d->driver_waits && d->made == made)
+	while (d->driver_waits && d->generation == generation)
 		gp_wait_changed(&d->driver_left, &d->lock, NULL);
 	if (!--d->giving_way)
 		pthread_cond_broadcast(&d->driver_left);
 	return true;
 }
 
-// Counts a call in a domain. Those come first that wait for the end of such calls: work that is to be submitted, and a window's stop. The call
+// Counts a call in a domain. Work that is to be submitted, and a window's stop, wait for the end of such calls and come first. The call
 // is not counted during such a stop, unless that goes on narrow, and may last. One that the program asked for is not waited for: its end
 // may come behind the call. Nor is it known that a window's stop comes soon. False: to be tried again. d->lock is held.
 enum { AWAITED_NS = 10 * 1000 * 1000 };
@@ -161,12 +161,12 @@ static bool enter_all(CUcontext whole, uint64_t since_ns)
 	bool entered = true;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i] && entered; i++) {
 		struct gp_domain *d = blp_domains[i];
-		if (!d->context || d->whole != whole)
+		if (!d->context || d->primary_context != whole)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		if (d->context && d->whole == whole && (entered = enter(d, since_ns))) {
+		if (d->context && d->primary_context == whole && (entered = enter(d, since_ns))) {
 			mine->waits |= 1ull << i;
-			mine->made[i] = d->made;
+			mine->generation[i] = d->generation;
 		}
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -192,7 +192,7 @@ void gp_blp_loading(bool begins)
 	struct take *mine = GP_MINE(take);
 	end_take(mine);
 	if (begins && blp_domains[0])
-		blp_begin_driver_wait(gp_whole_context(gp_current_handle()));
+		blp_begin_driver_wait(gp_primary_context(gp_current_handle()));
 }
 
 void blp_begin_late(CUcontext context)
@@ -203,7 +203,7 @@ void blp_begin_late(CUcontext context)
 		return;
 	if (!gp_thread_is_heard())
 		return;
-	CUcontext whole = gp_whole_context(context);
+	CUcontext whole = gp_primary_context(context);
 	pthread_mutex_lock(&takes.lock);
 	l->context = whole;
 	l->next = takes.late;
@@ -242,7 +242,7 @@ void blp_late_ends(void)
 static bool asked_to_stop(CUcontext context)
 {
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
-		if (blp_domains[i]->whole == context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
+		if (blp_domains[i]->primary_context == context && blp_domains[i]->reasons & ~(uint32_t)GP_BLP_WINDOW)
 			return true;
 	return false;
 }
@@ -262,14 +262,14 @@ bool gp_blp_keeps_off(const struct gp_operation *o)
 	struct late *l = GP_MINE(late);
 	pthread_mutex_lock(&takes.lock);
 	l->came = takes.numbers;
-	bool off = o->handle && !blp_inside && keeps_off(gp_whole_context(o->handle), takes.numbers);
+	bool off = o->handle && !blp_inside && keeps_off(gp_primary_context(o->handle), takes.numbers);
 	pthread_mutex_unlock(&takes.lock);
 	return off;
 }
 
 void gp_blp_keep_off(const struct gp_operation *o)
 {
-	CUcontext whole = gp_whole_context(o->handle);
+	CUcontext whole = gp_primary_context(o->handle);
 	pthread_mutex_lock(&takes.lock);
 	for (uint64_t came = takes.numbers; keeps_off(whole, came);)
 		gp_wait_changed(&takes.changed, &takes.lock, NULL);
@@ -311,7 +311,8 @@ void blp_come_behind_late(void)
 	pthread_mutex_unlock(&takes.lock);
 }
 
-// Who keeps off looks at the reasons with takes.lock: this comes after they have changed, and wakes who did not see that.
+// A kept-off thread looks at the reasons with takes.lock. This comes after they have changed, and wakes the threads that did not see
+// that.
 void blp_let_in(void)
 {
 	if (!gp_blp_takes)

@@ -1,11 +1,11 @@
 // thread.c - per-thread default streams.
 //
-// Their handle means another stream on each thread, so no other thread can launch again what was cut on it. Logged launches go
-// to a stream of ours instead, one for each thread and domain, which the legacy stream orders as it does the thread's own. All
-// other work goes to the thread's own stream. Where one of the two must come behind the other, an event orders them; mostly
-// none is needed, since work that is not logged waits on the host for logged launches. Waits for events that the log still has are not
-// waited for. Who waits for the thread's own stream, or asks for it, hears of the other one by its markers: an event that orders the
-// two would come behind the legacy stream.
+// Their handle means another stream on each thread, so no other thread can launch again what was cut on it. Logged launches go to a
+// stream of ours instead, one for each thread and domain. The legacy stream orders it as it does the thread's own. All other work goes to
+// the thread's own stream. Where one of the two must come behind the other, an event orders them; mostly none is needed, since work that
+// is not logged waits on the host for logged launches. Waits for events that the log still has are not waited for. A wait for the
+// thread's own stream, or a question about it, covers the other one by its markers: an event that orders the two would come behind the
+// legacy stream.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
@@ -14,7 +14,7 @@ enum { OWN = 8 }; // domains in which a thread has a stream
 // Of the calling thread.
 GP_OF_THREAD struct own {
 	struct gp_domain *domain;
-	uint64_t made; // number of the domain
+	uint64_t generation; // number of the domain
 	uint32_t place;
 } of_thread[OWN];
 
@@ -28,7 +28,7 @@ void gp_blp_thread_ends(void)
 		if (!d)
 			continue;
 		pthread_mutex_lock(&d->lock);
-		if (d->context && d->made == own[i].made)
+		if (d->context && d->generation == own[i].generation)
 			d->stream_of[own[i].place].thread = BLP_THREAD_ENDED;
 		pthread_mutex_unlock(&d->lock);
 	}
@@ -39,8 +39,8 @@ static struct blp_stream *left_over(struct gp_domain *d)
 {
 	for (uint32_t i = 0; i < d->streams; i++) {
 		struct blp_stream *s = &d->stream_of[i];
-		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->tainted && !s->firm &&
-		    !gp_driver.cuStreamQuery(s->handle))
+		if (s->thread == BLP_THREAD_ENDED && s->handle && !blp_pending(s) && !s->host_blocked &&
+		    !s->uncuttable && !gp_driver.cuStreamQuery(s->handle))
 			return s;
 	}
 	return NULL;
@@ -53,7 +53,7 @@ static struct blp_stream *find_own(struct gp_domain *d, bool insert)
 	int empty = -1;
 
 	for (int i = 0; i < OWN; i++) {
-		bool stale = !own[i].domain || !own[i].domain->context || own[i].made != own[i].domain->made;
+		bool stale = !own[i].domain || !own[i].domain->context || own[i].generation != own[i].domain->generation;
 		if (own[i].domain == d && !stale)
 			return &d->stream_of[own[i].place];
 		if (stale)
@@ -72,7 +72,7 @@ static struct blp_stream *find_own(struct gp_domain *d, bool insert)
 		d->beside[s - d->stream_of].priority = BLP_DEFAULT_PRIORITY;
 		s->ahead = false;
 		own[empty].domain = d;
-		own[empty].made = d->made;
+		own[empty].generation = d->generation;
 		own[empty].place = (uint32_t)(s - d->stream_of);
 		if (gp_driver.cuStreamQuery(GP_STREAM_PER_THREAD) == CUDA_ERROR_NOT_READY)
 			blp_doubt(d, s, false);
@@ -114,12 +114,12 @@ void blp_enter_own(struct blp_stream *s)
 	follow(s);
 }
 
-// The stream that stands for the thread's own; NULL: none yet. Nobody but the thread changes behind and ahead of it.
+// The stream that stands for the thread's own; NULL: none yet. Only the thread changes behind and ahead of it.
 static struct blp_stream *stands_for_own(struct gp_domain *d)
 {
 	const struct own *own = *GP_MINE(of_thread);
 	for (int i = 0; i < OWN; i++)
-		if (own[i].domain == d && own[i].made == d->made)
+		if (own[i].domain == d && own[i].generation == d->generation)
 			return &d->stream_of[own[i].place];
 	return NULL;
 }

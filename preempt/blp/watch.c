@@ -5,7 +5,7 @@
 #include <sys/prctl.h>
 
 static const uint64_t NARROW_NS = 30 * 1000;         // between two looks at what goes on in a part of the SMs
-static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move nobody rings the old memory
+static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move no process rings the old memory
 
 // The GPU time that this level is owed for having been kept off the GPU (share.min_be).
 struct debt { uint64_t ns, at_ns; };
@@ -76,7 +76,7 @@ void gp_blp_watch(struct gp_gpu *g)
 		struct gp_seen seen;
 		gp_windows_seen(g, &seen);
 		g->ignored &= gp_windows_open(s, g->ignored);
-		if (gp_settings.spatial) // first: who had a window may open the next one soon
+		if (gp_settings.spatial) // first: the process that had a window may open the next one soon
 			blp_blame(g);
 		bool want = gp_windows_open(s, g->higher & ~g->ignored);
 		uint64_t next = 0;
@@ -93,7 +93,7 @@ void gp_blp_watch(struct gp_gpu *g)
 			struct gp_domain *d = blp_domains[i];
 			if (d->gpu != g)
 				continue;
-			if (gp_blp_given_up(d) && blp_is_closed(d)) // who waits for the end of the stop may be who would end it
+			if (gp_blp_given_up(d) && blp_is_closed(d)) // the thread that would end the stop may wait for its end
 				gp_blp_resume(d, GP_BLP_WINDOW | GP_BLP_ASKED | GP_BLP_HELD);
 			else if (want)
 				gp_blp_drain(d);
@@ -110,7 +110,7 @@ void gp_blp_watch(struct gp_gpu *g)
 		enum blp_progress progress = narrow(g, left);
 		if (progress != BLP_STAYS && next > NARROW_NS)
 			next = NARROW_NS;
-		stopped = want && progress != BLP_RUNS; // what runs narrow has more than the least share, what is held back there has not
+		stopped = want && progress != BLP_RUNS; // a domain that runs narrow has more than the least share, one that holds back has not
 		gp_wait_windows(&seen, next);
 	}
 }

@@ -64,7 +64,7 @@ static CUresult make_queue(const struct gp_domain *d, CUcontext context, uint32_
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if ((result = gp_driver.cuDeviceGetDevResource(device, all, SM_RESOURCE)))
 		return result;
-	if (all->sms != (uint32_t)d->gpu->sms) // the layout is another one, or some SMs are somebody else's
+	if (all->sms != (uint32_t)d->gpu->sms) // the layout is another one, or others have some SMs
 		return CUDA_ERROR_NOT_SUPPORTED;
 	if ((result = gp_driver.cuDevSmResourceSplitByCount(group, &groups, all, NULL, 0, sms)))
 		return result;
@@ -154,9 +154,9 @@ static bool is_all_over(CUcontext context, CUevent event, uint64_t until_ns)
 	return !result;
 }
 
-// The queues that windows need are made as the domain is made, when the context has had no work. Later, what the driver waits for may wait
-// for the end of a stop, or for a thread that the driver keeps off meanwhile. Where a context has work by then, that goes on narrow in no window.
-// No other thread acts on the domain yet.
+// The queues that windows need are made as the domain is made, when the context has had no work. Later, the driver would wait for work.
+// That may wait for the end of a stop, or for a thread that the driver keeps off meanwhile. A context that has work by then never goes on
+// narrow in a window. No other thread acts on the domain yet.
 void blp_make_widths(struct gp_domain *d, CUcontext context)
 {
 	CUdevice device;
@@ -180,8 +180,9 @@ void blp_make_widths(struct gp_domain *d, CUcontext context)
 	}
 }
 
-// A queue that the program asks for, in the calling thread. CUDA_ERROR_NOT_READY: the context has work, for which the driver would wait, and that
-// may wait for what a stop holds back. It is asked twice: the call is counted only where it will not take long, since stops wait for its end.
+// A queue that the program asks for, in the calling thread. CUDA_ERROR_NOT_READY: the context has work. The driver would wait for it, and
+// it may wait for work that a stop holds back. It is asked twice: the call is counted only where it will not take long, since stops wait
+// for its end.
 CUresult blp_make_width(struct gp_domain *d, uint32_t sms)
 {
 	struct blp_narrow_queue made = {0};

@@ -1,5 +1,4 @@
-// code.h - code that is rewritten as it is loaded: which kernels have a guard, and where their hidden parameter is
-// (block-level preemption, BLP).
+// code.h - code that loads rewrite (block-level preemption, BLP): which kernels have a guard, and where their hidden parameter is.
 #ifndef GPREEMPT_CODE_H
 #define GPREEMPT_CODE_H
 
@@ -8,16 +7,16 @@
 // The parameters of a guarded kernel. Never freed or changed: kernels with the same parameters share one.
 struct gp_code {
 	bool guarded;
-	bool whole;          // its launches are not parted: see gp_code_keep_whole
-	bool independent;    // its blocks do not wait for each other, as far as its code tells (patch.Kernel)
-	uint16_t parameters; // without the hidden one
-	uint32_t hidden;     // offset of the hidden parameter in the parameter buffer
-	uint32_t bytes;      // of the parameter buffer: hidden + 8
+	bool whole;          // Its launches are not parted: see gp_code_keep_whole.
+	bool independent;    // Its blocks do not wait for each other, as far as its code tells (patch.Kernel).
+	uint16_t parameters; // How many, without the hidden one.
+	uint32_t hidden;     // Offset of the hidden parameter in the parameter buffer.
+	uint32_t bytes;      // Length of the parameter buffer: hidden + 8.
 	struct { uint16_t offset, size; } parameter[];
 };
 
-// gp_code_of says what is known of a CUfunction or CUkernel as it is launched; NULL: it has no guard, and is launched
-// as it came. Lock-free once it is known; the first call for a handle asks the driver.
+// gp_code_of returns the guarded form of a CUfunction or CUkernel that is to be launched; NULL: it has no guard, and is launched as it
+// came. Lock-free once the handle is known; the first call for one asks the driver.
 const struct gp_code *gp_code_of(CUfunction);
 
 // Whether the code of a CUfunction or CUkernel is known to be loaded in a context, which is one bit. Lock-free. gp_code_load loads it into
@@ -37,8 +36,8 @@ void gp_code_forget(void);
 // wait for later ones.
 void gp_code_keep_whole(CUfunction);
 
-// gp_code_let_pass sets the hidden parameter of a function to be launched by cuLaunch, cuLaunchGrid and
-// cuLaunchGridAsync, whose parameters are set beforehand, so that every block passes.
+// gp_code_let_pass sets the hidden parameter of a function so that every block passes. It is for cuLaunch, cuLaunchGrid and
+// cuLaunchGridAsync, whose parameters are set beforehand.
 void gp_code_let_pass(CUfunction);
 
 // Whether code that is loaded in this process is to be rewritten.
@@ -53,7 +52,7 @@ extern _Atomic uint32_t gp_images_rewritten; // rewritten images in use, ever
 // Hooks (preempt/driver/hooks.h), and what they are made of.
 const void *gp_module_loading(struct gp_load *);
 void gp_module_loaded(struct gp_load *, CUmodule);
-void gp_module_put_off(struct gp_load *); // instead: nothing was loaded, and who asked will ask again
+void gp_module_put_off(struct gp_load *); // instead: no module was loaded, and the caller will ask again
 void gp_module_function(CUmodule);
 void gp_module_unloading(CUmodule);
 // A module that the program loaded into the context. gp_module_take forgets it before it is unloaded; false: it is not known, or another
@@ -64,9 +63,9 @@ void gp_library_loaded(const struct gp_load *, CUlibrary);
 CUlibrary gp_library_used(CUlibrary);
 CUlibrary gp_library_of(CUlibrary);
 void gp_library_unloading(CUlibrary);
-// The same for a library. What stands in its place is to be unloaded first.
+// The same for a library. Its substitute is to be unloaded first.
 struct gp_substitute {
-	CUlibrary library; // NULL: nothing does
+	CUlibrary library; // NULL: there is none
 	const struct gp_rewritten *image;
 };
 bool gp_library_is_known(CUlibrary);

@@ -205,7 +205,7 @@ static bool loads_as_it_came(void)
 	return !gp_module_loading(&load);
 }
 
-// The rewriter gets a request and does nothing. Its answer comes when nobody waits for it any more.
+// The rewriter gets a request and does nothing. Its answer comes when no thread waits for it any more.
 static void leave_it(bool for_memory)
 {
 	uint64_t patience = gp_request_patience_ns;
@@ -215,7 +215,7 @@ static void leave_it(bool for_memory)
 		gp_request_patience_ns = UINT64_MAX;
 	stands_still = true;
 	CHECK(loads_as_it_came() && late);
-	CHECK(loads_as_it_came()); // and nobody waits again
+	CHECK(loads_as_it_came()); // and no thread waits again
 	stands_still = false;
 	gp_request_patience_ns = patience;
 	gp_go_memory_waits = 0;
@@ -240,7 +240,7 @@ static bool guarded(uintptr_t f)
 
 static atomic_bool stop;
 
-// Kernels that stay are known at any time, whatever becomes of others.
+// Kernels that stay are known at any time, while others come and go.
 static void *look(void *arg)
 {
 	for (uintptr_t i = (uintptr_t)arg; !stop; i++) {
@@ -264,12 +264,12 @@ int main(void)
 	for (int i = 0; i < 2; i++)
 		pthread_create(&thread, NULL, rewriter, NULL);
 
-	// Nobody wants it: nothing happens.
+	// Rewriting is not wanted: nothing happens.
 	struct gp_load load = {.image = "original"};
 	CHECK(!gp_module_loading(&load) && !armed && !guarded(2 * STEP));
 	gp_blp_set(GP_BLP_UNDER_MPS);
 	CHECK(!gp_blp_wanted());
-	// Nor once a function is unknown, though before the driver's cuInit nobody can tell.
+	// Nor once a function is unknown, though that cannot be known before the driver's cuInit.
 	__typeof__(gp_driver) before = gp_driver;
 	gp_driver.cuDeviceGetCount = NULL;
 	gp_blp_set(GP_BLP_UNDER_MPS);
@@ -370,7 +370,7 @@ int main(void)
 	gp_code_forget();
 	CHECK(guarded(8 * STEP));
 
-	// A module that nobody was seen to load, and one that was loaded as it came.
+	// A module whose load was not seen, and one that was loaded as it came.
 	gp_module_function((CUmodule)(8ul * STEP));
 	CHECK(gp_kernels.refused[GP_REFUSED_RUNTIME] == 0);
 	uint64_t seen = gp_kernels.seen;
@@ -413,7 +413,7 @@ int main(void)
 	gp_library_loaded(&load, (CUlibrary)9);
 	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)9);
 	fail_library = 0;
-	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)9); // for good
+	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)9); // and stays so
 	gp_library_unloading((CUlibrary)9);
 	gp_library_loaded(&load, (CUlibrary)9);
 	CHECK(gp_library_used((CUlibrary)9) == (CUlibrary)(LIBRARY + 1ul));

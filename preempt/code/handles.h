@@ -1,7 +1,7 @@
-// handles.h - a table from handles of kernels to what is known of them. Launches read it without a lock.
+// handles.h - a table from handles of kernels to their struct gp_code. Launches read it without a lock.
 //
-// It is a cache: whenever a module, library or context comes or ends it is emptied as a whole (gp_code_forget), so that a handle
-// that is used again is never taken for what it was. The generation is odd meanwhile.
+// It is a cache. gp_code_forget empties it as a whole whenever a module, library or context comes or ends. So a reused handle never finds
+// its former kernel. The generation is odd meanwhile.
 #ifndef GPREEMPT_HANDLES_H
 #define GPREEMPT_HANDLES_H
 
@@ -42,9 +42,9 @@ static inline const struct gp_code *gp_handle_find(CUfunction function)
 	return h ? atomic_load_explicit(&h->code, memory_order_relaxed) : NULL;
 }
 
-// What stands in the table, and of which generation that is.
+// The table's entry for a handle, and its generation.
 const struct gp_code *gp_handle_look(CUfunction, uint32_t *generation);
-// Enters what was learnt of a handle, unless all were forgotten since that generation.
+// Enters a handle's kernel, unless all were forgotten since that generation.
 void gp_handle_enter(CUfunction, const struct gp_code *, uint32_t generation);
 // Adds contexts to those in which a handle's code is loaded, where it stands in the table; unless all were forgotten since.
 void gp_handle_add_loaded(CUfunction, uint64_t contexts, uint32_t generation);

@@ -1,4 +1,4 @@
-// libraries.c - libraries, and those that take their place.
+// libraries.c - libraries, and their rewritten substitutes.
 #define _GNU_SOURCE
 #include "preempt/code/rewrite.h"
 

@@ -121,7 +121,7 @@ void gp_module_put_off(struct gp_load *load)
 	gp_rewritten_unmap(load->token);
 }
 
-// gp_module_function counts a kernel whose module nobody was seen to load.
+// gp_module_function counts a kernel whose module's load was not seen.
 void gp_module_function(CUmodule module)
 {
 	if (!gp_blp_wanted() || known(module))

@@ -8,12 +8,13 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// The rewriter does nothing while Go waits for memory that it cannot get (exports/go_memory.c), nor while a disk does not answer on
-// which rewritten code is kept. Whoever asks does not wait for ever: then the code is loaded as it came.
+// The rewriter does nothing while Go waits for memory that it cannot get (exports/go_memory.c). Nor does it while the disk of rewritten
+// code does not answer. A thread that asks does not wait for ever: after this time it loads the code as it came.
 _Atomic uint64_t gp_request_patience_ns = 60ull * 1000000000; // more than the largest images take
 
-// What the rewriter gets: a copy, since whoever asks may leave. Whoever changes the state from ASKED, with one instruction, gives the rest to
-// the other one, who frees it: with the answer, or to be thrown away with it.
+// The rewriter gets this copy, since the thread that asks may leave. The first of the two to change the state from ASKED, with one
+// instruction, gives the rest to the other one. That frees it: the asker with the answer, the rewriter with an answer that it throws
+// away.
 struct asked {
 	struct gp_request request; // first
 	_Atomic uint32_t state;    // futex: what follows
@@ -26,7 +27,7 @@ static struct {
 	pthread_mutex_t lock;
 	struct asked *first, **last;
 	_Atomic uint32_t made; // futex
-	_Atomic uint32_t left; // requests whose asker has left and that have no answer yet: until then nobody else asks
+	_Atomic uint32_t left; // requests whose asker has left and that have no answer yet: until then no other thread asks
 } requests = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static struct asked *copy_of(const struct gp_request *r)
@@ -107,7 +108,7 @@ void gp_request_ask(struct gp_request *r)
 	strcpy(r->reason, reason);
 }
 
-// Throws away what nobody waits for.
+// Throws away an answer that no thread waits for.
 static void discard(struct asked *a)
 {
 	gp_picked_unmap(&a->request.picked);
@@ -139,7 +140,7 @@ void gp_request_answer(struct gp_request *r, int answer)
 {
 	struct asked *a = (struct asked *)r;
 	r->answer = (enum gp_answer)answer;
-	if (change(a, ANSWERED)) // from here on it may be gone: waking an address that nobody waits at does no harm
+	if (change(a, ANSWERED)) // from here on it may be freed: waking an address without a waiter does no harm
 		gp_futex_wake(&a->state, 1, false);
 	else
 		discard(a);

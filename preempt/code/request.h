@@ -48,8 +48,8 @@ struct gp_request {
 
 	// The answer. LINK: the driver's linker has to make a cubin of what was picked first.
 	enum gp_answer { GP_FAILED, GP_DONE, GP_LINK } answer;
-	struct gp_picked picked;              // for whoever asked to unmap, whatever the answer
-	const struct gp_rewritten *rewritten; // REWRITE, DONE: a mapping of its bytes, for whoever asked to unmap
+	struct gp_picked picked;              // the asker unmaps it, after any answer
+	const struct gp_rewritten *rewritten; // REWRITE, DONE: a mapping of its bytes, which the asker unmaps
 	bool cached;                          // it comes from the cache
 	char reason[128]; // FAILED; empty: the image has no code for the GPU, and the driver refuses it too
 };

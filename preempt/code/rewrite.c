@@ -1,8 +1,8 @@
-// rewrite.c - rewrites code as it is loaded: whether it does, for which GPU, with which options, and what came of it.
+// rewrite.c - rewrites code in loads: whether it does, for which GPU, with which options, and with which result.
 //
 // A module is loaded from the rewritten image alone (modules.c). A library is loaded as it came, which costs nothing: the
-// driver does nothing with it until something of it is used. Then the rewritten one is loaded as a second library,
-// and takes its place for good (libraries.c), so that there is one instance of its variables.
+// driver does nothing with it until something of it is used. Then the rewritten one is loaded as a second library, and takes its place
+// until it is unloaded (libraries.c). So its variables have one instance.
 #define _GNU_SOURCE
 #include "preempt/code/rewrite.h"
 
@@ -229,7 +229,7 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit 
 	} else {
 		gp_load_failed(r->reason);
 	}
-	gp_count(&gp_kernels.images, 1); // last: whoever sees that an image is counted sees what became of it
+	gp_count(&gp_kernels.images, 1); // last: a reader that sees the image counted sees its result
 	if (r->answer != GP_DONE)
 		return NULL;
 	if (r->rewritten->image_bytes)

@@ -1,4 +1,4 @@
-// rewrite.h - shared by the files of this folder: code as it is loaded, and what is loaded in its place.
+// rewrite.h - shared by the files of this folder: code of the program's loads, and the code in its place.
 //
 // Each file calls only those before it: request.c and handles.c, rewrite.c, modules.c, libraries.c, kernels.c.
 #ifndef GPREEMPT_REWRITE_H
@@ -14,17 +14,17 @@ struct gp_jit {
 	unsigned count;
 	int option[GP_JIT_OPTIONS];
 	void *value[GP_JIT_OPTIONS];
-	char text[16 + GP_JIT_OPTIONS * 24]; // with the driver's version: what decides what its linker makes
+	char text[16 + GP_JIT_OPTIONS * 24]; // with the driver's version: all that decides the linker's result
 };
 
 // rewrite.c
 const char *gp_jit_copy(struct gp_jit *, unsigned count, const int *option, void *const *value); // why it can't be
 int gp_current_capability(void); // of the current context's GPU; 0: there is none
 int gp_common_capability(void);  // of all GPUs; 0: they differ
-// Rewrites what a request names: an image, a file, or what was picked of one before, for a GPU. What was picked is unmapped.
+// Rewrites the code that a request names: an image, a file, or a part of one that was picked before, for a GPU. Unmaps the picked part.
 // Returns a mapping, or NULL where the original is to be used.
 const struct gp_rewritten *gp_rewrite(struct gp_request *, const struct gp_jit *);
-// What is known of a kernel by its name; NULL: there is none of that name.
+// A rewritten kernel by its name; NULL: the image has none of that name.
 const struct gp_rewritten_kernel *gp_rewritten_find(const struct gp_rewritten *, const char *kernel);
 const void *gp_rewritten_image(const struct gp_rewritten *);
 void gp_rewritten_in_use(void);                      // before the first handle of rewritten code is known to anybody
@@ -45,7 +45,7 @@ const struct gp_rewritten *gp_rewritten_module(CUmodule); // NULL: it is not kno
 
 // libraries.c
 const struct gp_rewritten *gp_rewritten_library(CUlibrary); // NULL: it is not one that takes another's place
-// The rewritten image behind a library's implicit module, which nobody asked for yet; the name is that of a kernel in it.
+// The rewritten image behind a library's implicit module, which the program has not asked for yet; the name is that of a kernel in it.
 const struct gp_rewritten *gp_library_of_module(CUmodule, const char *kernel);
 
 #endif

@@ -130,7 +130,7 @@ _Static_assert(sizeof(struct gp_allocation_properties) == 32 && offsetof(struct 
 
 struct gp_location { int type, id; }; // CUmemLocation
 
-struct gp_pool_properties { // CUmemPoolProps, as far as it is read
+struct gp_pool_properties { // the beginning of CUmemPoolProps, which is all that is read
 	int type, handle_types;
 	struct gp_location location;
 };
@@ -236,6 +236,7 @@ enum {
 	CU_MEM_ALLOCATION_TYPE_PINNED = 1,
 	CU_MEM_LOCATION_TYPE_DEVICE = 1,
 	CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT = 5,
+	CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
 	CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1,
 	CU_CTX_SYNC_MEMOPS = 0x80,
 	CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1,

@@ -1,5 +1,5 @@
-// functions.h - the one list of the driver's functions that are called, expanded into struct gp_driver (driver.h) and into
-// what looks them up (driver.c). These are the driver's own, never the intercepted ones.
+// functions.h - the one list of the driver's functions that are called. It is expanded into struct gp_driver (driver.h) and into their
+// lookup (driver.c). These are the driver's own, never the intercepted ones.
 //
 // A row is KIND(field, symbol, parameters); the symbol is that of the newest ABI. KIND says what is without the function:
 //   NEEDED      nothing: no preemption in this process
@@ -69,14 +69,26 @@ SWAP_NEEDED(cuDeviceTotalMem, cuDeviceTotalMem_v2, (size_t *, CUdevice))
 SWAP_NEEDED(cuMemHostRegister, cuMemHostRegister_v2, (void *, size_t bytes, unsigned flags))
 SWAP_NEEDED(cuMemHostUnregister, cuMemHostUnregister, (void *))
 
-WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice))                  // CUDA 11.2
-WANTED(cuMemFreeAsync, cuMemFreeAsync, (CUdeviceptr, CUstream))                                        // CUDA 11.2
-WANTED(cuMemPoolCreate, cuMemPoolCreate, (void **pool, const struct gp_pool_properties *))             // CUDA 11.2
-WANTED(cuMemPoolDestroy, cuMemPoolDestroy, (void *pool))                                               // CUDA 11.2
-WANTED(cuMemPoolGetAttribute, cuMemPoolGetAttribute, (void *pool, int attribute, void *value))         // CUDA 11.2
-WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                                    // CUDA 11.2
-WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                                         // CUDA 11.4
-WANTED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (unsigned long long *handle, void *)) // CUDA 11
+WANTED(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (void **pool, CUdevice)) // CUDA 11.2
+WANTED(cuMemFreeAsync, cuMemFreeAsync, (CUdeviceptr, CUstream))                       // CUDA 11.2
+WANTED(cuMemAllocManaged, cuMemAllocManaged, (CUdeviceptr *, size_t bytes, unsigned flags))
+WANTED(cuArrayCreate, cuArrayCreate_v2, (void **array, const void *description))
+WANTED(cuArray3DCreate, cuArray3DCreate_v2, (void **array, const void *description))
+WANTED(cuMipmappedArrayCreate, cuMipmappedArrayCreate, (void **array, const void *description, unsigned levels))
+WANTED(cuArrayDestroy, cuArrayDestroy, (void *array))
+WANTED(cuMipmappedArrayDestroy, cuMipmappedArrayDestroy, (void *array))
+WANTED(cuMemAllocAsync, cuMemAllocAsync, (CUdeviceptr *, size_t bytes, CUstream))           // CUDA 11.2
+WANTED(cuMemAllocAsync_ptsz, cuMemAllocAsync_ptsz, (CUdeviceptr *, size_t bytes, CUstream)) // CUDA 11.2
+WANTED(cuMemAllocFromPoolAsync, cuMemAllocFromPoolAsync, (CUdeviceptr *, size_t bytes, void *pool, CUstream)) // CUDA 11.2
+WANTED(cuMemAllocFromPoolAsync_ptsz, cuMemAllocFromPoolAsync_ptsz,
+       (CUdeviceptr *, size_t bytes, void *pool, CUstream))                                                // CUDA 11.2
+WANTED(cuDeviceGetGraphMemAttribute, cuDeviceGetGraphMemAttribute, (CUdevice, int attribute, void *value)) // CUDA 11.4
+WANTED(cuMemPoolCreate, cuMemPoolCreate, (void **pool, const struct gp_pool_properties *))                 // CUDA 11.2
+WANTED(cuMemPoolDestroy, cuMemPoolDestroy, (void *pool))                                                   // CUDA 11.2
+WANTED(cuMemPoolGetAttribute, cuMemPoolGetAttribute, (void *pool, int attribute, void *value))             // CUDA 11.2
+WANTED(cuMemPoolTrimTo, cuMemPoolTrimTo, (void *pool, size_t keep))                                        // CUDA 11.2
+WANTED(cuDeviceGraphMemTrim, cuDeviceGraphMemTrim, (CUdevice))                                             // CUDA 11.4
+WANTED(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, (unsigned long long *handle, void *))     // CUDA 11
 WANTED(cuMemGetAllocationPropertiesFromHandle, cuMemGetAllocationPropertiesFromHandle,
        (struct gp_allocation_properties *, unsigned long long handle))
 WANTED(cuMemGetAccess, cuMemGetAccess, (unsigned long long *flags, const struct gp_location *, CUdeviceptr))

@@ -28,7 +28,7 @@ enum gp_work {
 	GP_FRAME, // as GP_OTHER, and the call itself waits for a frame of another program
 };
 
-// One kernel launch, whatever function it came by.
+// One kernel launch, by any function of the driver.
 struct gp_launch {
 	CUfunction function; // CUfunction or CUkernel as the caller gave it
 	uint32_t grid[3], block[3], shared_bytes;
@@ -61,39 +61,40 @@ struct gp_operation {
 		struct {
 			CUdeviceptr to, from;
 			size_t to_pitch, width, height;
-			uint32_t value, element_bytes; // value: GP_MEMSET
-			const void *copy_2d;           // instead of all these: a CUDA_MEMCPY2D (cuda.h)
-			const void *copy_3d;           // or a CUDA_MEMCPY3D of a call that may wait
-			const void *host;              // or the source, in the host's memory, of a call that may wait
-			size_t to_host;                // bytes copied to the host's memory; 0: none, or unknown
+			uint32_t value, element_bytes; // value: of GP_MEMSET.
+			const void *copy_2d;           // Instead of all these: a CUDA_MEMCPY2D (cuda.h).
+			const void *copy_3d;           // Or a CUDA_MEMCPY3D of a call that may wait.
+			const void *host;              // Or the source, in the host's memory, of a call that may wait.
+			size_t to_host;                // Bytes copied to the host's memory; 0: none, or unknown.
 		} memory;
 	};
-	// What begin finds out, once.
-	bool captured;              // the operation goes into a graph, or might; the rest is not set then
-	bool entered;               // the stream's context was made current, until the end
-	bool counted;               // the thread may use device memory until the end (preempt/memory)
-	bool taken;                 // the driver has taken it, though begin carried it out
-	bool cancellable;           // the thread is again, behind the operation (preempt/blp/operation.c)
-	CUcontext handle;           // the current context; NULL: there is none
-	struct gp_context *context; // what is known of it; NULL: nothing
-	CUresult result;            // what the program is told, if begin returned false
-	// What the core keeps from begin to end.
-	bool follows;                            // there may be unfinished work ahead of it
-	bool loads;                              // the call may wait for the whole context: it loads code
-	uint16_t crossing;                       // of preempt/blp: enum blp_side
-	uint32_t wakes;                          // the processes to wake once the work is on its way (gp_window_wake)
-	struct gp_stream *place;                 // its stream's
-	uint64_t sequence;                       // on that: operations that the driver has taken, with this one
-	void *domain, *passing, *logging, *twin; // of preempt/blp
-	uint64_t made;                           // number of that domain, where it is passing
-	uint64_t asked; // where the process seems to be locked: the number of a question (process/membership.c); 0: it does not
+	// Facts that begin finds out, once.
+	bool captured;              // The operation goes into a graph, or might; the rest is not set then.
+	bool entered;               // The stream's context was made current, until the end.
+	bool counted;               // The thread may use device memory until the end (preempt/memory).
+	bool taken;                 // The driver has taken it, though begin carried it out.
+	bool cancellable;           // The thread can be cancelled again behind the operation (preempt/blp/operation.c).
+	CUcontext handle;           // The current context; NULL: there is none.
+	struct gp_context *context; // Its place; NULL: it has none.
+	CUresult result;            // The program's result, if begin returned false.
+	// Facts that the core keeps from begin to end.
+	bool follows;                            // There may be unfinished work ahead of it.
+	bool loads;                              // The call may wait for the whole context: it loads code.
+	uint16_t crossing;                       // Of preempt/blp: enum blp_side.
+	uint32_t wakes;                          // The processes to wake once the work is on its way (gp_window_wake).
+	struct gp_stream *place;                 // The place of its stream.
+	uint64_t sequence;                       // Operations that the driver has taken on that stream, with this one.
+	void *domain, *passing, *logging, *twin; // Of preempt/blp.
+	uint64_t generation;                     // Number of that domain, where it is passing.
+	uint64_t asked; // Where the process seems to be locked: the number of a question (process/membership.c); 0: it does not.
 };
-// What the interceptor leaves to begin. Launches name all members: what is not named gcc clears, and of a struct of this size with
-// `rep stos`, which takes 15 ns, as long as all else here.
+// Members that the interceptor leaves to begin. Launches name all members: gcc clears members that are not named. For a struct of this
+// size it uses `rep stos`, which takes 15 ns, as long as all else here.
 #define GP_NOTHING_FOUND \
-	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, .result = CUDA_SUCCESS, \
-	.follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, .sequence = 0, .domain = NULL, \
-	.passing = NULL, .logging = NULL, .twin = NULL, .made = 0, .taken = false, .cancellable = false, .asked = 0
+	.captured = false, .entered = false, .counted = false, .handle = NULL, .context = NULL, \
+	.result = CUDA_SUCCESS, .follows = false, .loads = false, .crossing = 0, .wakes = 0, .place = NULL, \
+	.sequence = 0, .domain = NULL, .passing = NULL, .logging = NULL, .twin = NULL, .generation = 0, \
+	.taken = false, .cancellable = false, .asked = 0
 
 // The arguments of a kernel node of a graph.
 struct gp_arguments {
@@ -101,19 +102,19 @@ struct gp_arguments {
 	void *memory; // for the caller to free
 };
 
-// What a call waits for, or may wait for.
+// The object that a call waits for, or may wait for.
 enum gp_wait {
 	GP_WAIT_STREAM,
 	GP_WAIT_EVENT,
-	GP_WAIT_ALL,     // all work of a context (GP_CURRENT: the current one), for the program
-	GP_WAIT_CONTEXT, // the whole context: allocations, module loads, graph instantiation
-	GP_PIN,          // the same, and the call pins memory
-	GP_ASK_STREAM,   // the call does not wait, but its success says that the work is done
+	GP_WAIT_ALL,     // All work of a context (GP_CURRENT: the current one), for the program.
+	GP_WAIT_CONTEXT, // The whole context: allocations, module loads, graph instantiation.
+	GP_PIN,          // The same, and the call pins memory.
+	GP_ASK_STREAM,   // The call does not wait, but its success says that the work is done.
 	GP_ASK_EVENT,
-	GP_TAKE, // all work of a context (GP_CURRENT; NULL: all contexts), for which it waits or whose resources it frees
-	GP_TAKE_MEMORY, // the same for all work of the GPU that the memory at an address belongs to
-	GP_LOAD,        // the whole context, if the code of a function or kernel is not loaded yet
-	GP_TAKE_ARRAY,  // GP_TAKE for all contexts; the driver waits for that of the array
+	GP_TAKE, // All work of a context (GP_CURRENT; NULL: all contexts), for which it waits or whose resources it frees.
+	GP_TAKE_MEMORY, // The same for all work of the GPU that the memory at an address belongs to.
+	GP_LOAD,        // The whole context, if the code of a function or kernel is not loaded yet.
+	GP_TAKE_ARRAY,  // GP_TAKE for all contexts; the driver waits for that of the array.
 };
 
 static inline bool gp_waits_for_context(enum gp_wait kind)
@@ -156,25 +157,25 @@ struct gp_load {
 
 // No hook is NULL.
 struct gp_hooks {
-	// Around the driver's function that puts an operation on a stream. begin may carry the operation out itself. If it returns
-	// true, the interceptor calls the driver's function with the caller's arguments, and then end, which returns what the program
-	// is told. If it returns false, all is done, and the program is told operation->result.
+	// Around the driver's function that puts an operation on a stream. begin may carry the operation out itself. If it returns true,
+	// the interceptor calls the driver's function with the caller's arguments, and then end, which returns the program's result. If
+	// it returns false, all is done, and operation->result is the program's result.
 	//
 	// This is a pair and not one function that gets the driver's function as an argument: every driver function has parameters
-	// of its own. One function would need a thunk and a struct of arguments for each row of exports/table.h, and would copy
-	// the arguments once more on the launch path.
+	// of its own. One function would need a thunk and a struct of arguments for each row of exports/table.h. It would copy the
+	// arguments once more on the launch path.
 	bool (*begin)(struct gp_operation *);
 	CUresult (*end)(struct gp_operation *, CUresult);
 	// The same around a call that waits or asks whether work is done. The kind of wait says what the object is: a stream, event,
 	// context, address or function. If begin_wait returns false, the driver's function is not called: the wait is over, with
-	// CUDA_SUCCESS. end_wait always follows, and returns what the program is told.
+	// CUDA_SUCCESS. end_wait always follows, and returns the program's result.
 	bool (*begin_wait)(enum gp_wait, void *object);
 	CUresult (*end_wait)(enum gp_wait, void *object, CUresult);
 	// A context became usable on this thread: it was created, retained or made current. Called often, so it must be cheap.
 	void (*context_current)(CUcontext);
 	void (*ending)(enum gp_thing, void *handle); // before the driver destroys it
-	// After the driver was asked to destroy it. is: it was destroyed. It was not where the driver refused, or where a context still has users
-	// (cuCtxDetach, a primary context): what was known before is known again.
+	// After the driver was asked to destroy it. is: it was destroyed. It was not where the driver refused, or where a context still
+	// has users (cuCtxDetach, a primary context): what was known before is known again.
 	void (*ended)(enum gp_thing, void *handle, bool is);
 	// stream_creating: before a stream is created. True: it gets the priority that is stored there, and stream_created tells what
 	// the program asked for. stream_priority: the driver told the program a stream's priority, which the hook may change.
@@ -183,19 +184,19 @@ struct gp_hooks {
 	void (*stream_priority)(CUstream, int *priority);
 	// A stream was made in the current context. NULL: one was that nothing is known of.
 	void (*stream_made)(CUstream);
-	void (*graph_instantiated)(CUgraphExec, CUgraph); // after cuGraphInstantiate*
-	void (*node_given)(CUfunction);                   // before a node of a graph gets the kernel
-	void (*graph_changing)(CUgraphExec);              // before an instance is changed, and behind node_given
-	void (*event_shared)(CUevent);                    // after other processes may see it
+	void (*graph_instantiated)(CUgraphExec, CUgraph); // After cuGraphInstantiate*.
+	void (*node_given)(CUfunction);                   // Before a node of a graph gets the kernel.
+	void (*graph_changing)(CUgraphExec);              // Before an instance is changed, and behind node_given.
+	void (*event_shared)(CUevent);                    // After other processes may see it.
 	// After a successful ioctl with type 'F' (NV_IOCTL_MAGIC, nv-ioctl-numbers.h).
 	void (*rm_ioctl)(int fd, unsigned long request, void *argument);
 	// Before the driver begins to capture a stream; and after the capture ended, or could not begin. The end of a stream ends its capture,
 	// too. In between, the core must not ask the driver whether streams are done: the query would invalidate the capture.
 	void (*capture_beginning)(CUstream);
 	void (*capture_ended)(CUstream);
-	// Code. If module_loading returns an image, the module is loaded from it instead of the program's, and module_loaded gets the
-	// module, or NULL if the driver refused. Otherwise module_loaded gets the module that was loaded as given, with a NULL token.
-	// module_function: the program looked up a function of a module. library_used: the program uses a library; the driver is
+	// Code. If module_loading returns an image, the interceptor loads the module from it instead of the program's. module_loaded then
+	// gets the module, or NULL if the driver refused. Otherwise module_loaded gets the module that was loaded as given, with a NULL
+	// token. module_function: the program looked up a function of a module. library_used: the program uses a library; the driver is
 	// asked about the one that is returned, which may be another one. library_of is the inverse.
 	const void *(*module_loading)(struct gp_load *);
 	void (*module_loaded)(struct gp_load *, CUmodule);
@@ -215,8 +216,8 @@ struct gp_hooks {
 	bool (*parameter_hidden)(CUfunction function_or_kernel, size_t index);
 	// Around a function of the driver's that loads code in the current context, or may.
 	void (*code_loading)(bool begins);
-	void (*clusters_changed)(void); // after the program set the size of a kernel's clusters
-	bool (*code_wanted)(void);      // whether code is to be rewritten in this process
+	void (*clusters_changed)(void); // After the program set the size of a kernel's clusters.
+	bool (*code_wanted)(void);      // Whether code is to be rewritten in this process.
 	// The program looks up a function of the driver that is not intercepted and may put work on streams. Called before the
 	// program gets it, at most once.
 	void (*unknown_function)(const char *name);

@@ -24,7 +24,6 @@ static inline uint64_t gp_window_submit(struct gp_context *c, bool lent)
 // first: the operation that opens it; NULL: none does. Returns what gp_window_wake is to be told.
 uint32_t gp_window_open(struct gp_context *, const struct gp_operation *first);
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
-enum { GP_WAKE_WATCHER = 1 }; // the one bit of wakes that others than window.c name
 void gp_window_drop(struct gp_context *);
 void gp_window_follow(struct gp_context *, const struct gp_operation *); // it follows a copy that opened the window
 // A submission ended a gap. awaited_since_ns: since when a hint awaited it; 0: none did.
@@ -37,18 +36,19 @@ void gp_gpu_rescind(struct gp_gpu *); // peers came or went: publishes the windo
 bool gp_gpu_move(struct gp_gpu *, void *memory, uint32_t slot, bool paged, bool owned);
 uint64_t gp_gpu_busy_ns(struct gp_gpu *);
 void gp_gpu_attached(struct gp_gpu *);       // the segment is there: publishes a window that is open
+void gp_gpu_waits(struct gp_gpu *, bool on); // a thread waits at the gate: the process wants to run
 void gp_gpu_probe(struct gp_gpu *, bool on); // asks for a turn although no work is known
 
 // switch.c
 uint64_t gp_switch_ns(struct gp_gpu *); // what a switch away from a lower level takes: as learnt, as others say, or usually
 uint64_t gp_taking_longest_ns(void); // of the GPUs where there are lower levels: a switch, or that they stop (MPS)
 uint64_t gp_switch_learnt(struct gp_gpu *);        // 0: not yet
-void gp_switch_told(struct gp_gpu *, uint64_t ns); // by others on this GPU, of whom nobody is trusted; 0: by none
+void gp_switch_told(struct gp_gpu *, uint64_t ns); // by others on this GPU, none of which is trusted; 0: by none
 // For the watcher. The next switch is to be measured; and one was: it took longer than not_after_ns, and no longer than after_ns.
 bool gp_switch_sampled(struct gp_gpu *);
 void gp_switch_seen(struct gp_gpu *, uint64_t not_after_ns, uint64_t after_ns);
 
-// owed.c
+// gate_share.c
 bool gp_gate_enter(struct gp_gpu *, uint64_t now); // false: launches pass for now
 bool gp_gate_owes(struct gp_gpu *, uint64_t now);  // whether they do by now
 void gp_gate_leave(struct gp_gpu *, uint64_t now);
@@ -100,12 +100,12 @@ void gp_stream_priority(CUstream, int *priority);
 void gp_stream_has_priority(CUstream); // from here on the one that the driver says
 
 // runlist.c
-// Takes a TSG off the runlist of a GPU or puts it back. What is off comes back by itself 1.5 s after the last gp_runlist_set or
+// Takes a TSG off the runlist of a GPU or puts it back. A TSG that is off comes back by itself 1.5 s after the last gp_runlist_set or
 // gp_runlist_renew of the GPU. Returns the RM status, or -1 when the ioctl failed.
 int gp_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on);
 bool gp_runlist_renew(int gpu);         // false once after TSGs came back by themselves, with the fair timeslice
 bool gp_runlist_guarded(void);          // the thread runs: TSGs may be taken off
 uint64_t gp_runlist_look(uint64_t now); // one look of the thread; nanoseconds to the next, 0: nothing is off
-void gp_runlist_guard(void);            // the thread, for good
+void gp_runlist_guard(void);            // the thread's body; never returns
 
 #endif

@@ -99,7 +99,7 @@ static bool may_wait(CUgraph graph, int depth)
 	return waits || !known;
 }
 
-// All may, but those that are known not to: because of their nodes, because their making was not seen, or because there was no place for them.
+// All graphs may, but those whose nodes are known not to. A graph may wait whose making was not seen, or that got no place.
 bool gp_graph_waits_for_cpu(CUgraphExec exec)
 {
 	const struct gp_object *o = gp_graph_find(exec);

@@ -1,11 +1,11 @@
 // harm.c - see harm.h: a kernel that takes memory bandwidth, or empties the L2 cache, makes requests slow on however few SMs it runs.
 //
-// A slow window is charged to the functions that ran beside it, in equal parts. One of them is to blame if more than a quarter of what it
-// ran beside was slow, and twice the part of all others together. If all are alike, the width is to blame, which the other process sees to
-// (width.c). What is known of a function begins with one good window, and so does what is known of the others: a single slow window beside
-// several functions blames none.
+// A slow window is charged to the functions that ran beside it, in equal parts. A function is to blame if more than a quarter of its own
+// windows were slow. That part must also be over twice that of all others together, once enough windows are counted (TRIALS). If all are
+// alike, the width is to blame, which the other process sees to (width.c). Both counts begin with one good window, that of a function and
+// that of the others. So a single slow window beside several functions blames none.
 //
-// Who is blamed is held back for some windows, then tried again; each time that it is blamed anew, for twice as many.
+// A blamed function is held back for some windows, then tried again. Each time that it is blamed anew it is held back for twice as many.
 #include "preempt/gpu/harm.h"
 
 #include <stddef.h>
@@ -17,8 +17,8 @@ enum {
 	SUSPICION = 4, // of those beside which one ran that is held back: so that good ones can clear it soon
 	PATIENCE = 16, // windows that one is held back, at first
 	MOST_PATIENCE = 4096,
-	TRIALS = 16,  // windows beside which anything ran, until somebody is blamed by comparison only
-	CLEARED = 16, // windows after which one whose windows are good is no longer one that was held back
+	TRIALS = 16,  // Windows beside which anything ran. From then on a function is blamed by comparison only.
+	CLEARED = 16, // Windows after which a function with good ones counts as if it had never been held back.
 };
 
 static uint32_t place(uintptr_t key)
@@ -41,7 +41,8 @@ static struct gp_harm_function *find(struct gp_harm *h, uintptr_t key)
 	return NULL;
 }
 
-// Of the places where it may be: a free one, or the one that was not seen for longest. What is held back is not forgotten. NULL: there is none.
+// Takes a free place of those where the key may be, or the one whose function was not seen for longest. A function that is held back, or
+// runs beside the window, keeps its place. NULL: all have to.
 static struct gp_harm_function *insert(struct gp_harm *h, uintptr_t key)
 {
 	struct gp_harm_function *best = NULL;

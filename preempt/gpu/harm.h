@@ -1,5 +1,5 @@
-// harm.h - which kernels of this process hurt the requests of others, whatever the width. It knows no clock, GPU or lock: one thread
-// calls, and says what ran beside each window and whether that was slow.
+// harm.h - which kernels of this process hurt the requests of others at any width. It knows no clock, GPU or lock: one thread calls, and
+// says which ran beside each window and whether that was slow.
 #ifndef GPREEMPT_HARM_H
 #define GPREEMPT_HARM_H
 
@@ -12,12 +12,12 @@ enum {
 };
 
 struct gp_harm_function {
-	uintptr_t key; // 0: free
-	uint32_t ran, slow; // windows that it ran beside, and slow ones of these, each in 1/256 and shared by all that ran there
-	uint32_t seen;     // the number of the latest window
-	uint32_t until;    // that of the window beside which it may run again
-	uint32_t patience; // windows for which it was held back last; 0: it was not, or has been cleared since
-	bool beside;       // it ran beside the window that is open
+	uintptr_t key; // 0: free.
+	uint32_t ran, slow; // Windows that it ran beside, and slow ones of these, each in 1/256 and shared by all that ran there.
+	uint32_t seen;     // The number of the latest window.
+	uint32_t until;    // The number of the window beside which it may run again.
+	uint32_t patience; // For how many windows it was held back last; 0: for none, or it has been cleared since.
+	bool beside;       // It ran beside the window that is open.
 };
 
 // Zero: nothing is known.
@@ -25,11 +25,11 @@ struct gp_harm {
 	struct gp_harm_function function[GP_HARM_FUNCTIONS];
 	uint16_t beside[GP_HARM_BESIDE]; // places of those that ran beside the window that is open
 	uint32_t count;
-	bool many;        // more ran than can be told
-	bool kept;        // one was held back in it
-	uint32_t windows; // beside which something ran, or was held back
-	uint64_t held;    // functions that are held back now
-	uint64_t found;   // times that one was found to hurt
+	bool many;        // More functions ran than beside has room for.
+	bool kept;        // A function was held back in the open window.
+	uint32_t windows; // Windows beside which a function ran, or was held back.
+	uint64_t held;    // Functions that are held back now.
+	uint64_t found;   // Times that a function was found to hurt.
 };
 
 enum gp_verdict { GP_UNJUDGED, GP_GOOD, GP_SLOW }; // of a window, by the process that had it

@@ -1,7 +1,7 @@
 // harm_test.c - with preempt/gpu/harm.c preempt/gpu/width.c
 //
-// Kernels of which some make requests slow on however few SMs, beside requests that leave something: which are held back, how soon, what
-// requests pay for it, and what they leave in the end.
+// Kernels beside requests that leave SMs; some make requests slow on any number of SMs. The tests check which are held back, how soon,
+// how many slow windows that takes, and how much requests leave in the end.
 #include "preempt/gpu/width.h"
 #include "test/units/check.h"
 
@@ -18,15 +18,15 @@ static double part(void) { return (double)random_number() / (double)(1ull << 53)
 struct program {
 	const char *name;
 	uint32_t kernels;
-	double cost[KERNELS]; // how many times as long a window takes if the kernel runs beside it
-	double beside;        // that part of them runs, or is held back, in a window
-	double noise;         // windows vary by this part
-	double any;           // how many times as long a window takes if anything runs beside it
+	double cost[KERNELS]; // How many times as long a window takes if the kernel runs beside it.
+	double beside;        // This part of the kernels runs, or is held back, in a window.
+	double noise;         // Windows vary by this part.
+	double any;           // How many times as long a window takes if anything runs beside it.
 };
 
 struct count { uint32_t ran[KERNELS], held[KERNELS], slow, left; };
 
-// One window, as window.c and preempt/blp/narrow.c have it. Who runs beside it answers before the next one opens.
+// One window, as window.c and preempt/blp/narrow.c have it. The process beside it answers before the next one opens.
 static void window(const struct program *p, struct count *count)
 {
 	uint32_t level = gp_width_opens(&widths, 42);
@@ -123,7 +123,7 @@ static void all_hurt(void)
 	}
 }
 
-// Nothing hurts but chance: nothing is held back for long.
+// No kernel hurts; windows are slow by chance: none is held back for long.
 static void none_hurts(void)
 {
 	static const struct program program = {"none hurts", KERNELS, {1, 1, 1, 1, 1, 1}, 0.5, 0.03, 1};
@@ -149,7 +149,7 @@ static void stops_hurting(void)
 	CHECK(harm.held == 0 && c.held[1] == 0 && c.ran[1] > WINDOWS * 0.7);
 }
 
-// Who always takes the blame is not believed for ever.
+// A process that always takes the blame is not believed for ever.
 static void excuses(void)
 {
 	uint32_t slow = 0, leave;

@@ -2,24 +2,28 @@
 //
 // Why a chain: behind a single kernel the host engine runs out of methods for the channel, loads the
 // next TSG, and the kernel is switched out; with a second one waiting behind it, the engine stays.
-// Why maximum carve-out: an SM's split of shared memory and L1 is fixed while a block lives on it, and
-// a default split would keep kernels with large shared memory off that SM.
+// Why maximum carve-out: an SM's split of shared memory and L1 is fixed while a block lives on it. A default split would keep kernels
+// with large shared memory off that SM.
 //
 // A hold may come to stand in the way of the work that it is for: the host engine turned to another TSG before the second
 // link was there, and fetches nothing of this one while the first link runs; or a call of the program waits, with a lock
-// of the driver's, for all that runs. Whatever the cause, a hold gives way:
+// of the driver's, for all that runs. A hold gives way, for any cause:
 //   probe  the watcher has the host engine write a value now and then. While the engine is with this TSG that takes a few
 //          microseconds, whatever runs; if it takes PROBE_LATE_NS while a link runs, the link ends, and the engine comes
 //          back after one round trip.
 //   lease  a link ends by itself, and those behind it, when the watcher has not moved the beat for the time of a step:
 //          the process is stopped, or the watcher waits for the same lock of the driver's.
-//   step   while work is unfinished a link ends every hold_step_ns and the next takes over, for causes nobody knows of.
+//   step   while work is unfinished a link ends every hold_step_ns and the next takes over, for unknown causes.
+//
 // Calls that wait for the whole context are known (context_waits): none is in the driver while a hold is armed.
-// Writers: who is about to call, yields, closes the window, or locks the process, of context_waits, yielded, open and gp_membership; who arms, of state. Readers: each of
-// what the other writes. Pairing: who is about to call raises context_waits, then waits until no hold is armed or being armed; who arms
-// first says so (ARMING), then looks at context_waits. A thread that yields, closes or locks says that, then releases what is armed; who
-// arms looks at all of them behind ARMED. One of the two sees the other. Without the second look this breaks: a link runs while a call waits, with the
-// driver's lock, for all that runs; or it runs behind a closed window. hold_orders_test.c tries every order.
+// Writers: a thread that is about to make such a call writes context_waits; those that yield, close the window or lock the process write
+// yielded, open and gp_membership. A thread that arms writes state.
+// Readers: each of the other's words.
+// Pairing: a caller raises context_waits, then waits until no hold is armed or being armed. A thread that arms stores ARMING, then looks
+// at context_waits. A thread that yields, closes or locks says that, then releases an armed hold; a thread that arms looks at all of them
+// behind ARMED. One of the two sees the other.
+// Without the second look this breaks: a link runs while a call waits, with the driver's lock, for all that runs; or it runs behind a
+// closed window. hold_orders_test.c tries every order.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
@@ -61,7 +65,7 @@ const char *gp_hold_unwanted(void)
 	return NULL;
 }
 
-// Links up to a sequence end. Whoever has the hold says so; the GPU, and threads that do not have the hold, may look at any time.
+// Links up to a sequence end. The thread that has the hold writes; the GPU, and threads that do not have the hold, may look at any time.
 static void end_links(struct gp_hold *h, uint32_t upto) { __atomic_store_n(&h->word[0], upto, __ATOMIC_RELAXED); }
 static uint32_t ended(const struct gp_hold *h) { return __atomic_load_n(&h->word[0], __ATOMIC_RELAXED); }
 
@@ -126,7 +130,7 @@ CUresult gp_hold_prepare(struct gp_context *c, const char **call)
 	return result;
 }
 
-// Whoever moves the state to ARMING has the hold to itself until it stores another state.
+// The thread that moves the state to ARMING has the hold to itself until it stores another state.
 static bool seize(struct gp_hold *h, uint32_t from)
 {
 	return __atomic_compare_exchange_n((uint32_t *)&h->state, &from, GP_HOLD_ARMING, false, __ATOMIC_SEQ_CST,
@@ -222,7 +226,8 @@ void gp_hold_end(struct gp_context *c)
 			gp_futex_wait(&h->state, GP_HOLD_ARMING, END_LOOK_NS, false);
 }
 
-// Who is arming it at this moment sees context_waits and gives up, and no other state comes in the place of this one.
+// A thread that is arming it at this moment sees context_waits and gives up. If the state changes meanwhile, the exchange fails and the
+// loop begins again.
 void gp_hold_forget(struct gp_context *c)
 {
 	uint32_t state;
@@ -331,7 +336,7 @@ static void wait_for_switch(struct gp_context *c, uint64_t now)
 	c->hold.probe.beside |= s && gp_windows_open(s, g->same | g->higher);
 }
 
-// A switch that is to be measured is under way. What ends beside another's window says nothing.
+// A switch that is to be measured is under way. A switch beside another process's window is not: it may wait for that one.
 static bool measures_switch(struct gp_context *c, uint64_t now)
 {
 	const struct gp_hold *h = &c->hold;
@@ -341,7 +346,7 @@ static bool measures_switch(struct gp_context *c, uint64_t now)
 	       gp_switch_sampled(c->gpu);
 }
 
-// Looks whether the hold, which is armed, stands in the way of what it is for.
+// Looks whether the hold, which is armed, stands in the way of the work that it is for.
 static void look(struct gp_context *c, uint64_t now, bool unfinished)
 {
 	struct gp_hold *h = &c->hold;
@@ -480,7 +485,7 @@ static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int
 
 GP_OF_THREAD struct fit fits[64];
 
-// What a hold on one SM does to a launch.
+// How a launch fares beside a hold on one SM.
 enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 {
 	struct fit *cache = *GP_MINE(fits);

@@ -1,6 +1,6 @@
 // hold_fit_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
 //
-// What a hold on one SM does to a launch, by what its kernel needs; where the driver refuses a link, and why no hold is wanted.
+// How a launch fares beside a hold on one SM, by the needs of its kernel; where the driver refuses a link, and why no hold is wanted.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "test/units/check.h"
@@ -67,7 +67,7 @@ static enum gp_fit fit(const struct kernel *k, uint32_t threads, uint32_t blocks
 			      .shared_bytes = shared,
 			      .cooperative = cooperative};
 	enum gp_fit is = gp_hold_fit(c, &l);
-	CHECK(gp_hold_fit(c, &l) == is); // as it is remembered
+	CHECK(gp_hold_fit(c, &l) == is); // from the thread's cache
 	if (!cooperative && blocks % 4 == 0 && threads % 4 == 0) {
 		l.grid[0] = blocks / 4;
 		l.grid[1] = 2;
@@ -75,7 +75,7 @@ static enum gp_fit fit(const struct kernel *k, uint32_t threads, uint32_t blocks
 		l.block[0] = threads / 4;
 		l.block[1] = 2;
 		l.block[2] = 2;
-		CHECK(gp_hold_fit(c, &l) == is); // whatever its shape
+		CHECK(gp_hold_fit(c, &l) == is); // in any shape
 	}
 	return is;
 }
@@ -134,7 +134,7 @@ static void test_fits(void)
 	CHECK(fit(&light, 1024, 4, 0, true) == GP_BLOCKED);
 }
 
-// A link that the driver refuses ends the hold for good: those before it end, and others hear of it.
+// A hold never comes back after the driver refused a link: the links before it end, and the GPU's hold_failed says so.
 static void test_refusals(void)
 {
 	enum { CHAIN = 3, EXPIRED = 16 };
@@ -159,7 +159,7 @@ static void test_refusals(void)
 		CHECK(h->state == GP_HOLD_FAILED && links == at);
 	}
 
-	// Nor is one armed where nobody is to be kept off, where there is none, or while lower levels get their share.
+	// Nor is one armed where no process is to be kept off, where the context has no hold, or while lower levels get their share.
 	refused_link = 0;
 	h->state = GP_HOLD_IDLE;
 	g->lower_peers = 0;

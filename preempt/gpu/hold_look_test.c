@@ -1,7 +1,6 @@
 // hold_look_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
 //
-// What the watcher does with a hold that it looks at: renews its lease, steps, asks where the engine is, and gives way. The clock is the
-// test's.
+// The watcher's looks at a hold: it renews the lease, steps, asks where the engine is, and gives way. The clock is the test's.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "test/units/check.h"
@@ -172,7 +171,7 @@ static void test_steps(void)
 	look(9000 * US, false); // nothing is unfinished
 	CHECK(links == CHAIN + 2);
 	runs(false);
-	look(9000 * US, true); // it does not run: it is in nobody's way
+	look(9000 * US, true); // it does not run: it stands in no work's way
 	CHECK(links == CHAIN + 2);
 	// Work that is unfinished only now.
 	start(true);
@@ -248,7 +247,7 @@ static void test_switches(void)
 	look(10 * US, true);
 	CHECK(seen_switches == 1 && view->own.times.switches.sum_ns == sum);
 
-	// Beside another's window it says nothing; nor where the link ran at the first look, or nobody was switched away from.
+	// Beside another's window it says nothing; nor where the link ran at the first look, or no process was switched away from.
 	for (int i = 0; i < 3; i++) {
 		start(true);
 		sampled = true;

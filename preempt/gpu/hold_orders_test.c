@@ -1,7 +1,7 @@
 // hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
 //
-// A hold is armed, makes room, ends and is forgotten while other threads wait for the context, yield, close the window or take the context
-// apart, in every order.
+// A hold is armed, makes room, ends and is forgotten, in every order with other threads. They wait for the context, yield, close the
+// window or take the context apart.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "test/units/interleave/interleave.h"
@@ -24,7 +24,7 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 	(void)f, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz, (void)shared, (void)stream,
 		(void)parameters, (void)extra;
 	CHECK(!waits);
-	CHECK(h->state == GP_HOLD_ARMING); // who launches has the hold to itself
+	CHECK(h->state == GP_HOLD_ARMING); // the thread that launches has the hold to itself
 	links++;
 	return CUDA_SUCCESS;
 }

@@ -37,7 +37,7 @@ static CUresult attribute(int *value, int of, CUfunction f)
 	return CUDA_SUCCESS;
 }
 
-// Launches that no driver takes fit, whatever their sizes; one that needs every SM is blocked.
+// Launches that no driver takes fit, at any size; one that needs every SM is blocked.
 static void fits(struct gp_context *c)
 {
 	static const uint32_t odd[] = {0, 1, 1025, 65536, 1u << 31, UINT32_MAX - 31, UINT32_MAX};

@@ -8,8 +8,10 @@ static const double FIRST_THETA = 0.9;   // no violation at the start
 static const double LEAST_THETA = 0.5;   // below this nothing is lent
 static const double GAIN = 0.5;          // of the trim; 0.1 to 2 held the percentile in simulation
 static const uint64_t TRIM_EVERY_NS = 2000 * 1000 * 1000ull;
-static const double KIND_STEPS = 50;        // of the mean of a kind's own time
-static const double KIND_FADES = 1.0 / 500; // a kind counts for about as many steps
+static const double KIND_STEPS = 50;        // The mean of a kind's own time is over about so many steps.
+static const double KIND_FADES = 1.0 / 500; // A kind counts for about 1 / KIND_FADES steps.
+static const double KIND_VARIES = 1.25;     // A time so many times longer or shorter than the mean is another time.
+static const uint32_t KIND_CHANGES = 3;     // After so many steps in a row of another time the mean begins anew.
 static const double EXCESS_OVER_NS = 5e9;
 
 void gp_law_begin(struct gp_law *l)
@@ -34,9 +36,12 @@ static int index_of(struct gp_law *l, uint64_t key)
 			rarest = i;
 	}
 	l->kind[rarest].key = key;
-	l->kind[rarest].steps = l->kind[rarest].own_ns = 0;
+	l->kind[rarest].steps = l->kind[rarest].own_ns = l->kind[rarest].learnt = 0;
+	l->kind[rarest].other = 0;
 	return rarest;
 }
+
+static bool varies(double mean, double own_ns) { return own_ns > KIND_VARIES * mean || mean > KIND_VARIES * own_ns; }
 
 // Learns from a step's own time. Returns that of the most frequent kind.
 static double learn(struct gp_law *l, uint64_t key, double own_ns)
@@ -44,8 +49,13 @@ static double learn(struct gp_law *l, uint64_t key, double own_ns)
 	int at = index_of(l, key), most = 0;
 	for (int i = 0; i < GP_LAW_KINDS; i++)
 		l->kind[i].steps *= 1 - KIND_FADES;
-	double steps = l->kind[at].steps += 1;
-	l->kind[at].own_ns += (own_ns - l->kind[at].own_ns) / (steps < KIND_STEPS ? steps : KIND_STEPS);
+	typeof(*l->kind) *k = &l->kind[at];
+	k->steps += 1;
+	k->other = k->learnt && varies(k->own_ns, own_ns) ? k->other + 1 : 0;
+	if (k->other == KIND_CHANGES)
+		k->learnt = k->other = 0;
+	k->learnt += k->learnt < KIND_STEPS;
+	k->own_ns += (own_ns - k->own_ns) / k->learnt;
 	for (int i = 1; i < GP_LAW_KINDS; i++)
 		if (l->kind[i].steps > l->kind[most].steps)
 			most = i;
@@ -101,11 +111,11 @@ static void count_over(struct gp_law *l, uint32_t over_steps)
 	l->sum_ns = 0;
 }
 
-bool gp_law_step(struct gp_law *l, const struct gp_law_settings *s, uint64_t now_ns, double period_ns, double lent_ns,
+bool gp_law_step(struct gp_law *l, const struct gp_law_settings *s, uint64_t now_ns, double period_ns, double own_ns,
 		 double promised_ns, uint64_t key, double switch_ns)
 {
 	count_over(l, s->over_steps);
-	double usual = learn(l, key, clip(period_ns - lent_ns, 0, period_ns));
+	double usual = own_ns < 0 ? l->usual_ns : learn(l, key, own_ns);
 	l->objective_ns = s->slowdown > 0 ? relative(l, s->slowdown, usual) : s->step_ns;
 	l->credit_ns = clip(l->credit_ns + l->theta * l->objective_ns - period_ns, -MOST_DEBT_NS,
 			    s->max_slot_ns + 2 * switch_ns + promised_ns);
@@ -120,6 +130,14 @@ double gp_law_slot(const struct gp_law *l, const struct gp_law_settings *s, doub
 		return 0;
 	double slot = l->credit_ns - 2 * switch_ns;
 	return slot < s->max_slot_ns ? slot : s->max_slot_ns;
+}
+
+bool gp_law_knows(const struct gp_law *l, uint64_t key, double own_ns)
+{
+	for (int i = 0; i < GP_LAW_KINDS; i++)
+		if (l->kind[i].steps > 0 && l->kind[i].key == key)
+			return own_ns < 0 || !varies(l->kind[i].own_ns, own_ns);
+	return false;
 }
 
 bool gp_law_attainable(const struct gp_law *l) { return l->usual_ns <= l->objective_ns; }

@@ -13,16 +13,16 @@
 #include <stdint.h>
 
 enum {
-	GP_LAW_KINDS = 64,  // of steps that are told apart; further ones take the place of the rarest
+	GP_LAW_KINDS = 64,  // of steps, by key; a further one takes the place of the rarest
 	GP_LAW_MEANS = 256, // the most steps of a sliding mean
 };
 
 struct gp_law_settings {
-	double slowdown;                 // times slower than alone; 0: step_ns says it
-	double step_ns;                  // mean time between results
-	double percentile;               // of the means that are to be within the objective, 0 to 1
-	double min_slot_ns, max_slot_ns; // of what is lent at once
-	uint32_t over_steps;             // of a mean, 1 to GP_LAW_MEANS
+	double slowdown;                 // Times slower than alone; 0: step_ns says it.
+	double step_ns;                  // Mean time between results.
+	double percentile;               // The part of means that is to be within the objective, 0 to 1.
+	double min_slot_ns, max_slot_ns; // Bounds of one slot.
+	uint32_t over_steps;             // Steps of a mean, 1 to GP_LAW_MEANS.
 };
 
 struct gp_law {
@@ -30,8 +30,10 @@ struct gp_law {
 	double objective_ns; // for a period; 0: not known yet
 	struct {
 		uint64_t key;
-		double steps;  // seen lately
-		double own_ns; // mean of its own time, over about 50 steps
+		double steps;   // seen lately.
+		double own_ns;  // mean of its own time, over the latest steps.
+		double learnt;  // That many; 50 at most.
+		uint32_t other; // Of these, the latest that took another time.
 	} kind[GP_LAW_KINDS];
 	double usual_ns;              // own time of the most frequent kind
 	double excess_ns, elapsed_ns; // of other kinds beyond the most frequent one; own time. Both of the last 5 s or so
@@ -44,11 +46,13 @@ struct gp_law {
 };
 
 void gp_law_begin(struct gp_law *);
-// A step has ended. period_ns: since the step before it ended, or the window opened; lent_ns: of that, what was lent; promised_ns: a slot that
-// is due or under way, for which a later step pays. key: its kind.
+// A step has ended. period_ns: since the step before it ended, or the window opened; own_ns: of that, the time that it takes alone; below
+// 0: unknown, since lower levels ran beside it; promised_ns: a slot that is due or under way, for which a later step pays. key: its kind.
 // Returns whether the mean of the last over_steps periods is known and above the objective.
-bool gp_law_step(struct gp_law *, const struct gp_law_settings *, uint64_t now_ns, double period_ns, double lent_ns,
+bool gp_law_step(struct gp_law *, const struct gp_law_settings *, uint64_t now_ns, double period_ns, double own_ns,
 		 double promised_ns, uint64_t key, double switch_ns);
+// Whether the law knows what steps of a kind take alone. own_ns: what one takes now; below 0: that is not known.
+bool gp_law_knows(const struct gp_law *, uint64_t key, double own_ns);
 // Nanoseconds that may be lent before the next step; 0: nothing.
 double gp_law_slot(const struct gp_law *, const struct gp_law_settings *, double switch_ns);
 // False: steps alone take longer than the objective allows, so nothing can be lent.

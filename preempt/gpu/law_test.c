@@ -1,6 +1,6 @@
 // law_test.c - with preempt/gpu/law.c
 //
-// Engines whose steps vary, and what the law lends beside them: what holds whatever the steps are, and what is reached with usual ones.
+// Engines whose steps vary, and the law's loans beside them: bounds that hold for any steps, and results with usual ones.
 #include "preempt/gpu/law.h"
 #include "test/units/check.h"
 
@@ -37,7 +37,7 @@ static bool step(const struct gp_law_settings *s, double own_ns, uint64_t key, d
 	CHECK(paid <= (credit > 0 ? credit : 0) + 1); // a slot makes no debt
 	double period = own_ns + paid;
 	now += (uint64_t)period;
-	bool over = gp_law_step(&law, s, now, period, paid, 0, key, SWITCH);
+	bool over = gp_law_step(&law, s, now, period, period - paid, 0, key, SWITCH);
 	CHECK(law.credit_ns >= -60 * MS && law.credit_ns <= s->max_slot_ns + 2 * SWITCH);
 	CHECK(law.theta >= 0 && law.theta <= 1);
 	*lent_ns = slot;
@@ -77,7 +77,7 @@ static void unattainable(void)
 	CHECK(!gp_law_attainable(&law));
 }
 
-// A usual engine: what is lent is what the objective leaves, and few means are above it.
+// A usual engine: the law lends as much as the objective leaves, and few means are above it.
 static void lends_what_is_left(void)
 {
 	enum { STEPS = 20000, LATE = 5000 };
@@ -100,7 +100,8 @@ static void lends_what_is_left(void)
 	CHECK(gp_law_attainable(&law));
 }
 
-// Over k updates of the trim the part of means above the objective is at most alpha + 2 / k, whatever the load: also where it changes all the time.
+// Over k updates of the trim the part of means above the objective is at most alpha + 2 / k. So it is for any load, also where that
+// changes all the time.
 static void percentile_is_kept(void)
 {
 	struct gp_law_settings s = settings(0, 10);
@@ -170,16 +171,16 @@ static void idle_and_promised(void)
 {
 	struct gp_law_settings s = settings(0, 20);
 	begin();
-	gp_law_step(&law, &s, now += 1000, 2 * MS, 0, 0, 1, SWITCH);
+	gp_law_step(&law, &s, now += 1000, 2 * MS, 2 * MS, 0, 1, SWITCH);
 	CHECK(law.credit_ns > 15 * MS);
 	for (int n = 0; n < 10; n++)
-		gp_law_step(&law, &s, now += 1000, 2 * MS, 0, 0, 1, SWITCH);
+		gp_law_step(&law, &s, now += 1000, 2 * MS, 2 * MS, 0, 1, SWITCH);
 	CHECK(law.credit_ns == s.max_slot_ns + 2 * SWITCH);
-	gp_law_step(&law, &s, now += 1000, 2 * MS, 0, 10 * MS, 1, SWITCH);
+	gp_law_step(&law, &s, now += 1000, 2 * MS, 2 * MS, 10 * MS, 1, SWITCH);
 	CHECK(law.credit_ns == s.max_slot_ns + 2 * SWITCH + 10 * MS);
 	gp_law_idle(&law);
 	CHECK(law.credit_ns == 0);
-	gp_law_step(&law, &s, now += 1000, 50 * MS, 0, 0, 1, SWITCH);
+	gp_law_step(&law, &s, now += 1000, 50 * MS, 50 * MS, 0, 1, SWITCH);
 	double debt = law.credit_ns;
 	gp_law_idle(&law);
 	CHECK(debt < 0 && law.credit_ns == debt);

@@ -1,13 +1,12 @@
-// mps.c - priorities of a process under an MPS server, where all processes share one TSG and nothing but the
-// priority of streams says whose blocks go first. Whether they share one is known once there is a context (process/rm.c).
+// mps.c - priorities of a process under an MPS server. All processes share one TSG there, and only the priority of streams says whose
+// blocks go first. A context's creation shows whether they share one (process/rm.c).
 //
-// An MPS client's streams without a priority of their own (the default streams) have that of the client, which libcuda
-// reads from CUDA_MPS_CLIENT_PRIORITY as it connects to the server: 0 is normal, 1 below normal (NVIDIA's documentation
-// of MPS). By then the program may have threads that read the environment, so nothing can be put into it. The library
-// puts the variable there when it is loaded, with another first letter. It gives the variable its own letter when the driver is
-// initialised: if the configuration wants it, a server runs, and the program has not made its own choice.
-// Programs that are started from here inherit it; a second variable tells them whose it is, and with another role they
-// take it out.
+// An MPS client's streams without a priority of their own (the default streams) have that of the client. libcuda reads it from
+// CUDA_MPS_CLIENT_PRIORITY as it connects to the server: 0 is normal, 1 below normal (NVIDIA's documentation of MPS). By then the program
+// may have threads that read the environment, so nothing can be put into it. The library puts the variable there when it is loaded, with
+// another first letter. It gives the variable its own letter when the driver is initialised: if the configuration wants it, a server
+// runs, and the program has not made its own choice. Programs that are started from here inherit it; a second variable tells them whose
+// it is, and with another role they take it out.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/objects/objects.h"

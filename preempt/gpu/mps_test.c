@@ -123,7 +123,7 @@ static void test_asked(void)
 	CHECK(heard(1, 3) == 99);
 }
 
-// Where daemons have their sockets, whatever this machine has there.
+// Stand-ins for the folders of daemons' sockets, which this machine may have too.
 static bool runs_as_root, runs_as_user;
 int access(const char *path, int mode)
 {

@@ -2,7 +2,8 @@
 //
 // A step ends where the program learns that a result copy is done: a small copy to the host, behind its kernels. Or the program
 // says so. gp_step_* find that, the law (law.h) says what may be lent, and gp_lend holds the process's next launch back for so long:
-// its window closes, lower levels run, and the launch opens the window again.
+// its window closes, lower levels run, and the launch opens the window again. Under MPS lower levels run
+// beside it, and a launch is held back only where that leaves credit over.
 #ifndef GPREEMPT_OBJECTIVE_H
 #define GPREEMPT_OBJECTIVE_H
 
@@ -35,10 +36,10 @@ bool gp_objective_set(double slowdown, double step_ns, double first_ns);
 void gp_objective_tell(const struct gp_wish *);
 bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
-void gp_step_launch(struct gp_context *, const struct gp_operation *); // a kernel or graph is about to be launched
-void gp_step_first_launch(struct gp_context *, const char *kernel); // a kernel of this name is launched for the first time
+void gp_step_launch(struct gp_context *, const struct gp_operation *); // A kernel or graph is about to be launched.
+void gp_step_first_launch(struct gp_context *, const char *kernel); // A kernel of this name is launched for the first time.
 // The driver has taken an operation: sequence is its number on the stream.
-void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // a result copy
+void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // A result copy.
 void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);
 // The program learnt that an event, a stream up to a sequence, or all results up to a number are done.
 void gp_step_event_done(struct gp_context *, CUevent);
@@ -54,11 +55,23 @@ void gp_objective_opens(struct gp_gpu *, uint64_t now_ns);
 void gp_objective_closes(struct gp_gpu *, uint64_t now_ns);
 void gp_objective_watch(struct gp_gpu *, uint64_t now_ns); // a look of the watcher at an open window
 
-bool gp_lends(struct gp_context *, const struct gp_operation *); // this launch is to be held back: call gp_lend
-void gp_lend(struct gp_context *);                               // holds the calling thread back
-void gp_lend_over(struct gp_gpu *);                              // its launch has opened the window
-bool gp_lend_drains(const struct gp_gpu *); // the window is to close as soon as nothing is unfinished
-bool gp_lent(const struct gp_gpu *);        // lower levels have a slot
+enum gp_lending {
+	GP_LENDS_NOT,
+	GP_LENDS_ALL,  // its window closes first
+	GP_LENDS_MORE, // lower levels run beside its window
+};
+enum gp_lending gp_lends(struct gp_context *,
+			 const struct gp_operation *); // Whether this launch is to be held back: call gp_lend.
+void gp_lend(struct gp_context *, enum gp_lending);    // Holds the calling thread back.
+void gp_lend_over(struct gp_gpu *);                    // Its launch has opened the window.
+bool gp_lend_drains(const struct gp_gpu *);            // The window is to close as soon as no work is unfinished.
+bool gp_lent(const struct gp_gpu *);                   // Lower levels have a slot.
+// Under MPS lower levels run beside the window in a slot, as if it were closed. g->lock is held.
+uint64_t gp_shared_slot_turns(const struct gp_gpu *,
+			      uint64_t now_ns); // nanoseconds until a slot ends; 0: it begins or ends now, also without the lock
+int gp_shared_slot_turn(struct gp_gpu *, uint64_t now_ns);    // 1: it began; -1: it ended; 0: neither
+bool gp_shared_slot_opens(struct gp_gpu *);                   // the window opens: true if it does in a slot
+bool gp_shared_slot_closes(struct gp_gpu *, uint64_t now_ns); // the window closes: true if a slot ended with it
 // Ends slots early, on all GPUs.
 void gp_lend_request(uint64_t now_ns); // a request has arrived
 void gp_lend_capture(void);            // a capture begins

@@ -1,4 +1,4 @@
-// objective_test.c - with preempt/gpu/objective.c preempt/gpu/law.c
+// objective_test.c - with preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c
 //
 // Which results end a step, and when a process lends: engines of several kinds, late slots, and services that rest after each step. The
 // clock is the test's, and so are waits.
@@ -17,11 +17,12 @@ static struct gp_gpu *const g = &gp_gpu[0];
 static struct gp_view *view;
 static struct gp_context *c;
 static struct gp_stream stream;
-static uint64_t now = 1000000000000, late_ns;
+static uint64_t now = 1000000000000, late_ns, held_ns;
+static void (*while_held)(void); // once, while a launch waits in a shared slot
 
 uint64_t gp_now_ns(void) { return now; }
 uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu == g ? 300 * US : 0; }
-void gp_window_wake(struct gp_gpu *gpu, uint32_t wakes) { CHECK(gpu == g && wakes); }
+void gp_wake_watcher(void) {}
 void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared) { (void)word, (void)count, (void)shared; }
 // The launch waits for the window to close, which the watcher does at once, or for the slot to end.
 void gp_forget_loaded(const struct gp_context *context) { CHECK(!context); }
@@ -31,6 +32,11 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 	if (gp_lend_drains(g)) {
 		c->window &= ~(uint64_t)GP_WINDOW_OPEN;
 		gp_objective_closes(g, now);
+	} else if (g->giving_way) {
+		if (while_held)
+			while_held();
+		now += timeout_ns;
+		held_ns += timeout_ns;
 	} else {
 		now += timeout_ns;
 		if (now >= gp_own_line(g)->lent_until_ns)
@@ -50,11 +56,12 @@ static void launch(enum gp_work work, uint64_t what)
 	else
 		o.launch.function = (CUfunction)(uintptr_t)what;
 	gp_step_launch(c, &o);
-	bool lent = gp_lends(c, &o);
+	enum gp_lending lent = gp_lends(c, &o);
 	if (lent)
-		gp_lend(c);
+		gp_lend(c, lent);
 	if (!gp_is_open(c)) {
 		gp_objective_opens(g, now);
+		g->giving_way += gp_shared_slot_opens(g);
 		c->window |= GP_WINDOW_OPEN;
 	}
 	if (lent)
@@ -223,7 +230,7 @@ static void test_passes(void)
 		result_of(8);
 	}
 	CHECK(counters()->means == means + 40);
-	// Of many passes in a row the fourth one ends a step: nobody waits for ever.
+	// Of many passes in a row the fourth one ends a step: no process waits for ever.
 	work(3, 1, 5 * MS);
 	result_of(64);
 	means = counters()->means;
@@ -318,7 +325,8 @@ static void test_large_results(void)
 	CHECK(counters()->steps <= 402 && counters()->over <= 32 && counters()->slots > 5); // the first step took seconds
 }
 
-// Steps of a small model are short. Without graphs those of decode have as many launches as those of prefill, with graphs they are not much shorter.
+// Steps of a small model are short. Without graphs those of decode have as many launches as those of prefill, with graphs they are not
+// much shorter.
 static void test_short_steps(void)
 {
 	start(1 * US);
@@ -470,8 +478,8 @@ static void test_ranks(void)
 	CHECK(counters()->slots > 5 && counters()->state == GP_OBJECTIVE_LENDS);
 }
 
-// The launches of a request after a rest pay for no slot, with what it may begin: a copy opens the window too, and a program may launch work behind
-// the result copy of the step before.
+// The launches of a request after a rest pay for no slot, with what it may begin: a copy opens the window too, and a program may launch
+// work behind the result copy of the step before.
 static void test_requests_after_rests(void)
 {
 	for (int kind = 0; kind < 4; kind++) {
@@ -561,6 +569,203 @@ static void test_kinds_of_steps_with_several_results(void)
 	CHECK(forgotten > 25 * MS && forgotten < 38 * MS);
 }
 
+static uint64_t stays_ns; // lower levels run for so long behind a shared slot
+
+// Under MPS: work of an engine that takes own_ns alone, and slowdown times as long while lower levels run beside it. The watcher looks every
+// 50 us. Adds to *beside_ns how long lower levels had a slot.
+static void pass_beside(double own_ns, double slowdown, uint64_t *beside_ns)
+{
+	static uint64_t until;
+	for (double left = own_ns; left > 0;) {
+		int turned = gp_shared_slot_turn(g, now);
+		g->giving_way += (uint32_t)turned;
+		until = turned < 0 ? now + stays_ns : until;
+		CHECK(g->giving_way <= 1);
+		left -= g->giving_way || now < until ? 50 * US / slowdown : 50 * US;
+		*beside_ns += g->giving_way ? 50 * US : 0;
+		now += 50 * US;
+	}
+}
+
+// A step; its first launch may wait in a slot. Returns how long it took.
+static uint64_t step_beside(double own_ns, double slowdown, uint64_t *beside_ns)
+{
+	static uint64_t sequence = 1ull << 42;
+	uint64_t began = now;
+	work(3, 1, 0);
+	*beside_ns += now - began;
+	gp_step_copied(c, &stream, ++sequence, 64);
+	pass_beside(own_ns, slowdown, beside_ns);
+	gp_step_stream_done(c, &stream, sequence);
+	return now - began;
+}
+
+static void start_beside(double slowdown)
+{
+	struct gp_wish wish = {.slowdown = slowdown, .percentile = 0.99};
+	start(1 * US);
+	gp_objective_begin(&wish, 8 * MS, 32 * MS, 32);
+	g->mps = 1;
+}
+
+static void end_beside(void)
+{
+	g->giving_way -= gp_shared_slot_closes(g, now);
+	CHECK(!g->giving_way);
+	g->mps = 0;
+	held_ns = stays_ns = 0;
+}
+
+// The law learns what a step takes alone although lower levels leave late, and anew where it changes; and a further result beside them is
+// no step.
+static void test_learns_beside_others(void)
+{
+	enum { STEPS = 1500 };
+	uint64_t beside = 0, began;
+	start_beside(1.2);
+	stays_ns = 9 * MS;
+	began = now;
+	for (int step = 0; step < STEPS; step++)
+		step_beside(8 * MS, 1.7, &beside);
+	CHECK(counters()->slots > 50 && (double)counters()->objective_ns < 1.03 * 1.2 * 8 * MS);
+	CHECK((double)(now - began) < STEPS * 1.2 * 8 * MS);
+	end_beside();
+
+	start_beside(1.5);
+	for (int step = 0; step < STEPS; step++)
+		step_beside(14 * MS, 1.2, &beside);
+	began = now;
+	while ((double)counters()->objective_ns > 1.1 * 1.5 * 7 * MS) {
+		step_beside(7 * MS, 1.2, &beside);
+		CHECK(now < began + 3000ull * MS);
+	}
+	end_beside();
+
+	start_beside(1.5);
+	for (int step = 0; step < STEPS; step++) {
+		work(20, 0, 0);
+		step_beside(20 * MS, 1.5, &beside);
+		work(1, 0, 0);
+		pass_beside(800 * US, 1.5, &beside);
+		result();
+	}
+	CHECK(counters()->slots > 50 && counters()->steps <= STEPS);
+	end_beside();
+}
+
+// Lower levels run beside steps for as long as credit pays, and what steps take alone is still learnt.
+static void test_shared_slots(void)
+{
+	enum { STEPS = 2000, WARM = 400 };
+	static const struct {
+		double objective, slowdown, least_beside, most_beside;
+	} cases[] = {
+		{1.2, 1.7, 0.1, 0.5},                        // about 0.2 / 0.7 of the work
+		{1.5, 1.7, 0.5, 0.95}, {2, 1.7, 0.93, 0.99}, // but for the steps that are made alone
+		{4, 1.7, 0.95, 0.995},                       // launches are held back, too
+		{2, 3, 0.5, 0.95},
+	};
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		start_beside(cases[i].objective);
+		uint64_t beside = 0, before = 0, over = 0, began = 0;
+		for (int step = 0; step < STEPS; step++) {
+			if (step == WARM)
+				began = now, before = beside, over = counters()->over;
+			step_beside(7 * MS, cases[i].slowdown, &beside);
+		}
+		double part = (double)(beside - before) / (double)(now - began),
+		       mean = (double)(now - began) / (STEPS - WARM);
+		CHECK(part > cases[i].least_beside && part < cases[i].most_beside);
+		CHECK(mean < cases[i].objective * 7 * MS);
+		CHECK(counters()->over - over <= (STEPS - WARM) / 50);
+		double learnt = (double)counters()->objective_ns / (cases[i].objective * 7 * MS);
+		CHECK(learnt > 0.98 && learnt < 1.03);
+		CHECK(counters()->state == GP_OBJECTIVE_LENDS &&
+		      ((double)held_ns > 0.05 * (double)(now - began)) == (cases[i].objective > cases[i].slowdown));
+		end_beside();
+	}
+}
+
+// Each way in which a shared slot ends takes it back: its time, no work of lower levels, a cut, an objective that is no more, the window.
+static void test_shared_slots_end(void)
+{
+	enum { TIME, IDLE, REQUEST, CAPTURE, NO_OBJECTIVE, WINDOW, WAYS };
+	for (int way = TIME; way < WAYS; way++) {
+		struct gp_wish none = {0}, first = {.step_ns = 20 * MS, .first_ns = 1000 * MS, .percentile = 0.99};
+		uint64_t beside = 0;
+		start(20 * MS);
+		gp_objective_begin(&first, 8 * MS, 32 * MS, 32);
+		g->mps = 1;
+		while (!g->giving_way)
+			step_beside(5 * MS, 1.5, &beside);
+		CHECK(gp_own_line(g)->lent_until_ns > now);
+		uint64_t slots = counters()->slots;
+		switch (way) {
+		case TIME: now = gp_own_line(g)->lent_until_ns; break;
+		case IDLE: gp_line_of(g->segment, LOWER)->busy = 0; break;
+		case REQUEST: gp_lend_request(now); break;
+		case CAPTURE: gp_lend_capture(); break;
+		case NO_OBJECTIVE: gp_objective_begin(&none, 8 * MS, 32 * MS, 32); break;
+		}
+		if (way == WINDOW)
+			CHECK(gp_shared_slot_closes(g, now) && !gp_shared_slot_closes(g, now));
+		else
+			CHECK(!gp_shared_slot_turns(g, now) && gp_shared_slot_turn(g, now) == -1);
+		g->giving_way--;
+		CHECK(gp_shared_slot_turns(g, now) == UINT64_MAX && !gp_shared_slot_turn(g, now) &&
+		      !gp_shared_slot_closes(g, now));
+		CHECK(counters()->slots == slots + 1 && !gp_own_line(g)->lent_until_ns);
+		CHECK(counters()->cut[GP_CUT_IDLE] == (way == IDLE) && counters()->cut[GP_CUT_REQUEST] == (way == REQUEST));
+		CHECK(counters()->cut[GP_CUT_CAPTURE] == (way == CAPTURE) &&
+		      counters()->cut[GP_CUT_CHANGED] == (way == NO_OBJECTIVE));
+		g->mps = 0;
+	}
+}
+
+static void window_closes(void)
+{
+	while_held = NULL;
+	CHECK(gp_shared_slot_closes(g, now));
+	g->giving_way--;
+	c->window &= ~(uint64_t)GP_WINDOW_OPEN;
+	gp_objective_closes(g, now);
+	CHECK(gp_lent(g) && gp_own_line(g)->lent_until_ns > now); // others may join it still
+}
+
+static void request_arrives(void)
+{
+	while_held = NULL;
+	gp_lend_request(now);
+	CHECK(!gp_shared_slot_turns(g, now) && gp_shared_slot_turn(g, now) == -1);
+	g->giving_way--;
+}
+
+// A launch that waits in a shared slot: its window may close meanwhile, and then the slot lasts until it goes on; and the slot may be cut.
+static void test_held_launches(void)
+{
+	void (*const what[])(void) = {window_closes, request_arrives};
+	for (int way = 0; way < 2; way++) {
+		struct gp_wish wish = {.step_ns = 40 * MS, .first_ns = 1000 * MS, .percentile = 0.99};
+		uint64_t beside = 0;
+		start(40 * MS);
+		gp_objective_begin(&wish, 8 * MS, 32 * MS, 32);
+		g->mps = 1;
+		held_ns = 0;
+		while (held_ns < 100 * MS) // it lends and goes on
+			step_beside(7 * MS, 1.5, &beside);
+		while_held = what[way];
+		uint64_t slots = counters()->slots;
+		while (while_held)
+			step_beside(7 * MS, 1.5, &beside);
+		CHECK(gp_is_open(c) && counters()->slots == slots + (way == 1)); // one whose window closed goes on
+		uint64_t before = counters()->slots;
+		for (int step = 0; step < 100; step++)
+			step_beside(7 * MS, 1.5, &beside);
+		CHECK(counters()->slots > before && counters()->state == GP_OBJECTIVE_LENDS);
+		end_beside();
+	}
+}
+
 int main(void)
 {
 	view = aligned_alloc(GP_PAGE, sizeof *view);
@@ -580,6 +785,10 @@ int main(void)
 	test_capped();
 	test_late_slots();
 	test_rests();
+	test_shared_slots();
+	test_shared_slots_end();
+	test_held_launches();
+	test_learns_beside_others();
 	test_ranks();
 	test_requests_after_rests();
 	test_kinds_of_steps_with_several_results();

@@ -1,8 +1,8 @@
 // runlist.c - takes the process's TSGs off the runlist and puts them back.
 //
 // Only an agent knows when they are to come back, and an agent is Go: it stands still where Go needs memory and there is
-// none, or where it gets no processor. So what is off is off on a lease, which the agent renews whenever it looks. When the
-// lease runs out a thread that stays in C, and needs no memory, puts the TSGs back.
+// none, or where it gets no processor. So a TSG is off on a lease, which the agent renews whenever it looks. When the lease runs out a
+// thread that stays in C, and needs no memory, puts the TSGs back.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
@@ -14,7 +14,7 @@ enum {
 	LISTED = 64,
 };
 
-// Takes channels off the runlist, preempting what runs, or puts them back. pRunlistPreemptEvent must be 0.
+// Takes channels off the runlist, preempting running work, or puts them back. pRunlistPreemptEvent must be 0.
 typedef struct {
 	uint8_t bDisable, Pad0[3];
 	uint32_t numChannels;
@@ -96,8 +96,8 @@ bool gp_runlist_renew(int gpu)
 
 bool gp_runlist_guarded(void) { return guarded; }
 
-// The agent stands still: peers are told that this process takes no turns, as they would find out themselves a little later,
-// and a short timeslice beside theirs would stop both dead.
+// The agent stands still. Peers learn that this process takes no turns, as they would find out themselves a little later. A short
+// timeslice beside theirs would stop both dead.
 static void stands_still(int gpu)
 {
 	struct gp_slot *slot = gp_own_slot(&gp_gpu[gpu]);

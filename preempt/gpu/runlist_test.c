@@ -1,6 +1,6 @@
 // runlist_test.c - with preempt/gpu/runlist.c preempt/process/rm.c
 //
-// A TSG that is off the runlist comes back when nobody renews that, and not before, whatever the driver refuses in passing.
+// A TSG that is off the runlist comes back when no thread renews that, and not before, though the driver refuses some calls.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "test/units/check.h"

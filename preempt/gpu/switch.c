@@ -1,7 +1,7 @@
 // switch.c - what a switch away from a lower level takes on each GPU, as this process learns it.
 //
-// The watcher sees it: from the launch of a hold's links until the first of them runs (hold.c). It looks from time to time, so what it knows
-// is a time at which the link did not run yet and one at which it did.
+// The watcher sees it: from the launch of a hold's links until the first of them runs (hold.c). It looks from time to time, so it knows a
+// time at which the link did not run yet, and one at which it did.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 
@@ -13,7 +13,7 @@ enum {
 
 static const uint64_t DEFAULT_NS =
 	200 * 1000; // until anything is known. An H200 takes 190 us, and 206 to 240 were learnt there, by spinning, with the launch
-// What is shorter is no switch: the lower level's kernels had just ended. What is longer is another process's timeslice.
+// A shorter time is no switch: the lower level's kernels had just ended. A longer one is another process's timeslice.
 static const uint64_t LEAST_NS = 20 * 1000, MOST_NS = 2000 * 1000;
 static const uint64_t BRACKET_NS = 50 * 1000; // most between the two looks, or half of what is measured
 

@@ -1,6 +1,6 @@
 // switch_test.c - with preempt/gpu/switch.c preempt/process/process.c
 //
-// What a switch takes on a GPU is learnt from brackets around it, whatever the GPU.
+// switch.c learns the time of a switch on any GPU from brackets around it.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "test/units/check.h"
@@ -56,7 +56,7 @@ static void robust(void)
 	uint64_t was = gp_switch_ns(g);
 	see(g, 40, 8 * US, 4 * US);      // the GPU was free
 	see(g, 40, 2500 * US, 10 * US);  // another's timeslice
-	see(g, 40, 100 * US, 120 * US);  // nobody looked for long
+	see(g, 40, 100 * US, 120 * US);  // no look for long
 	see(g, 40, 800 * US, 1000 * US); // nor here
 	for (int i = 0; i < 40; i++)
 		gp_switch_seen(g, 300 * US, 200 * US); // nonsense

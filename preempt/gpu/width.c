@@ -1,16 +1,16 @@
 // width.c - see width.h: learns the widest level that costs a kind of request next to nothing.
 //
-// A kind begins at level 0, and its durations there are the yardstick. A level is tried for some windows and judged by it; if it
-// is good, the next one is tried. What makes windows slow, or much faster, ends a level at once: nothing is left until the yardstick
-// is measured anew. Only then is it known what it was: the request has changed (the level that stood is tried), or it is too wide (the
-// one below is left, and this one is tried again after a long while). A machine makes some windows slow whatever is left. So one slow
-// window alone, or some after a level has stood for a while, give that level one more chance.
+// A kind begins at level 0, and its durations there are the yardstick. A level is tried for some windows and judged by it; if it is good,
+// the next one is tried. Slow windows, or much faster ones, end a level at once: windows leave nothing until the yardstick is measured
+// anew. The new yardstick tells the cause. If the request has changed, the level that stood is tried. If the level was too wide, the one
+// below is left, and this one is tried again after a long while. A machine makes some windows slow whatever is left. So one slow window
+// alone, or some after a level has stood for a while, give that level one more chance.
 //
-// Of a kernel that hurts at any width the level is not to blame. Who runs it finds that out, and says so after the slow window
-// (harm.c). Then all is as before that window.
+// The level is not to blame for a kernel that hurts at any width. The process that runs it finds that out, and says so after the slow
+// window (harm.c). Then all is as before that window.
 //
-// Where requests follow each other closely a window holds several. So the yardstick is a line: what each operation takes, and beside that
-// what each window does, the stop. Windows that all have as many operations are compared as they are.
+// Where requests follow each other closely a window holds several. So the yardstick is a line: the time of each operation, and beside
+// that the time of each window, the stop. Windows that all have as many operations are compared as they are.
 #include "preempt/gpu/width.h"
 
 #include <string.h>
@@ -272,7 +272,7 @@ static void judge(struct gp_width *w, uint64_t busy_ns, uint32_t operations, boo
 		take_up(w, w->level + 1u);
 }
 
-// Nothing more is to be found out for now.
+// The kind's width is settled for now: its yardstick is measured, and no level is on trial or to be tried.
 static bool is_known(const struct gp_width *w)
 {
 	return full(&w->alone) && !w->before.most && (!w->level || full(&w->beside)) && !may_climb(w);
@@ -359,7 +359,7 @@ enum gp_verdict gp_width_verdict(const struct gp_widths *all, uint64_t busy_ns, 
 	return all->slow || above(busy_ns, WORSE, alone(y, n)) ? GP_SLOW : GP_GOOD;
 }
 
-// The kind is as before, but for the number of its windows, unless it is known by now what the slow window was.
+// The kind is as before, but for the number of its windows. Not so if the cause of the slow window is known by now.
 void gp_width_excuse(struct gp_widths *all)
 {
 	uint32_t at = all->before_of - 1;

@@ -1,6 +1,7 @@
 // width_test.c - with preempt/gpu/width.c
 //
-// Programs whose windows suffer in some way from what they leave: what is learnt of them, how soon, and what they pay for it.
+// Programs whose windows suffer in some way from the SMs that they leave: how soon width.c learns their level, and how many slow windows
+// that takes.
 #include "preempt/gpu/width.h"
 #include "test/units/check.h"
 
@@ -13,9 +14,10 @@ enum { MS = 1000000 };
 struct request {
 	const char *name;
 	double alone_ns, cost[GP_WIDTH_LEVELS];
-	double noise, rare, times; // windows vary by this part; this part of all takes so many times as long, whatever is left
-	uint32_t level;            // that it is to be found at
-	double leaves, slow; // that part of all windows at least leave that, and this one at most takes 1.10 x
+	double noise, rare,
+		times;       // Windows vary by noise; the part rare of all takes so many times as long, at any level.
+	uint32_t level;      // The level that it is to be found at.
+	double leaves, slow; // At least this part of all windows leave that; at most this part take 1.10 times as long.
 };
 
 static struct gp_widths all;
@@ -135,8 +137,8 @@ static void change(void)
 	}
 }
 
-// What indifferent requests leave again, whose windows vary by 1 % at most, once they are others: within 5 windows, but for one that
-// may measure the yardstick in between.
+// Indifferent requests whose windows vary by 1 % at most change: the new ones leave as much again within 5 windows, not counting one
+// that measures the yardstick in between.
 static void back(void)
 {
 	static const struct request before = {"", 2 * MS, {1, 1, 1, 1}, 0.0029, 0, 1, 3, 0, 0};
@@ -224,7 +226,7 @@ static void chance(void)
 		}
 }
 
-// What its windows take stays the same, and what they would take alone falls: the yardstick follows.
+// The windows of a kind take as long as before, but would take less alone: the yardstick follows.
 static void hidden(void)
 {
 	static const struct request before = {"", 2 * MS, {1, 1, 1, 1}, 0, 0, 1, 3, 0, 0};
@@ -332,7 +334,7 @@ static void bounds(void)
 	CHECK(gp_width_opens(&all, 1) == 3 && gp_width_opens(&all, 4) == 3 && gp_width_opens(&all, 3) == 0);
 	CHECK(all.kinds == GP_WIDTH_KINDS - 2 && gp_width_opens(&all, 0) == 3); // the same as 1
 
-	// Nothing is learnt of windows that are not judged, nor of one that is closed twice.
+	// Windows that are not judged teach nothing, nor does one that is closed twice.
 	forget();
 	for (int i = 0; i < 1000; i++) {
 		CHECK(gp_width_opens(&all, 9) == 0);
@@ -350,7 +352,7 @@ static void bounds(void)
 	}
 	CHECK(level == 3 && all.width[0].level == 3);
 
-	// Whatever happens.
+	// Windows of any length and number of operations.
 	forget();
 	for (int i = 0; i < 300000; i++) {
 		CHECK(gp_width_opens(&all, random_number() % 70) < GP_WIDTH_LEVELS);
@@ -369,13 +371,13 @@ static void bounds(void)
 // Requests that come at random and are served one after another, so that windows hold several of them, with gaps where none is there.
 struct traffic {
 	const char *name;
-	double load;         // alone
-	double times;        // that a request takes as long beside best effort, whatever its width
-	double noise;        // of a request
-	double mixed;        // this part of all requests takes three times as long
-	uint64_t operations; // of a request
-	uint32_t level;      // that windows are to leave, but for the first few
-	double leaves;       // at least this part of them
+	double load;         // The GPU's load alone.
+	double times;        // How many times as long a request takes beside best effort, at any width.
+	double noise;        // Of a request.
+	double mixed;        // This part of all requests takes three times as long.
+	uint64_t operations; // Of a request.
+	uint32_t level;      // The level that windows are to leave, but for the first few.
+	double leaves;       // At least this part of windows leave that.
 };
 
 static void serve(const struct traffic *t)

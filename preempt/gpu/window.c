@@ -19,9 +19,9 @@ enum {
 	LOWEST_LEVEL = GP_LEVELS - 1,
 };
 
-// Who is woken when a window opens or closes: this process's watcher, the agents of peers, peers that stop between blocks, launches that
-// wait. Not under the lock: who is woken may take the processor.
-enum { WAKE_WATCHER = GP_WAKE_WATCHER, WAKE_AGENTS = 2, WAKE_STOPPERS = 4, WAKE_GATE = 8 };
+// A window that opens or closes wakes some of these: this process's watcher, the agents of peers, peers that stop between blocks,
+// launches that wait. The caller wakes them after the lock: a woken thread may take the processor.
+enum { WAKE_WATCHER = 1, WAKE_AGENTS = 2, WAKE_STOPPERS = 4, WAKE_GATE = 8 };
 
 static const uint64_t POLL_NS = 50 * 1000; // how often the watcher asks about unfinished work
 static const uint64_t TURN_GRACE_NS =
@@ -31,20 +31,20 @@ static const uint64_t TURN_POLL_NS = 500 * 1000;
 static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
 static const uint64_t SWITCH_WEIGHT = 25; // a switch in a request hurts this much more than BE time lost
 
-// What windows leave to lower levels, by GPU; under its lock.
+// How many SMs windows leave to lower levels, and what they suffer from it, by GPU; under its lock.
 static struct measure {
 	struct gp_widths widths;
-	uint64_t opened_ns, finished_ns; // of the window; the work of its contexts that are closed had finished
-	uint64_t operations;             // of these contexts, in the window
-	bool contested;                  // when it opened, a lower level that goes on beside it had work
-	uint64_t slow_ns; // when the latest window opened that was slow, until somebody takes the blame; 0: none was
-	bool joined;      // by a second context: where one has no work, another may have
-	uint64_t copy;    // kind of the copy that opened it, while it is not known what follows; 0: none did, or it is
+	uint64_t opened_ns, finished_ns; // When the window opened, and when the work of its closed contexts had finished.
+	uint64_t operations;             // Operations of these contexts, in the window.
+	bool contested;                  // When it opened, a lower level that goes on beside it had work.
+	uint64_t slow_ns; // When the latest slow window opened, until a process takes the blame; 0: there was none.
+	bool joined;      // A second context joined the window: where one has no work, another may have.
+	uint64_t copy; // Kind of the copy that opened the window, until its follower is known; 0: no copy did, or it is.
 	struct gp_context *copied_in;
 } measures[GP_GPUS];
 
-// What kind of request begins with an operation: alike are those that begin with the same function, or graph, on as many blocks, or with as
-// large a copy.
+// The kind of request that begins with an operation. Requests are alike that begin with the same function on as many blocks, with the
+// same graph, or with as large a copy.
 static uint64_t kind(const struct gp_operation *o)
 {
 	uint64_t of[4] = {o->work}, key = 14695981039346656037ull; // FNV-1a
@@ -69,8 +69,8 @@ static bool is_public(const struct gp_gpu *g) { return g->lower_peers && !g->giv
 
 static bool in_the_way(struct gp_gpu *g) { return gp_windows_open(g->segment, g->same | g->higher); }
 
-// Whether who runs beside a window says that it says nothing of what it left: they run a kernel that hurts, and keep that back from now on; or they
-// kept all back. Nobody trusts it: gp_width_excuse bounds it.
+// Whether a process beside a window excuses its width. It runs a kernel that hurts, and keeps that back from now on; or it kept all back.
+// gp_width_excuse bounds how often that is believed.
 static bool is_excused(const struct gp_gpu *g, uint64_t opened_ns)
 {
 	for (uint64_t slots = g->going_on; slots; slots &= slots - 1)
@@ -88,8 +88,8 @@ static uint32_t leave_of(struct gp_gpu *g, uint64_t key)
 	return sms;
 }
 
-// How many SMs the window leaves that opens. Nothing where it is not known what comes, nor where another process needs room too. A copy
-// says little: many requests begin with one as large.
+// How many SMs the window leaves that opens. None where the first operation is not known, nor where another process needs room too. A
+// copy says little: many requests begin with one as large.
 static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
 {
 	struct measure *m = &measures[g - gp_gpu];
@@ -110,8 +110,8 @@ static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64
 	return 0;
 }
 
-// The launch path takes no lock for that: the watcher goes on from here. What comes too late, or is of another window that was closed
-// meanwhile, makes one window one of another kind.
+// The launch path takes no lock for that: the watcher goes on from here. A note that comes too late, or belongs to a window that was
+// closed meanwhile, puts one window into another kind.
 void gp_window_follow(struct gp_context *c, const struct gp_operation *o) { c->follows = kind(o); }
 
 // A context is closed whose work had finished at a time; 0: it may not have. last: so the window is over.
@@ -144,13 +144,13 @@ static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
 	else if (verdict == GP_GOOD && is_excused(g, opened)) // nothing ran beside it
 		judged = false;
 	if (verdict != GP_UNJUDGED)
-		line->judged_ns = gp_judged(opened, verdict == GP_SLOW); // before the window closes: who sees that sees this
+		line->judged_ns = gp_judged(opened, verdict == GP_SLOW); // first: a reader of the closed window sees this
 	gp_width_closes(&m->widths, lasted - gaps, m->operations, judged);
 	slot->width.kinds = m->widths.kinds;
 	slot->width.too_wide = m->widths.too_wide;
 }
 
-// Writes into the own line what is told. There is a segment, and g->lock is held. Returns whether it said anything else.
+// Writes g->told into the process's own line. There is a segment, and g->lock is held. Returns whether the line said anything else.
 static bool tell(struct gp_gpu *g)
 {
 	struct gp_line *line = gp_own_line(g);
@@ -161,12 +161,12 @@ static bool tell(struct gp_gpu *g)
 	if (!g->told.window_opened_ns)
 		line->window_opened_ns = 0;
 	line->leaves = g->told.leaves;
-	line->window_opened_ns = g->told.window_opened_ns; // last: who sees the window sees what it leaves
+	line->window_opened_ns = g->told.window_opened_ns; // last: a reader of the window sees what it leaves
 	line->busy = busy;
 	return other;
 }
 
-// Returns who is to be woken. first: the operation that opens the window; NULL: it is open already, or none does.
+// Returns the WAKE_ bits. first: the operation that opens the window; NULL: it is open already, or no operation opens it.
 static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
@@ -193,7 +193,10 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 	return wakes;
 }
 
-// Takes the window back that others see. Those that wait for it are to be woken.
+// The busy word of a process without an open window.
+static uint32_t idle_word(const struct gp_gpu *g) { return g->probing || g->at_gate ? GP_ASKS : GP_IDLE; }
+
+// Takes the window back that others see. The caller wakes the threads that wait for it.
 static void withdraw(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_slot *slot = gp_own_slot(g);
@@ -206,7 +209,7 @@ static void withdraw(struct gp_gpu *g, uint64_t now)
 	tell(g);
 }
 
-// Returns who is to be woken.
+// Returns the WAKE_ bits.
 static uint32_t unpublish(struct gp_gpu *g, uint64_t now)
 {
 	uint32_t wakes = 0;
@@ -217,14 +220,14 @@ static uint32_t unpublish(struct gp_gpu *g, uint64_t now)
 		withdraw(g, now);
 		wakes |= WAKE_GATE | (g->stoppable ? WAKE_STOPPERS : 0);
 	}
-	g->told.busy = g->probing ? GP_ASKS : GP_IDLE;
+	g->told.busy = idle_word(g);
 	tell(g);
 	if (g->turn_peers || g->between)
 		wakes |= WAKE_AGENTS;
 	return wakes;
 }
 
-// From whatever word. The GPU's lock is held: no other thread opens, closes or drops the window.
+// From any word. The GPU's lock is held: no other thread opens, closes or drops the window.
 static void change(struct gp_context *c, enum gp_window_event event)
 {
 	uint64_t word = c->window;
@@ -238,7 +241,7 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	uint32_t wakes = WAKE_WATCHER;
 
 	pthread_mutex_lock(&g->lock);
-	// Without a handle the context ends, and nobody would close the window. Another has its place where the GPU is another.
+	// Without a handle the context ends, and no thread would close the window. Another has its place where the GPU is another.
 	if (gp_is_open(c) || !c->handle || c->gpu != g) {
 		pthread_mutex_unlock(&g->lock);
 		return 0;
@@ -250,6 +253,7 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 			gp_objective_opens(g, now);
 		c->follows = 0;
 		measures[g - gp_gpu].copied_in = c;
+		g->giving_way += gp_shared_slot_opens(g);
 		wakes |= publish(g, first, now);
 	} else {
 		measures[g - gp_gpu].joined = true;
@@ -268,23 +272,31 @@ void gp_window_wake(struct gp_gpu *g, uint32_t wakes)
 		gp_ring_windows(g);
 	if (wakes & WAKE_AGENTS)
 		gp_ring(g);
-	if (wakes & WAKE_WATCHER) {
-		gp_wake++;
-		gp_futex_wake(&gp_wake, 1, false);
-	}
+	if (wakes & WAKE_WATCHER)
+		gp_wake_watcher();
 }
 
 void gp_gpu_probe(struct gp_gpu *g, bool on)
 {
 	pthread_mutex_lock(&g->lock);
 	g->probing = on;
-	g->told.busy = g->open_contexts ? GP_WORKS : on ? GP_ASKS : GP_IDLE;
+	g->told.busy = g->open_contexts ? GP_WORKS : idle_word(g);
 	tell(g);
 	pthread_mutex_unlock(&g->lock);
 }
 
-// Puts pages of a view in the place of another's, one by one, since they may be of several mappings, the last first. What is left of them is
-// given back one by one too: the place that a page has left is free, and another thread's by now.
+void gp_gpu_waits(struct gp_gpu *g, bool on)
+{
+	pthread_mutex_lock(&g->lock);
+	g->at_gate += on ? 1 : UINT32_MAX;
+	if (!g->open_contexts)
+		g->told.busy = idle_word(g);
+	tell(g);
+	pthread_mutex_unlock(&g->lock);
+}
+
+// Puts pages of a view in the place of another's, one by one, since they may be of several mappings, the last first. The rest of each
+// GP_PAGE is given back one by one too: the place that a page has left is free, and another thread's by now.
 static bool replace(struct gp_view *view, struct gp_view *next, size_t from, size_t to)
 {
 	size_t page = (size_t)sysconf(_SC_PAGESIZE); // all words are in the first of a GP_PAGE
@@ -300,9 +312,10 @@ static bool replace(struct gp_view *view, struct gp_view *next, size_t from, siz
 	return all;
 }
 
-// Replaces the segment's memory by another, of either kind, in which this process has a slot or which nobody else sees. The address
-// stays, so that no pointer dangles. A slot that is still owned is copied. What it writes itself is replaced under the lock, which
-// launches wait for; the rest, 129 pages, after it: threads read either memory meanwhile. Nothing is decided by that.
+// Replaces the segment's memory by another, of either kind, in which this process has a slot or which no other process sees. The address
+// stays, so that no pointer dangles. A slot that is still owned is copied. The pages that the process writes itself are replaced under
+// the lock, which launches wait for. The rest, 129 pages, follows after it: threads read either memory meanwhile, and decide nothing by
+// that.
 bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool owned)
 {
 	struct gp_view *view = gp_view_of(g->segment), *next = memory;
@@ -315,7 +328,8 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 			unpublish(g, now);
 		g->told.busy = GP_IDLE; // the next slot may have another line
 		tell(g);
-		// Before the memory goes at which they wait, also for what another thread has closed and not yet told.
+		// Wakes waiters before the memory goes at which they wait, also for windows that another thread has closed and not yet
+		// told.
 		gp_window_wake(g, WAKE_GATE | WAKE_STOPPERS | WAKE_AGENTS);
 		for (size_t page = 0; page < sizeof next->own; page += GP_PAGE)
 			memcpy((char *)&next->own + page, (char *)&view->own + page, 4096); // all of its words
@@ -326,7 +340,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 		g->paged = paged;
 	}
 	g->told.window_opened_ns = 0; // the window is opened there
-	g->told.busy = g->probing ? GP_ASKS : GP_IDLE;
+	g->told.busy = idle_word(g);
 	tell(g);
 	uint32_t wakes = g->open_contexts ? publish(g, NULL, now) : 0;
 	pthread_mutex_unlock(&g->lock);
@@ -346,7 +360,7 @@ void gp_gpu_attached(struct gp_gpu *g)
 	gp_window_wake(g, wakes);
 }
 
-// g->lock is held. finished_ns: when the work of the context had; 0: it may not have. Returns who is to be woken.
+// g->lock is held. finished_ns: when the work of the context had finished; 0: it may not have. Returns the WAKE_ bits.
 static uint32_t close_context(struct gp_context *c, uint64_t finished_ns)
 {
 	struct gp_gpu *g = c->gpu;
@@ -355,6 +369,7 @@ static uint32_t close_context(struct gp_context *c, uint64_t finished_ns)
 	measure(c, finished_ns, g->open_contexts == 1);
 	if (--g->open_contexts != 0)
 		return 0;
+	g->giving_way -= gp_shared_slot_closes(g, now);
 	uint32_t wakes = unpublish(g, now);
 	g->busy_ns += now - g->busy_since_ns;
 	if (gp_own_slot(g))
@@ -408,7 +423,7 @@ void gp_window_drop(struct gp_context *c)
 
 void gp_note_gap(struct gp_context *c, uint64_t idle_since_ns, uint64_t awaited_since_ns)
 {
-	// Since then a hint has kept the window open, whatever the grace is.
+	// Since then a hint has kept the window open, beyond the grace.
 	uint64_t until = awaited_since_ns ? awaited_since_ns : gp_now_ns();
 	uint64_t us = until > idle_since_ns ? (until - idle_since_ns) / 1000 : 0;
 	int bucket = us ? 64 - __builtin_clzll(us) : 0;
@@ -459,8 +474,8 @@ static uint64_t grace(struct gp_context *c)
 	return best;
 }
 
-// A window that a copy opened leaves something as soon as it is known what follows. Who goes on beside it is told: it may wait for nothing
-// but the window's end.
+// A window that a copy opened leaves SMs once the operation behind the copy is known. The watcher rings processes that go on beside it:
+// they may wait for the window's end alone.
 static void watch_kind(struct gp_context *c)
 {
 	struct gp_gpu *g = c->gpu;
@@ -495,8 +510,8 @@ static void watch_width(struct gp_context *c, uint64_t now)
 	if (!g->segment || !g->told.leaves || c->hint.until_ns > now)
 		return;
 	pthread_mutex_lock(&g->lock);
-	// In this order: gaps that end later make it seem to have had work for less, and operations for more. Below what there were before is a
-	// gap that two threads had counted when it opened, and one took back.
+	// In this order: gaps that end later make it seem to have had work for less, and operations for more. A smaller sum than before
+	// comes of a gap that two threads had counted when it opened, and one took back.
 	uint64_t gaps = c->gaps_ns, before = c->gaps_before_ns;
 	if (!gp_is_idle(c) && !m->joined && gaps >= before) {
 		uint64_t from = m->opened_ns + (gaps - before);
@@ -561,18 +576,8 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 	return 0;
 }
 
-uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
-{
-	watch_kind(c);
-	if (gp_objective.on)
-		gp_objective_watch(c->gpu, now);
-	watch_width(c, now);
-	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
-	return hold && hold < work ? hold : work;
-}
-
-// Publishes the window, or takes it back, as is_public says. If another process has written over it, this tells it again, and wakes threads
-// that wait for its end. g->lock is held. Returns who is to be woken.
+// Publishes the window, or takes it back, as is_public says. If another process has written over it, this writes it again, and wakes
+// threads that wait for its end. g->lock is held. Returns the WAKE_ bits.
 static uint32_t republish(struct gp_gpu *g)
 {
 	bool wanted = is_public(g);
@@ -588,6 +593,34 @@ static uint32_t republish(struct gp_gpu *g)
 		wakes |= publish(g, NULL, gp_now_ns()); // lower levels came while the window was open
 	}
 	return wakes;
+}
+
+// Lower levels run beside the window while a slot lasts. An objective that is no more ends it, too. Returns nanoseconds until it ends.
+static uint64_t watch_slot(struct gp_gpu *g, uint64_t now)
+{
+	uint64_t left = gp_shared_slot_turns(g, now);
+	if (left)
+		return left;
+	pthread_mutex_lock(&g->lock);
+	int began = g->open_contexts ? gp_shared_slot_turn(g, now) : 0;
+	g->giving_way += (uint32_t)began;
+	uint32_t wakes = began ? republish(g) : 0;
+	left = gp_shared_slot_turns(g, now);
+	pthread_mutex_unlock(&g->lock);
+	gp_window_wake(g, wakes);
+	return left ? left : POLL_NS;
+}
+
+uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
+{
+	watch_kind(c);
+	if (gp_objective.on)
+		gp_objective_watch(c->gpu, now);
+	uint64_t slot = watch_slot(c->gpu, now);
+	watch_width(c, now);
+	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
+	uint64_t next = hold && hold < work ? hold : work;
+	return work && slot < next ? slot : next;
 }
 
 void gp_gpu_give_way(struct gp_gpu *g, bool on)

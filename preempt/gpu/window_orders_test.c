@@ -1,4 +1,4 @@
-// window_orders_test.c - interleaved with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/law.c preempt/process/first_launch.c preempt/objects/objects.c preempt/process/streams.c preempt/process/captures.c preempt/process/process.c
+// window_orders_test.c - interleaved with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c preempt/process/first_launch.c preempt/objects/objects.c preempt/process/streams.c preempt/process/captures.c preempt/process/process.c
 //
 // Work comes, threads begin to wait, and hints announce work, while the watcher closes the window, in every order: what is not done has a
 // window.
@@ -14,7 +14,7 @@ static struct gp_gpu *const g = &gp_gpu[0];
 static struct gp_context *const c = &gp_context[0], *const second = &gp_context[1];
 static const CUstream a = (CUstream)0x10, b = (CUstream)0x20;
 
-// The driver: what was launched on a stream is never done, but what a test says.
+// The driver: launches on a stream are done only when a test says so.
 static _Atomic uint32_t launched[2], done[2];
 static _Atomic uint32_t *of(_Atomic uint32_t *counts, CUstream stream) { return &counts[stream == b]; }
 static CUresult query(CUstream stream)
@@ -144,7 +144,7 @@ static bool is_open(void)
 	return is;
 }
 
-// As preempt/waits.c: who waits wants a turn.
+// As preempt/waits.c: a thread that waits wants a turn.
 static void wait(void)
 {
 	c->waits++;

@@ -1,7 +1,7 @@
-// window_test.c - with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/law.c preempt/process/first_launch.c preempt/objects/objects.c preempt/gpu/switch.c preempt/process/process.c
+// window_test.c - with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c preempt/process/first_launch.c preempt/objects/objects.c preempt/gpu/switch.c preempt/process/process.c
 //
-// Memory that takes the place of other memory leaves its own place to whoever maps something there, at once. What windows leave, and what
-// is learnt from them.
+// Memory that takes the place of other memory leaves its own place at once to another mapping. Also how many SMs windows leave, and how
+// their width is learnt.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/width.h"
@@ -42,7 +42,7 @@ void *mremap(void *from, size_t old, size_t new, int flags, ...)
 	return moved;
 }
 
-// The kernel's, which may give the processor of who wakes others to those: who holds a GPU's lock wakes nobody.
+// The kernel's, which may give the processor to the threads that it wakes: the holder of a GPU's lock wakes none.
 static struct gp_gpu *wakes_freely;
 static uint32_t woken;
 long syscall(long number, ...)
@@ -64,7 +64,7 @@ long syscall(long number, ...)
 	return next(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }
 
-// What windows need of holds and contexts, which are not there. A hold is released under the lock.
+// Stand-ins for holds and contexts, which windows call. A hold is released under the lock.
 struct gp_context *gp_current_context(void) { return NULL; }
 static _Atomic bool *stopped_until;
 static _Atomic bool stopped;
@@ -89,7 +89,7 @@ bool gp_idle(struct gp_context *c, uint64_t word, uint64_t now)
 	return gp_window_change(&c->window, word, GP_FINISHED);
 }
 
-// What is learnt: the level that the next window leaves, and what was told of the last one.
+// A stand-in for width.c: the level that the next window leaves, and the arguments of the latest calls.
 static uint32_t level, opened, closed;
 static uint64_t key_opened, busy_closed, operations_closed;
 static bool judged_closed;
@@ -100,7 +100,7 @@ uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
 	key_opened = key;
 	return level;
 }
-// What is told of a window that is open, and the answer.
+// The arguments of the latest look at an open window, and the answer.
 static uint32_t looks;
 static uint64_t busy_looked, operations_looked;
 static bool falls;
@@ -155,7 +155,7 @@ static void kept(void)
 	count = 0;
 }
 
-// What lower levels may have while windows are open: what the least generous one says, and nothing of those that are closed.
+// Lower levels may have as many SMs as the least generous open window leaves; closed windows have no say.
 static void leave(void)
 {
 	struct gp_view *view = map(0);
@@ -171,7 +171,7 @@ static void leave(void)
 	gp_line_of(s, 63)->window_opened_ns = 1;
 	gp_line_of(s, 37)->window_opened_ns = 1;
 	CHECK(gp_windows_leave(s, ~0ull) == 16 && gp_windows_leave(s, ~(1ull << 37)) == 64);
-	CHECK(gp_windows_leave(s, 1ull << 63) == UINT32_MAX); // whatever a peer says
+	CHECK(gp_windows_leave(s, 1ull << 63) == UINT32_MAX); // for any words of a peer
 	gp_line_of(s, 0)->window_opened_ns = 1;               // publishes none
 	CHECK(gp_windows_leave(s, ~0ull) == 0 && gp_windows_leave(s, ~1ull) == 16);
 	CHECK(gp_windows_leave(s, 2) == UINT32_MAX);
@@ -217,7 +217,7 @@ static void submit_more(struct gp_context *c, int operations)
 		CHECK(!gp_window_submit(c, false));
 }
 
-// What a window is judged by: the time in which it had work, and the operations.
+// A window is judged by the time in which it had work, and by its operations.
 static void work(struct gp_context *c, struct gp_context *second, const struct gp_operation *first)
 {
 	const uint64_t lasted = 1000000ull * MS; // more than the test
@@ -363,8 +363,8 @@ static void follow(struct gp_context *c, struct gp_context *second, const struct
 		for (int j = 0; j < i; j++)
 			CHECK(keys[i / 3][i % 3] != keys[j / 3][j % 3]);
 
-	// Nothing is left, nor learnt, where nothing followed, where it was of another window or context, where another process needs room
-	// by then, and where the window is not there any more.
+	// The window leaves nothing, and teaches nothing, in five cases. No operation followed; it followed in another window, or in
+	// another context; another process needs room by then; the window is withdrawn.
 	enum { NOTHING, BEFORE, ELSEWHERE, IN_THE_WAY, WITHDRAWN, CASES };
 	for (int i = 0; i < CASES; i++) {
 		submit(c, 0);
@@ -394,7 +394,7 @@ static void follow(struct gp_context *c, struct gp_context *second, const struct
 		CHECK(!closed);
 	}
 
-	// The next window leaves what its own kind does, whatever follows.
+	// The next window leaves as much as its own kind, though another operation follows.
 	gp_window_open(c, &copies[0]);
 	finishes(c, line->window_opened_ns, 3 * MS);
 	level = 1;
@@ -407,7 +407,8 @@ static void follow(struct gp_context *c, struct gp_context *second, const struct
 	CHECK(closed == 1);
 }
 
-// A window says whether it was slow before it closes. Who ran beside it takes the blame before the next one opens, or says that nothing ran.
+// A window says whether it was slow before it closes. A process beside it takes the blame before the next one opens, or says that nothing
+// ran.
 static void blame(struct gp_context *c, const struct gp_operation *first)
 {
 	struct gp_segment *s = c->gpu->segment;
@@ -472,7 +473,7 @@ static void learn(void)
 	gp_window_drop(c);
 	CHECK(!closed);
 
-	// It leaves what is learnt. What it suffered is told if somebody was there for whom it was left.
+	// It leaves what is learnt. It reports what it suffered if a process was there to use what it left.
 	static const struct {
 		const char *name;
 		bool goes_on, stops, same_before, higher_before, same_after, nothing_known;
@@ -541,14 +542,14 @@ static void learn(void)
 	finishes(c, line->window_opened_ns, 6 * MS);
 	CHECK(closed == 1);
 
-	// Nothing is learnt where nobody goes on, whatever is known by then.
+	// A window teaches nothing where no process goes on beside it, though its kind is known.
 	g->going_on = opened = 0;
 	gp_window_open(c, &fill);
 	CHECK(line->window_opened_ns && !line->leaves && !opened);
 	gp_window_drop(c);
 	g->going_on = 1ull << 40;
 
-	// What begins alike is of a kind.
+	// Requests that begin alike are of one kind.
 	struct gp_operation kernel = {.work = GP_KERNEL,
 				      .launch = {.function = (CUfunction)c, .grid = {4, 5, 6}, .block = {7, 8, 9}}};
 	struct gp_operation kinds[11] = {kernel, kernel, kernel, kernel, kernel, fill, fill, fill};
@@ -574,7 +575,7 @@ static void learn(void)
 	c->handle = second->handle = NULL;
 }
 
-// What another process writes over the own line is told again, whether a window is open or not.
+// Another process wrote over the own line: the process writes it again, whether a window is open or not.
 static void mend(void)
 {
 	struct gp_gpu *g = &gp_gpu[2];
@@ -603,7 +604,7 @@ static void mend(void)
 			gp_gpu_rescind(g);
 			CHECK(view->shared.gate == was.gate && view->shared.bell == was.bell);
 		}
-		// What is told does not follow what was written over it.
+		// The next word in the line does not depend on what another process wrote there.
 		line->window_opened_ns = open ? 0 : 42;
 		uint64_t counted = view->own.windows;
 		if (open)
@@ -693,7 +694,8 @@ static void wait_for_more(void)
 		CHECK(gp_window_watch(c, 77) == (ns == 30 * US ? 20 * US : 500 * US));
 	}
 
-	// Beside an equal that may wait for the GPU it is no longer than the settings say. Nobody tells of that: the watcher looks soon enough.
+	// Beside an equal that may wait for the GPU it is no longer than the settings say. The watcher gets no word of that, and looks
+	// soon enough.
 	g->same = 1ull << 9;
 	gp_line_of(g->segment, 9)->window_opened_ns = 1;
 	gp_settings.grace_equals_ns = 500 * US;
@@ -709,7 +711,7 @@ static void wait_for_more(void)
 	gp_line_of(g->segment, 8)->window_opened_ns = 1;           // is no equal
 	CHECK(gp_window_watch(c, 77) == 50 * US);
 	gp_line_of(g->segment, 9)->window_opened_ns = 1;
-	g->lower_peers = 0; // nobody is kept off the GPU for longer
+	g->lower_peers = 0; // no process is kept off the GPU for longer
 	CHECK(gp_window_watch(c, 77) == 2000 * US);
 	g->lower_peers = 1;
 	CHECK(gp_window_watch(c, 77 + 11 * US) == 0 && !gp_is_open(c));

@@ -1,5 +1,5 @@
 // Package member makes segments by the broker: it keeps the connection, places the pages of peers as they come and go, and asks for
-// turns. What it makes is as what package segment makes by a file, for all who use it.
+// turns. Its segments serve all their users as those do that package segment makes by a file.
 package member
 
 import (
@@ -21,35 +21,35 @@ import (
 const (
 	// answersWithin is how long a process waits for a broker when it starts. Then it goes on without.
 	answersWithin = 200 * time.Millisecond
-	// looksEvery is how often the connection is looked at if nobody pokes.
+	// looksEvery is how often the connection is looked at without a poke.
 	looksEvery = 500 * time.Millisecond
-	// thereEvery is how often it is looked whether there is a broker.
+	// thereEvery is how often a process looks for a broker.
 	thereEvery = time.Second
-	// patience is how long a broker may take to answer one who goes on without meanwhile.
+	// patience is how long a broker may take to answer a process that goes on without it meanwhile.
 	patience = 5 * time.Second
-	// firstAgain and lastAgain bound how long it is until a broker that was lost, or not there, is asked again: between half of it and
-	// one and a half times. It is hurriedAgain at most for as long as the next one may be expected (hurry): who looks at the worst time
-	// has joined within a third of a second of its start.
+	// firstAgain and lastAgain bound the time until a process asks again after a broker was lost, or not there. It varies between
+	// half and one and a half times of that. While the next broker may be expected (hurry) it is hurriedAgain at most: a process that
+	// looks at the worst time has joined within a third of a second of the broker's start.
 	firstAgain, hurriedAgain, lastAgain = 100 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond
 	hurry                               = 5 * time.Second
 	// lostAfter is how long a broker that has not closed the connection may be busy before another one is looked for: to have all its
 	// clients join again makes it no less busy.
 	lostAfter = 10 * time.Second
-	// mostSaid bounds the reasons of which failed is told. It is more than a broker has.
+	// mostSaid bounds the reasons for which failed is called. It is more than a broker has.
 	mostSaid = 32
-	// refusedAgain is when one asks again at the latest whom the broker refused.
+	// refusedAgain is the time after which a refused process asks again at the latest.
 	refusedAgain = time.Minute
 )
 
-// Options say who joins, and where brokers are.
+// Options describe the process that joins, and say where brokers are.
 type Options struct {
 	Directory string
 	GPU       segment.GPU
 	Level     int // wanted
 	Name      string
 	Injected  bool
-	Refused   func(error) // is called where the policy of the next broker does not take the member that this process was, on another goroutine
-	shared    bool        // its thread has the program's descriptors
+	Refused   func(error) // Called on another goroutine, where the policy of the next broker does not take this process, a member before.
+	shared    bool        // The member's thread has the program's descriptors.
 }
 
 // ErrNone says that there is no broker.
@@ -104,8 +104,8 @@ func (s *Sought) Next() (next *segment.Segment, slot int) {
 	return next, next.OwnSlot()
 }
 
-// Seek joins a broker, however long it takes until there is one that lets this process join. found is called then, and failed, once for each
-// reason, where one answered and did not. They are called on another goroutine.
+// Seek joins a broker, however long it takes until one lets this process join, and then calls found. It calls failed once for each reason
+// for which a broker refused. Both run on another goroutine.
 func Seek(o Options, found func(), failed func(error)) *Sought {
 	s := &Sought{}
 	serve := func(shared bool) {
@@ -179,7 +179,7 @@ func connect(o Options, within time.Duration) (m *member, err error) {
 	})
 }
 
-// Level returns the level that a process gets when it wants one: what the broker lets it have, if there is one that lets it join.
+// Level returns the level that a process gets when it wants one: the one that the broker grants, if a broker lets it join.
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
 	done := make(chan error, 1)
@@ -205,7 +205,7 @@ func Refused(err error) (refused, off bool) {
 	return by.Reason == wire.RefusedPolicy, by.Reason == wire.RefusedOff
 }
 
-// passable says whether another socket may lead further: this one is not there, not for this user, or nobody listens.
+// passable says whether another socket may lead further: this one is not there, not for this user, or has no listener.
 func passable(err error) bool {
 	return slices.ContainsFunc([]error{unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ECONNREFUSED, unix.ELOOP}, func(e error) bool { return errors.Is(err, e) })
 }
@@ -282,7 +282,8 @@ func (m *member) obey(was, is wire.Policy) {
 
 func (m *member) limit() {
 	p := m.policy
-	m.segment.SetLimits(segment.Limits{Share: float64(p.Share) / 1e6, ShareMax: float64(p.ShareMax) / 1e6, MaxHoldUs: p.MaxHoldUs, MemoryMB: p.MemoryMB, QuantumMs: p.QuantumMs, Objective: p.Objective})
+	m.segment.SetLimits(segment.Limits{Share: float64(p.Share) / 1e6, ShareMax: float64(p.ShareMax) / 1e6, MaxHoldUs: p.MaxHoldUs, MemoryMB: p.MemoryMB, MemoryPart: float64(p.MemoryPart) / 1e6,
+		QuantumMs: p.QuantumMs, Objective: p.Objective})
 }
 
 // serveAll serves this member, and those that follow it, until the process leaves. Of none it serves nothing.
@@ -292,13 +293,13 @@ func (m *member) serveAll() {
 	}
 }
 
-// serve carries out what the broker says, and sends what is asked, until the process leaves: then it returns nil. If the broker is
-// lost, it returns the next member, whose segment is to take the place of this one.
+// serve carries out the broker's messages, and sends the process's requests, until the process leaves: then it returns nil. If the broker
+// is lost, it returns the next member, whose segment is to take the place of this one.
 func (m *member) serve() *member {
 	for !m.left.Load() {
 		select {
 		case <-m.poke:
-		case ask := <-m.turns: // what is not sent is asked again, and that the broker is lost is heard
+		case ask := <-m.turns: // a request that fails is made again, and hear finds a lost broker
 			_ = m.client.Turn(ask.Which, ask.Kind, int(ask.To), ask.Seen)
 		case <-time.After(looksEvery):
 		}
@@ -308,7 +309,7 @@ func (m *member) serve() *member {
 			continue
 		}
 		m.client.Close()
-		m.segment.With(m.segment.Ring) // the end of a broker wakes nobody: who sees it tells the others, and they look too
+		m.segment.With(m.segment.Ring) // a broker's end wakes no member: the one that sees it rings for the others
 		return m.again()
 	}
 	m.client.Leave()
@@ -334,7 +335,7 @@ func (m *member) hear() error {
 	}
 }
 
-// again joins the next broker. What was shown stays as it is meanwhile.
+// again joins the next broker. The segment shows the same pages meanwhile.
 func (m *member) again() *member {
 	next := seek(m.options, m.left.Load, func(err error) {
 		if refused, off := Refused(err); (refused || off) && m.options.Refused != nil {

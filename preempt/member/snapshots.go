@@ -21,7 +21,7 @@ func Reach(directory string, do func(path string) error) error {
 	return reach(directory, join.Sockets(directory), do)
 }
 
-// ReachToAsk does the same for what people ask, by the administrator's socket for whoever may connect to that.
+// ReachToAsk does the same for people's requests, by the administrator's socket if the user may connect to that.
 func ReachToAsk(directory string, do func(path string) error) error {
 	return reach(directory, append([]string{join.AdminIn(directory)}, join.Sockets(directory)...), do)
 }
@@ -48,8 +48,8 @@ func Both(files func() ([]segment.Snapshot, error), broker string) ([]segment.Sn
 	return append(all, shared...), nil
 }
 
-// Off are the processes of this user, or for root of all, to which a broker's policy gives no role, and the rule that says so. It is empty
-// where no broker answers.
+// Off returns processes to which a broker's policy gives no role, and the rule that says so: those of this user, or for root of all. It
+// is empty where no broker answers.
 func Off(directory string) map[int]string {
 	off := map[int]string{}
 	_ = ReachToAsk(directory, func(path string) error {

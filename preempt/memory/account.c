@@ -1,9 +1,9 @@
 // account.c - what the program has of each GPU's memory, in bytes: ranges, and what the driver allocates for it.
 //
-// Others decide by what is published of it, which they read word by word. A process lacks what claimed exceeds resident and pinned by.
-// A call that has waited for room counts in claimed from its wait to its end, whether an account has its bytes or not. So claimed stays
-// when an account takes them, and when the driver refuses and they are given back. A reader meanwhile finds them lacking or there, never
-// both or neither.
+// Writers: threads of the process, under lock. Readers: agents of other processes, which decide by the published words and read them one by
+// one. Pairing: a process lacks the bytes by which claimed exceeds resident and pinned. A call that has waited for room counts in claimed
+// from its wait to its end, whether an account has its bytes or not. So claimed stays the same when an account takes them, and when the
+// driver refuses and they are given back. Without that this breaks: a reader counts the bytes both as lacking and as there, or as neither.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 #include "preempt/process/thread.h"
@@ -132,8 +132,11 @@ void gp_memory_claims_end(void)
 	}
 }
 
+// In a process whose memory stays the driver decides: the words of others are untrusted, and keep none from it.
 static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
 {
+	if (!gp_memory_on)
+		return true;
 	uint64_t *allowance = (uint64_t *)&gp_memory_of(gpu)->allowance;
 	uint64_t left = __atomic_load_n(allowance, __ATOMIC_RELAXED);
 	do {
@@ -148,12 +151,28 @@ static bool take_allowance(struct gp_gpu *gpu, uint64_t bytes)
 // More than there can ever be is not taken, not even for an instant: others decide by what is published.
 bool gp_account_take(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes, struct gp_retry *r)
 {
+	uint64_t beside = gp_memory_limit(gp_memory_total(gpu)) ? gp_memory_beside(gpu) : 0; // may ask the driver
 	pthread_mutex_lock(&lock);
-	bool fits = bytes <= gp_memory_left(gpu) && take_allowance(gpu, bytes);
+	bool fits = bytes <= gp_memory_left(gpu, beside) && take_allowance(gpu, bytes);
 	if (fits) {
 		*account += bytes;
 		if (r->claim && r->gpu == gpu)
 			set_met(r, bytes < r->claim ? bytes : r->claim);
+		publish(gpu);
+	}
+	pthread_mutex_unlock(&lock);
+	return fits;
+}
+
+bool gp_account_within(struct gp_gpu *gpu, _Atomic uint64_t *account, uint64_t bytes)
+{
+	uint64_t limit = gp_memory_limit(gp_memory_total(gpu)), beside = limit ? gp_memory_beside(gpu) : 0;
+	pthread_mutex_lock(&lock);
+	struct gp_accounts a = read_accounts(gpu);
+	uint64_t all = a.resident + a.swapped + a.pinned + beside + gp_memory_managed(gpu);
+	bool fits = !limit || (bytes <= limit && all <= limit - bytes);
+	if (fits) {
+		*account += bytes;
 		publish(gpu);
 	}
 	pthread_mutex_unlock(&lock);

@@ -13,7 +13,13 @@ static int lines;
 static struct gp_retry at_once; // a call that has not waited
 
 static uint64_t left = UINT64_MAX;
-uint64_t gp_memory_left(const struct gp_gpu *g) { return left; }
+uint64_t gp_memory_left(const struct gp_gpu *g, uint64_t beside) { return left; }
+uint64_t gp_memory_total(const struct gp_gpu *g) { return UINT64_MAX; }
+uint64_t gp_memory_limit(uint64_t total) { return 0; }
+uint64_t gp_memory_beside(const struct gp_gpu *g) { return 0; }
+uint64_t gp_memory_managed(const struct gp_gpu *g) { return 0; }
+struct gp_memory_settings gp_memory_settings;
+_Atomic uint32_t gp_memory_on;
 void gp_log_line(const char *text) { lines++; }
 void gp_thread_ends(void) { gp_memory_claims_end(); }
 
@@ -170,6 +176,10 @@ static void test_bounds(void)
 	CHECK(view.own.memory.resident == 100 && !view.own.memory.pinned);
 	left = UINT64_MAX;
 	m->allowance = 1 + 50;
+	CHECK(gp_account_take(g, &m->pinned, 51, &at_once)); // memory stays: the allowance says nothing
+	gp_account_untake(&m->pinned, 51, &at_once);
+	gp_memory_on = 1;
+	m->allowance = 1 + 50;
 	CHECK(!gp_account_take(g, &m->pinned, 51, &at_once) && m->allowance == 51 && !m->pinned);
 	CHECK(gp_account_take(g, &m->pinned, 30, &at_once) && m->allowance == 21);
 	CHECK(gp_account_take(g, &m->pinned, 20, &at_once) && m->allowance == 1);
@@ -182,6 +192,7 @@ static void test_bounds(void)
 	CHECK(view.own.memory.resident == 60 && !view.own.memory.pinned && gp_account_own(g) == 100);
 	m->allowance = 0;
 	CHECK(gp_account_take(g, &m->pinned, 1ull << 40, &at_once) && !m->allowance);
+	gp_memory_on = 0;
 }
 
 enum { HAD = 1000, ASKED = 300, GUESSED = 50, ROUNDS = 300000 };

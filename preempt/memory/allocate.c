@@ -91,7 +91,7 @@ static CUresult attempt(const struct request *q, struct gp_gpu **lacking)
 	return allocate_native(q, c, lacking);
 }
 
-// Beyond memory.limit_mb the wait for room says no at once.
+// Beyond memory.limit the wait for room says no at once.
 static CUresult allocate(struct request *q)
 {
 	struct gp_retry retry = {.bytes = q->bytes};
@@ -197,7 +197,7 @@ static CUresult release(CUdeviceptr address)
 	if (gp_native_free(address, &result)) // what is small is freed most often
 		return result;
 	if (!gp_range_claim(address, &r))
-		return r ? CUDA_ERROR_INVALID_VALUE : gp_driver.cuMemFree(address);
+		return r ? CUDA_ERROR_INVALID_VALUE : gp_counted_free(address);
 	CUcontext current = gp_current_handle();
 	if (!current) { // the driver says what is wrong
 		unclaim(r);

@@ -1,7 +1,7 @@
 // arena.c - pinned host memory, in pieces of GP_CHUNK_BYTES that chunks share.
 //
-// Pinning takes 100 ms a GiB and more, so pieces are kept, made ahead, and given back when they are not needed for long. What is
-// pinned in a context stays pinned until that context ends.
+// Pinning takes 100 ms a GiB and more, so pieces are kept, made ahead, and given back when they are not needed for long. Memory stays
+// pinned until the context ends in which it was pinned.
 #define _GNU_SOURCE
 #include "preempt/memory/arena.h"
 

@@ -155,7 +155,7 @@ static void test_contexts(void)
 	CHECK(!made && pinned == 2);
 }
 
-// Pinning that is cut short leaves a piece that is not pinned, and that is the next one to be. Nothing is given back then.
+// Pinning that is cut short leaves a piece that is not pinned, and that is the next one to be. No piece is given back while that is on.
 static void test_cut(void)
 {
 	int before = pinned;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-// What is known of an address, read under gp_memory_lock.
+// The facts about an address, read under gp_memory_lock.
 struct facts {
 	CUdeviceptr sample; // 0: there is none
 	bool native;        // memory of cuMemAlloc

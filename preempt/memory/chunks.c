@@ -139,12 +139,13 @@ uint64_t gp_chunks_out(const struct gp_range *r)
 	return bytes;
 }
 
-// Frees a range of which a part is out, so nothing runs and no move begins. What is out is not mapped.
+// Frees a range of which a part is out, so nothing runs and no move begins. Chunks that are out are not mapped, unless the driver refused
+// to unmap them.
 static void free_parts(struct gp_range *r)
 {
 	for (size_t i = 0; i < r->chunks; i++) {
 		struct gp_chunk *c = &r->chunk[i];
-		if (c->handle) { // OUT too where the driver refused to unmap it
+		if (c->handle) { // IN, or OUT where the driver refused to unmap it
 			GP_GIVE_BACK(gp_driver.cuMemUnmap(c->address, c->bytes));
 			GP_GIVE_BACK(gp_driver.cuMemRelease(c->handle));
 		}

@@ -11,7 +11,8 @@ static const uint64_t PAUSE_NS = 700 * 1000;
 
 static const uint64_t SPIN_NS = 1000 * 1000; // of a wait for a small piece, several times as long as it takes
 
-// What does not wait is the library's own, and asks only in contexts that are known to be initialised.
+// wait: for a thread that has pinned the context. The library's own questions do not wait, and go only to contexts that are known to be
+// initialised.
 static struct gp_context *next_context(const struct gp_gpu *g, const struct gp_context *after, bool wait)
 {
 	for (ptrdiff_t i = after ? after - gp_context + 1 : 0; i < GP_CONTEXTS; i++) {
@@ -130,7 +131,7 @@ struct way {
 	uint64_t others; // pieces in flight beside the next one
 };
 
-// Those of the slots whose memory is all there, so that they may copy now. A word that lies costs its own process alone.
+// The slots whose memory is all there, so that they may copy now. A word that lies costs its own process alone.
 static uint64_t running(struct gp_segment *s, uint64_t slots)
 {
 	uint64_t list = 0;
@@ -143,8 +144,8 @@ static uint64_t running(struct gp_segment *s, uint64_t slots)
 	return list;
 }
 
-// Where a latency-critical process waits for the room, it has closed its window: only those that are at work need all the care.
-// One whose memory is out has no copy that waits behind ours to the host, and each ms that those take is one of its request.
+// A latency-critical process that waits for the room has closed its window: only processes at work need all the care. One whose memory is
+// out has no copies that could wait behind ours to the host. Each ms that ours take delays its request by as much.
 static struct way way_of(const struct gp_copies *copies, bool to_device)
 {
 	struct gp_segment *s = copies->gpu->segment;

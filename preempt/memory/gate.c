@@ -3,19 +3,19 @@
 // Writers: threads, of the counters; the mover, of closed. Readers: each of what the other writes.
 // Pairing: a thread first counts itself in, then looks whether the gate is closed. The mover first closes the gate, then
 // reads the counters. All four are sequentially consistent, so one of the two sees the other: either the thread finds the gate
-// closed and counts itself out again, or the mover finds it counted in and waits. Once the mover has read zero in a counter of
-// the closed gate, whoever counts in there later finds the gate closed. So the counters need not be zero at one instant: the
-// mover waits for one after the other. Without a second look this breaks: a thread uses memory that moves. gate_orders_test.c tries
-// every order.
+// closed and counts itself out again, or the mover finds it counted in and waits. Once the mover has read zero in a counter of the closed
+// gate, a thread that counts in there later finds the gate closed. So the counters need not be zero at one instant: the mover waits for one
+// after the other. Without a second look this breaks: a thread uses memory that moves. gate_orders_test.c tries every order.
 // Counting out releases what the thread did, and the mover's reading acquires it. Opening releases what the mover did, and
 // looking at the gate acquires it. So neither needs a lock for ranges and chunks.
 // The other way round for the mover's sleep: a thread first counts out, then looks at the gate; the mover closed it before it
 // read the counter. Either the mover read the new count, or the thread wakes it.
 // Memory comes back for threads that wait at the gate. They pass before it is closed again, however late they get a processor, or it would
-// come and go for nothing. So the gate is first closed to others only (CLOSING), until all have passed for whom it was opened. Each says
-// for which opening it waits, looks whether that is still to come, and only then counts out; it takes that back once it is counted in. So
-// from its wait to the end of its call it is counted in one of the two, and a launch has reached the driver before the memory leaves, unless
-// it has stepped out for a window of a higher level: it waits here again then.
+// come and go for nothing. So the mover first closes the gate to others only (CLOSING), until all threads have passed for which it was
+// opened. Each thread counts itself in waiting, for the next opening, looks whether that is still to come, and only then counts out of its
+// counter. It counts itself out of waiting once it is in again. So from its wait to the end of its call it is counted in one of the two: a
+// launch has reached the driver before the memory leaves. A thread that has stepped out for a window of a higher level is counted in
+// neither, and waits here again then.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 
@@ -24,8 +24,8 @@
 enum {
 	COUNTERS = 64,
 	CAPTURE_NAP_NS = 1000000, // between two looks whether a capture is over
-	// So much time those who waited have to pass. One that a signal handler took out of its wait by longjmp never does, and one whose handler
-	// works on does late: for these nobody waits again.
+	// So much time threads that waited have to pass. One that a signal handler took out of its wait by longjmp never does, and one
+	// whose handler works on does late: the mover does not wait for these again.
 	PASSING_NS = 1000000000,
 };
 
@@ -36,13 +36,13 @@ static struct {
 } counter[COUNTERS] __attribute__((aligned(64)));
 enum { OPEN, CLOSING, CLOSED };
 static _Atomic uint32_t closed;
-static _Atomic uint32_t opened;     // how often it was, a futex of those who wait for the next time
-static _Atomic uint32_t waiting[2]; // threads that wait for the opening behind so many, which is even or odd
-static uint32_t never[2];           // of these, when the gate closed last; the mover's
-static _Atomic uint32_t left;       // a futex of the mover: somebody counted out of the closed gate, or waits no more
+static _Atomic uint32_t opened;     // how often the gate was; a futex of threads that wait for the next time
+static _Atomic uint32_t waiting[2]; // [n % 2]: threads that wait for the opening behind number n
+static uint32_t never[2];     // of these, threads that did not pass in time when the gate closed last; the mover's
+static _Atomic uint32_t left; // a futex of the mover: a thread counted out of the closed gate, or waits no more
 
 struct gp_memory gp_memory[GP_GPUS];
-_Atomic uint32_t gp_memory_on;
+_Atomic uint32_t gp_memory_on, gp_memory_counts;
 struct gp_memory_settings gp_memory_settings;
 
 // Where the thread is. frame is in the caller that counted in first.
@@ -52,8 +52,8 @@ static __thread struct {
 	const void *frame;
 } mine __attribute__((tls_model("initial-exec"))) = {NEVER, NULL};
 
-// What the thread's waits are counted in: a signal handler that comes meanwhile may have one, too. Written behind what they count in, so
-// that of a thread that ends at any place nothing is taken back that was not there.
+// The thread's own part of the shared counts of waits; a signal handler that comes meanwhile may wait, too. A thread raises the shared
+// count before its part, and lowers its part before the shared count. So wherever it ends, it takes back no more than it added.
 GP_OF_THREAD struct thread_waits {
 	uint32_t behind[2]; // in waiting
 	uint8_t gpu[GP_GPUS];
@@ -235,7 +235,7 @@ void gp_memory_open(void)
 
 bool gp_memory_closed(void) { return closed != OPEN; }
 
-// Waits until a counter of the closed gate, or that of those who waited, is that low, or the time is over. Returns what it was at last.
+// Waits until a counter of the closed gate, or one of waiting, is that low, or the time is over. Returns its last value.
 static uint32_t wait_low(_Atomic uint32_t *in, uint32_t most, uint64_t deadline_ns)
 {
 	for (;;) {
@@ -255,8 +255,8 @@ static bool all_out(uint64_t deadline_ns)
 	return true;
 }
 
-// A captured stream must not be waited for, and who captures has to pass the gate to end it. So the gate is not closed while
-// a capture is under way. One begins while its thread is counted in (gp_capture_beginning): once everybody is out, none can.
+// The mover must not wait for a captured stream, and a thread that captures has to pass the gate to end that. So the gate is not closed
+// while a capture is under way. A capture begins while its thread is counted in (gp_capture_beginning): once all threads are out, none can.
 static bool wait_captures(uint64_t deadline_ns)
 {
 	while (gp_captures) {
@@ -272,8 +272,8 @@ bool gp_memory_close(uint64_t deadline_ns)
 	while (wait_captures(deadline_ns)) {
 		uint64_t passing = gp_now_ns() + PASSING_NS;
 		uint32_t parity = (opened - 1) % 2;
-		// Nobody begins to wait behind the opening to come while the gate is open. Who is counted there never passes; who is not any more,
-		// for that none of the next is taken.
+		// While the gate is open no thread begins to wait for the next opening: threads that are counted there never pass. Some of
+		// those that never did may have ended. never loses these, so that it holds no thread that waits next.
 		if (waiting[!parity] < never[!parity])
 			never[!parity] = waiting[!parity];
 		closed = CLOSING;

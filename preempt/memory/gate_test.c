@@ -1,7 +1,7 @@
 // gate_test.c - with preempt/memory/gate.c preempt/process/thread.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c
 //
-// Threads pass the gate while another closes it. What the mover changes is not atomic, so the thread sanitizer sees whether the
-// gate orders it.
+// Threads pass the gate while another closes it. The mover's changes are not atomic, so the thread sanitizer sees whether the gate orders
+// them.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 #include "test/units/check.h"
@@ -172,7 +172,8 @@ static void test_waits(void)
 	CHECK(!gp_memory[1].waiting && !gp_memory[1].waits);
 }
 
-// Who waited passes before the gate closes again, however soon that is: memory that came back for a call does not leave before that.
+// A thread that waited passes before the gate closes again, however soon that is: memory that came back for a call does not leave before
+// that.
 static void test_who_waited_passes(void)
 {
 	enum { ROUNDS = 200 };

@@ -1,8 +1,8 @@
 // handles.c - memory that the program makes by cuMemCreate.
 //
-// What the program holds is a number of ours. The driver's handles behind it change with each restore. Memory that may be
-// exported is one handle of the driver; other memory is made in chunks, of which a part can go. Kinds of memory that are not
-// swapped (host memory, fabric handles, tile pools) pass through: the program gets the driver's handle.
+// The program holds a number of ours. The driver's handles behind it change with each restore. Memory that may be exported is one handle of
+// the driver; other memory is made in chunks, of which a part can go. Kinds of memory that are not swapped (host memory, fabric handles,
+// tile pools) pass through: the program gets the driver's handle.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
@@ -126,7 +126,7 @@ static struct gp_gpu *gpu_of(const struct gp_allocation_properties *q)
 	return NULL;
 }
 
-// The GPU on which the memory is to be, if it is memory that may go; NULL: the driver gets the call as it is.
+// The GPU on which the memory is to be, if it is memory that may go; NULL: the driver gets the call unchanged.
 static struct gp_gpu *swappable(const unsigned long long *out, size_t bytes, const struct gp_allocation_properties *q,
 				unsigned long long flags)
 {
@@ -196,19 +196,22 @@ static CUresult create(unsigned long long *out, size_t bytes, const struct gp_al
 CUresult gp_cuMemCreate(unsigned long long *out, size_t bytes, const struct gp_allocation_properties *q,
 			unsigned long long flags)
 {
-	struct gp_gpu *gpu = swappable(out, bytes, q, flags);
+	struct gp_gpu *gpu = swappable(out, bytes, q, flags), *lacking;
 	struct gp_retry retry = {.bytes = bytes};
 	CUresult result;
 	bool freed;
 	do {
 		retry.at_cap = false;
 		gp_memory_enter();
-		result = gpu ? create(out, bytes, q, gpu, &retry) : gp_driver.cuMemCreate(out, bytes, q, flags);
+		lacking = gpu;
+		result = gpu ? create(out, bytes, q, gpu, &retry) :
+			       gp_counted_create(out, bytes, q, flags, &retry, &lacking);
 		freed = result == CUDA_ERROR_OUT_OF_MEMORY && gp_freed_look(true);
 		gp_memory_leave();
 		if (!freed && result == CUDA_ERROR_OUT_OF_MEMORY && q && q->location_type != CU_MEM_LOCATION_TYPE_DEVICE)
 			gp_memory_no_room_helps(); // it is the host's
-	} while (freed || (result == CUDA_ERROR_OUT_OF_MEMORY && gpu && gp_memory_wait_for_room(gpu, bytes, &retry)));
+	} while (freed ||
+		 (result == CUDA_ERROR_OUT_OF_MEMORY && lacking && gp_memory_wait_for_room(lacking, bytes, &retry)));
 	gp_memory_call_over(&retry);
 	return result;
 }
@@ -228,7 +231,7 @@ CUresult gp_cuMemRelease(unsigned long long handle)
 	if (ends)
 		gp_physical_end(p);
 	else if (!p)
-		result = gp_physical_is_number(handle) ? CUDA_ERROR_INVALID_VALUE : gp_driver.cuMemRelease(handle);
+		result = gp_physical_is_number(handle) ? CUDA_ERROR_INVALID_VALUE : gp_counted_release(handle);
 	gp_memory_leave();
 	return result;
 }
@@ -248,7 +251,10 @@ CUresult gp_cuMemRetainAllocationHandle(unsigned long long *handle, void *addres
 		return CUDA_SUCCESS;
 	if (r && (!sample || !handle)) // memory of cuMemAlloc has no handle
 		return CUDA_ERROR_INVALID_VALUE;
-	return gp_driver.cuMemRetainAllocationHandle(handle, r ? (void *)(uintptr_t)sample : address);
+	CUresult result = gp_driver.cuMemRetainAllocationHandle(handle, r ? (void *)(uintptr_t)sample : address);
+	if (!result && !r)
+		gp_counted_retained((uintptr_t)address, *handle);
+	return result;
 }
 
 CUresult gp_cuMemGetAllocationPropertiesFromHandle(struct gp_allocation_properties *q, unsigned long long handle)

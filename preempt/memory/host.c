@@ -1,5 +1,5 @@
-// host.c - how much memory the machine and this process's control groups leave for pinning. What stands in the files is not
-// trusted: numbers saturate, and a file that cannot be read says nothing.
+// host.c - how much memory the machine and this process's control groups leave for pinning. The files are not trusted: numbers saturate,
+// and a file that cannot be read says nothing.
 #define _GNU_SOURCE
 #include "preempt/memory/arena.h"
 
@@ -74,7 +74,7 @@ static bool read_number(const char *directory, const char *file, const char *wor
 	return found;
 }
 
-// What a group leaves. Cached files that were not used lately count as free: the kernel takes them back when memory is wanted.
+// The bytes that a group leaves. Cached files that were not used lately count as free: the kernel takes them back when memory is wanted.
 static uint64_t left_by(const struct hierarchy *h, const char *directory)
 {
 	uint64_t limit = UINT64_MAX, number, used, reclaimable = 0;

@@ -1,21 +1,27 @@
-// info.c - how much memory the program is told there is.
+// info.c - answers the program how much memory there is.
 //
-// Free is what the program may use less what it has. What it may use is fixed at its first question: programs take a share of it, or
-// refuse to start, or assert that it does not grow. It does not depend on what others have at that time who swap, since they give it;
-// what others have who do not is left out.
+// Free is what the program may use less what it has. The first question fixes that: programs take a share of it, refuse to start, or assert
+// that it does not grow while they look how much they need. It does not depend on memory that others have then and may give; memory that
+// others never give is left out. An answer holds until nobody has asked for ANSWER_NS.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
 #include <limits.h>
 #include <stdatomic.h>
+#include <stdio.h>
 
 // How long a first question waits until this process's agent knows what others have. It asks the driver, which may be busy with another call
 // of the program's.
 #define ELSEWHERE_PATIENCE_NS 5000000000ull
+// A program that plans by an answer may load a model between two questions, from a slow disk, and compare them.
+#define ANSWER_NS 3600000000000ull
+// vLLM wants 0.9 of the GPU by default. An engine that can never have so much hears of it before it plans.
+#define WANTED_PART 10
 
 static struct {
 	_Atomic uint32_t known;  // a futex
 	_Atomic uint32_t asking; // threads that wait for it, or ended while they did
+	_Atomic uint32_t vain;   // one has waited for nothing: the next ones do not wait
 	_Atomic uint64_t bytes;
 } elsewhere[GP_GPUS];
 
@@ -28,44 +34,66 @@ void gp_memory_elsewhere(int gpu, uint64_t bytes)
 
 bool gp_memory_is_asked(int gpu) { return elsewhere[gpu].asking && !elsewhere[gpu].known; }
 
-// What those have of a GPU who never give it. The agent is asked for it: of its own accord it may not measure before the program has called
-// the driver, nor soon, nor at all at a higher level.
-static uint64_t elsewhere_of(struct gp_gpu *g)
+// The bytes of a GPU that others have and never give. The thread asks the agent for them: of its own accord the agent may not measure
+// before the program has called the driver, nor soon, nor at all at a higher level. False: it does not answer.
+static bool elsewhere_of(struct gp_gpu *g, uint64_t *bytes)
 {
 	int gpu = (int)(g - gp_gpu);
-	if (elsewhere[gpu].known)
-		return elsewhere[gpu].bytes;
 	uint64_t now = gp_now_ns(), until = now + ELSEWHERE_PATIENCE_NS;
 	elsewhere[gpu].asking++;
 	gp_ring(g); // where no segment is attached yet, the agent's first look finds that somebody asks
-	for (; !elsewhere[gpu].known && now < until; now = gp_now_ns())
+	for (; !elsewhere[gpu].known && !elsewhere[gpu].vain && now < until; now = gp_now_ns())
 		gp_futex_wait(&elsewhere[gpu].known, 0, until - now, false);
 	elsewhere[gpu].asking--;
-	return elsewhere[gpu].bytes;
+	bool known = elsewhere[gpu].known;
+	elsewhere[gpu].vain = !known;
+	*bytes = elsewhere[gpu].bytes;
+	return known;
 }
 
 static uint64_t less(uint64_t from, uint64_t what) { return from > what ? from - what : 0; }
 
-static uint64_t total_of(uint64_t total)
+static void say_kept(uint64_t may, uint64_t total)
 {
-	uint64_t limit = gp_memory_settings.limit_bytes;
-	return limit && limit < total ? limit : total;
+	char text[200];
+	snprintf(text, sizeof text,
+		 "this process can have %.1f of the GPU's %.1f GiB: programs that give nothing keep the rest "
+		 "(latency-critical "
+		 "ones, and those without gpreempt)",
+		 (double)may / (1 << 30), (double)total / (1 << 30));
+	gp_log_line(text);
 }
 
-static uint64_t allowance(struct gp_gpu *gpu, uint64_t total)
+static uint64_t allowance_now(struct gp_gpu *gpu, uint64_t total, uint64_t others)
 {
-	static _Atomic uint64_t fixed[GP_GPUS];
-	_Atomic uint64_t *mine = &fixed[gpu - gp_gpu];
-	if (*mine)
-		return *mine;
-	uint64_t none = 0, reserve = gp_settings.level ? gp_memory_settings.reserve_bytes : 0;
+	bool lowest = gp_settings.level == GP_LEVELS - 1;
+	uint64_t reserve = gp_settings.level ? gp_memory_settings.reserve_bytes : 0;
 	uint64_t contexts = GP_CONTEXTS_BYTES < total / GP_CONTEXTS_PART ? GP_CONTEXTS_BYTES : total / GP_CONTEXTS_PART;
-	uint64_t others = elsewhere_of(gpu), device = gp_memory_is_cap(gpu, total) ? gp_memory_total(gpu) : total;
+	uint64_t device = gp_memory_is_cap(gpu, total) ? gp_memory_total(gpu) : total;
 	uint64_t of_cap = less(total, contexts),
 		 of_gpu = less(less(device, reserve), others > contexts ? others : contexts);
-	uint64_t may = total_of(of_cap < of_gpu ? of_cap : of_gpu);
-	atomic_compare_exchange_strong(mine, &none, may ? may : 1);
-	return *mine;
+	if (lowest && of_gpu < device - device / WANTED_PART)
+		say_kept(of_gpu, device);
+	uint64_t may = of_cap < of_gpu ? of_cap : of_gpu;
+	return may ? may : 1;
+}
+
+// available: what the driver has free now and what the process has. It is all that is known while nobody says what others have.
+static uint64_t allowance(struct gp_gpu *gpu, uint64_t total, uint64_t available)
+{
+	static struct { _Atomic uint64_t bytes, asked_ns; } answers[GP_GPUS];
+	typeof(*answers) *a = &answers[gpu - gp_gpu];
+	uint64_t now = gp_now_ns(), before = atomic_exchange(&a->asked_ns, now), was = a->bytes;
+	if (was && now - before < ANSWER_NS)
+		return was;
+	if (was) // what others have is of another time
+		elsewhere[gpu - gp_gpu].known = 0;
+	uint64_t others = 0;
+	bool known = elsewhere_of(gpu, &others);
+	uint64_t fresh = allowance_now(gpu, total, others);
+	if (!known) // another question may have an answer
+		return fresh < available ? fresh : available;
+	return atomic_compare_exchange_strong(&a->bytes, &was, fresh) ? fresh : was; // of two threads one has been faster
 }
 
 CUresult gp_cuMemGetInfo_v2(size_t *free, size_t *total)
@@ -75,15 +103,21 @@ CUresult gp_cuMemGetInfo_v2(size_t *free, size_t *total)
 	if (!c)
 		return result;
 	gp_memory_answered(c, result);
-	*free = less(allowance(c->gpu, *total), gp_account_own(c->gpu) + gp_pools_reserved(c->gpu));
-	*total = total_of(*total);
+	uint64_t own = gp_account_own(c->gpu), had = own + gp_memory_unlisted(c->gpu);
+	uint64_t may = gp_memory_settings.asks ? less(allowance(c->gpu, *total, *free + had), had) : *free;
+	uint64_t limit = gp_memory_limit(gp_memory_total(c->gpu)),
+		 left = limit ? less(limit, own + gp_memory_beside(c->gpu) + gp_memory_managed(c->gpu)) : UINT64_MAX;
+	*total = limit && limit < *total ? limit : *total;
+	*free = left < may ? left : may;
+	*free = *free < *total ? *free : *total;
 	return CUDA_SUCCESS;
 }
 
 CUresult gp_cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
 	CUresult result = gp_driver.cuDeviceTotalMem(bytes, device);
-	if (!result)
-		*bytes = total_of(*bytes);
+	uint64_t limit = result ? 0 : gp_memory_limit(*bytes);
+	if (limit && limit < *bytes)
+		*bytes = limit;
 	return result;
 }

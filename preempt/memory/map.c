@@ -9,7 +9,7 @@ static bool overlaps(const struct gp_range *r, CUdeviceptr address, size_t bytes
 	return r && r->address < address + bytes && address < r->address + r->bytes;
 }
 
-// Whether what the program names is whole mappings of its own, as far as it is known here.
+// Whether the program names whole mappings of its own, as far as this file knows.
 static bool whole(CUdeviceptr address, size_t bytes)
 {
 	for (struct gp_range *r = gp_range_from(address); overlaps(r, address, bytes);
@@ -94,8 +94,12 @@ static CUresult map(CUdeviceptr address, size_t bytes, size_t offset, unsigned l
 	bool sound = p && bytes && bytes <= p->bytes && !(bytes % GP_GRANULE) && !offset && !flags;
 	struct gp_range *r = sound ? add(p, address, bytes) : NULL;
 	pthread_mutex_unlock(&gp_memory_lock);
-	if (!gp_physical_is_number(handle))
-		return gp_driver.cuMemMap(address, bytes, offset, handle, flags);
+	if (!gp_physical_is_number(handle)) {
+		CUresult result = gp_driver.cuMemMap(address, bytes, offset, handle, flags);
+		if (!result)
+			gp_counted_mapped(address, handle);
+		return result;
+	}
 	if (!r) // that is how the driver refuses each of these, and an address where something is mapped
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = map_chunks(p, address, bytes);
@@ -122,6 +126,8 @@ static CUresult unmap(CUdeviceptr address, size_t bytes)
 	if (!checked_whole(address, bytes))
 		return CUDA_ERROR_INVALID_VALUE;
 	CUresult result = gp_driver.cuMemUnmap(address, bytes);
+	if (!result)
+		gp_counted_unmapped(address, bytes);
 	for (bool more = !result; more;) {
 		struct gp_physical *ends = NULL;
 		pthread_mutex_lock(&gp_memory_lock);

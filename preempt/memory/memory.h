@@ -4,7 +4,7 @@
 // eviction copies chunks to pinned host memory (arena.c) and gives their physical memory back to the driver; a restore makes
 // new physical memory, maps it at the same addresses, and copies the contents back.
 //
-// Who may do what when, by construction:
+// Which thread may do what when, by construction:
 // - Every call of the program that uses device memory or changes ranges is made between gp_memory_enter and gp_memory_leave.
 // - Evictions and restores run in one thread, the mover's, and only while the gate is closed and everybody is counted out.
 //   So the mover and the program's calls never overlap; the mover may change chunks without a lock.
@@ -35,7 +35,8 @@ enum gp_chunk_state {
 	GP_CHUNK_COMING,  // mapped again; the host's contents are valid
 };
 
-// What the contexts of one process take of a GPU at most: so much, and such a part of a small one. A context takes 0.5 to 1 GB (H100, H200).
+// The most that the contexts of one process take of a GPU, in bytes, and as a part of a small one. A context takes 0.5 to 1 GB (H100,
+// H200).
 #define GP_CONTEXTS_BYTES (1ull << 30)
 #define GP_CONTEXTS_PART 16
 
@@ -105,6 +106,7 @@ struct gp_memory {
 	_Atomic uint64_t pinned; // of ranges that cannot be evicted, and what the driver allocated for the program outside of ranges
 	_Atomic uint64_t wanted;  // by calls that have waited for room, until they are over: their claims
 	_Atomic uint64_t met;     // of that, what is in resident or pinned already: the driver is asked for it
+	_Atomic uint64_t managed; // of cuMemAllocManaged, wherever it lies: of interest for the limit alone
 	_Atomic uint64_t stays;   // of resident, what did not go though it should have: published as pinned
 	_Atomic uint64_t waiting; // threads that wait for room or at the closed gate
 	// in_bytes, and what was made for chunks that come: so much of the device's memory has been taken by restores.
@@ -112,8 +114,13 @@ struct gp_memory {
 	// 1 + the bytes that may still be allocated before room has to be asked for. The driver may have more, which others
 	// wait for or which is kept for higher levels. 0: no bound. The agent sets it, allocations take from it.
 	_Atomic uint64_t allowance;
+	// The most that the driver lets the process have, where that is less than the GPU has: as its cuMemGetInfo tells, or what the
+	// process had when it was refused more beside room. 0: no cap was seen.
+	_Atomic uint64_t cap;
 	// Ever growing.
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
+	// Of what was resident as the latest eviction chose: what cannot go. 0: what can go sufficed, or host memory ended before.
+	_Atomic uint64_t cannot_go;
 };
 extern struct gp_memory gp_memory[GP_GPUS];
 // account.c: the accounts, of one instant.
@@ -128,12 +135,17 @@ void gp_memory_claims_end(void); // those of calls that the calling thread never
 uint32_t gp_memory_pins(const struct gp_gpu *);
 bool gp_memory_unmanaged(const struct gp_gpu *); // sample.c: the driver or the GPU lacks what ranges need
 extern _Atomic uint32_t gp_memory_on;            // 1: the mechanism "swap" is used in this process
+// 1: what the program has is counted, what it asks of free memory is answered here, and calls that are refused wait for room. So it is where
+// memory swaps, and in other processes that take part, whose memory is the driver's: the gate is not used there.
+extern _Atomic uint32_t gp_memory_counts;
 
 struct gp_memory_settings {
-	_Atomic uint64_t limit_bytes; // memory.limit_mb; 0: none
+	_Atomic uint64_t limit_bytes; // memory.limit, or a policy's; 0: none
+	_Atomic double limit_part;    // of the GPU's memory; 0: none. The less of the two holds
 	uint64_t reserve_bytes;       // memory.reserve_mb: kept free by others than the highest level
 	uint64_t host_bytes;          // memory.host_mb: the most that the arena may pin
 	uint64_t wait_ns; // memory.wait_ms: how long an allocation of a level above the lowest waits; 0 for ever
+	bool asks; // "swap" is among the mechanisms: others may give memory. Else calls wait for none, and free is what the driver says
 };
 extern struct gp_memory_settings gp_memory_settings;
 
@@ -166,17 +178,18 @@ bool gp_memory_closed(void);
 
 // ranges.c: a table of ranges, ordered by address. Under gp_memory_lock, except as said.
 extern pthread_mutex_t gp_memory_lock;
-struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in, or NULL
+struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in; NULL: none
 // A new range, cut into chunks of GP_CHUNK_BYTES, the last of which has the rest; a single chunk may be larger. It has no GPU
 // yet. NULL: there is no memory, or another range lies there.
 struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks);
 void gp_range_drop(struct gp_range *);       // frees it
-struct gp_range *gp_range_from(CUdeviceptr); // the first one that ends behind an address, or NULL
+struct gp_range *gp_range_from(CUdeviceptr); // the first one that ends behind an address; NULL: none
 // The ranges of a GPU one after the other, in the order of addresses; NULL: no more. after: NULL for the first.
 struct gp_range *gp_range_next(const struct gp_gpu *, const struct gp_range *after);
 
 // substitutes.c: functions in the place of the driver's, see substitutes.h.
 void gp_memory_substitute(void (*install)(const char *name, void *function));
+void gp_memory_substitute_counted(void (*install)(const char *name, void *function)); // only what counts
 void gp_memory_substitute_opening(void (*install)(const char *name, void *function)); // only what handles of others take
 // Contexts come and go. Called before anybody works in one, before the driver destroys it, and after the driver has destroyed
 // it or refused to.
@@ -185,8 +198,9 @@ void gp_memory_context_destroying(CUcontext);
 void gp_memory_context_destroyed(const struct gp_context *, CUcontext, bool is); // NULL: it had no place
 
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
-// Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it
-// may not, out of memory is the answer (the limit, more than there will ever be, the time is over, nobody to evict, a cap).
+// Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it may not, and the
+// answer is out of memory. That is for one of these reasons: the limit, more than there will ever be, the time is over, nobody to evict, a
+// cap.
 bool gp_memory_wait_for_room(struct gp_gpu *, uint64_t bytes, struct gp_retry *);
 // Such a call is over, whatever became of it: it claims nothing any more.
 void gp_memory_call_over(struct gp_retry *);
@@ -198,16 +212,26 @@ void gp_memory_refused(const struct gp_gpu *, uint64_t bytes, struct gp_retry *)
 bool gp_memory_wait_again(struct gp_retry *, struct gp_gpu *g);
 // A substitute returns CUDA_ERROR_OUT_OF_MEMORY for want of other memory than the device's: this call is not made again.
 void gp_memory_no_room_helps(void);
-// Called by the agent: waiters try again. enough: as much is free as they want. Calls that want more than most bytes wait in
-// vain, and are told so. most 0: no call is to wait, now or later.
+// Called by the agent: waiters try again. enough: as much is free as they want. A call that wants more than most bytes waits in vain, and
+// returns. most 0: no call is to wait, now or later.
 void gp_memory_room_changed(int gpu, uint64_t most, bool enough);
-// info.c: what others have of the GPU, in bytes, who never give it. The agent says it as soon as it knows.
+// info.c: the bytes of the GPU that others have and never give. The agent says it as soon as it knows.
 void gp_memory_elsewhere(int gpu, uint64_t bytes);
-bool gp_memory_is_asked(int gpu); // a call of the program waits for that
-// How much more the program may have: up to its limit, or to what the GPU has.
-uint64_t gp_memory_left(const struct gp_gpu *);
+bool gp_memory_is_asked(int gpu);         // a call of the program waits for that
+uint64_t gp_memory_limit(uint64_t total); // of a GPU that has so much; 0: none
+// How much more the program may have: up to its limit, or to what the GPU has. beside: gp_memory_beside, which may ask the driver; 0
+// without a limit.
+uint64_t gp_memory_left(const struct gp_gpu *, uint64_t beside);
+// device.c: what the driver says of the whole GPU, or of this process where it caps that. False: it cannot be asked.
+bool gp_memory_ask_free(const struct gp_gpu *, size_t *free, size_t *total);
+// The program has this beside its accounts: pools, what graphs keep, contexts. It may ask the driver.
+uint64_t gp_memory_beside(const struct gp_gpu *);
+uint64_t gp_memory_managed(const struct gp_gpu *);  // an account of its own; asks nobody
+uint64_t gp_memory_unlisted(const struct gp_gpu *); // pools, what graphs keep, managed memory
+// Bytes of the GPU's memory that nobody publishes, and how many processes share in them. False: not known.
+bool gp_memory_unaccounted(const struct gp_gpu *, uint64_t *bytes, uint64_t *parts);
 uint64_t gp_memory_total(const struct gp_gpu *); // what the GPU has, as cuDeviceTotalMem says; UINT64_MAX: not known
-// Whether the total of cuMemGetInfo is a cap of this process and not what the GPU has.
+// Whether the total of cuMemGetInfo is a cap of this process and not what the GPU has. gp_memory.cap is that from then on.
 bool gp_memory_is_cap(const struct gp_gpu *, uint64_t total);
 
 // arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
@@ -227,7 +251,7 @@ void gp_arena_context_destroyed(CUcontext, bool is);
 // of all paths, "" but for tests.
 uint64_t gp_host_left(const char *prefix);
 
-// What other houses, which this one does not know, do for memory. Set before gp_memory_on.
+// Hooks for other houses, which this one does not know. Set before gp_memory_on.
 struct gp_memory_others {
 	void (*hold_back)(bool on);              // no hold runs in this process while this is on
 	bool (*wait_log)(uint64_t deadline_ns);  // gp_blp_wait_empty
@@ -262,7 +286,7 @@ void gp_memory_make_drain(void);
 // work has drain_ns to end in, from when the host memory is pinned: pinning takes as long as it takes, while the program runs.
 // urgent: do not pause while a higher level has a window open, since it is that level which waits.
 enum gp_move_result gp_memory_evict(struct gp_gpu *, uint64_t bytes, uint64_t drain_ns, bool urgent);
-// An eviction under way is urgent from here on. For the agent, which says it again as long as that is so.
+// An eviction under way is urgent from here on. For the agent, which calls it again as long as a higher level waits.
 void gp_memory_hurry(const struct gp_gpu *);
 // Brings everything back, or as much as fits in most bytes, and opens the gate of the process once nothing is out on any GPU.
 // GP_MOVE_NO_ROOM: some is out still, and gp_memory_grant has not allowed more for a while.
@@ -270,12 +294,11 @@ enum gp_move_result gp_memory_restore(struct gp_gpu *, uint64_t most, bool urgen
 // While memory comes back: as much may be made as makes so many bytes in gp_memory.taken_bytes. For the agent, as others leave.
 void gp_memory_grant(const struct gp_gpu *, uint64_t upto);
 // For a thread that frees, and is not inside. True: the gate is closed, nothing of the process runs, and no move begins until
-// gp_memory_let_moves, which opens the gate if nothing is out any more. False: the caller has to be counted in, as for any
-// call.
+// gp_memory_let_moves. That opens the gate if nothing is out any more. False: the caller has to be counted in, as for any call.
 bool gp_memory_keep_moves_away(void);
 void gp_memory_let_moves(void);
 void gp_chunk_give_host(struct gp_chunk *); // gives back its places in the arena
-// Closes the gate, which stays closed though all is in, until it is told otherwise. False: work or a call did not end in time.
+// on: closes the gate, which stays closed though all is in, until a call without it. False: work or a call did not end in time.
 bool gp_memory_suspend(bool on, uint64_t deadline_ns);
 
 #endif

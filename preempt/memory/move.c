@@ -16,7 +16,7 @@
 enum {
 	RUN = 4,                // chunks that get their access by one call, which is the dear one
 	AHEAD = 8,              // chunks that are made before their copies begin
-	TELL_BYTES = 64 << 20,  // others are told each time that so much has left: a ms of the bus
+	TELL_BYTES = 64 << 20,  // the bell rings each time that so much has left: a ms of the bus
 	PATIENCE_NS = 10000000, // of a restore that may take no more, twice the time between two looks of an agent
 	AGAIN_NS = 250000, // until the driver is asked again for memory that it did not have: it scrubs what was released
 	REFUSALS = 40, // of the driver in a row end a restore: 10 ms. Counted, so that a thread that gets no processor asks as often
@@ -201,6 +201,8 @@ static bool choose(struct gp_gpu *g, struct list *l, uint64_t bytes)
 			l->chunk[l->count++] = c;
 			chosen += c->bytes;
 		}
+	memory_of(g)->cannot_go =
+		chosen < bytes ? memory_of(g)->resident - chosen : 0; // the gate is closed: nothing else comes or goes
 	return true;
 }
 
@@ -222,8 +224,10 @@ static enum gp_move_result move_out(struct gp_gpu *g, uint64_t bytes, bool urgen
 
 	if (there <= bytes)
 		trim(g);
-	if (!count)
+	if (!count) {
+		memory_of(g)->cannot_go = memory_of(g)->resident;
 		return GP_MOVED;
+	}
 	if (!list_room(&list, count) || !choose(g, &list, bytes)) {
 		result = GP_MOVE_NO_HOST;
 	} else if (!gp_copies_open(&copies)) {
@@ -278,6 +282,7 @@ static bool prepare_host(struct gp_gpu *g, uint64_t bytes)
 
 static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t drain_ns, bool urgent)
 {
+	memory_of(g)->cannot_go = 0;
 	if (lost)
 		return GP_MOVE_FAILED;
 	if (gp_memory_draining()) // a drain of an earlier eviction is still under way
@@ -291,9 +296,11 @@ static enum gp_move_result evict(struct gp_gpu *g, uint64_t bytes, uint64_t drai
 	}
 	enum gp_move_result result = GP_MOVED;
 	struct gp_context *c = gp_memory_use_context(g);
-	if (c) { // without one the process has nothing there that can be copied
+	if (c) {
 		result = move_out(g, bytes, urgent);
 		gp_memory_leave_context(c);
+	} else { // the process has nothing there that can be copied
+		memory_of(g)->cannot_go = memory_of(g)->resident;
 	}
 	open_if_all_in();
 	return result;
@@ -311,8 +318,8 @@ enum gp_move_result gp_memory_evict(struct gp_gpu *g, uint64_t bytes, uint64_t d
 
 // In.
 
-// What a restore of one GPU has done so far: chunks below made are mapped, those below ready can be copied to, those below begun
-// are being copied, those below came are IN.
+// The progress of a restore of one GPU: chunks below made are mapped, those below ready can be copied to, those below begun are being
+// copied, those below came are IN.
 struct coming {
 	struct gp_copies copies;
 	struct list list;

@@ -1,4 +1,4 @@
-// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/pools.c preempt/memory/room.c preempt/memory/account.c preempt/process/*.c preempt/objects/objects.c preempt/driver/*.c
+// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/pools.c preempt/memory/counted.c preempt/memory/device.c preempt/memory/room.c preempt/memory/account.c preempt/process/*.c preempt/objects/objects.c preempt/driver/*.c
 //
 // Evicts and restores memory of the simulated driver, at random, while a thread uses all of it. Every byte is compared. Then each
 // call of the driver on the way is refused in turn, and a process is killed at each.
@@ -84,32 +84,36 @@ static struct gp_range *new_range(size_t chunks, size_t chunk_bytes)
 // The test's own copies, which one thread uses: the thread sanitizer would watch each word of them for nothing.
 #define UNWATCHED __attribute__((no_sanitize("thread")))
 
+// A page of each STRIDE has contents, those of its address: a piece or a chunk that comes to another place is seen, and little is touched.
+enum { PAGE = 4096, STRIDE = 256 << 10 };
+
 static UNWATCHED void write_pattern(size_t i)
 {
-	uint64_t *to = (uint64_t *)expected[i], seed = random_number();
-	for (size_t k = 0; k < range[i]->bytes / sizeof *to; k++)
-		to[k] = (range[i]->address + k * sizeof *to) * 0x9e3779b97f4a7c15ull ^ seed;
-	write_to(range[i]->address, expected[i], range[i]->bytes);
+	uint64_t seed = random_number();
+	for (size_t at = 0; at < range[i]->bytes; at += STRIDE) {
+		uint64_t *to = (uint64_t *)(expected[i] + at);
+		for (size_t k = 0; k < PAGE / sizeof *to; k++)
+			to[k] = (range[i]->address + at + k * sizeof *to) * 0x9e3779b97f4a7c15ull ^ seed;
+		write_to(range[i]->address + at, to, PAGE);
+	}
 }
 
-static UNWATCHED bool same(const unsigned char *a, const unsigned char *b, size_t bytes)
+static UNWATCHED bool same(const uint64_t *a, const uint64_t *b)
 {
-	const uint64_t *x = (const uint64_t *)a, *y = (const uint64_t *)b;
-	for (size_t k = 0; k < bytes / sizeof *x; k++)
-		if (x[k] != y[k])
+	for (size_t k = 0; k < PAGE / sizeof *a; k++)
+		if (a[k] != b[k])
 			return false;
 	return true;
 }
 
 static void compare_all(void)
 {
-	static unsigned char *seen;
-	if (!seen)
-		seen = malloc(64 * MiB);
-	for (size_t i = 0; i < RANGES; i++) {
-		read_from(seen, range[i]->address, range[i]->bytes);
-		CHECK(same(seen, expected[i], range[i]->bytes));
-	}
+	static uint64_t seen[PAGE / sizeof(uint64_t)];
+	for (size_t i = 0; i < RANGES; i++)
+		for (size_t at = 0; at < range[i]->bytes; at += STRIDE) {
+			read_from(seen, range[i]->address + at, PAGE);
+			CHECK(same(seen, (const uint64_t *)(expected[i] + at)));
+		}
 }
 
 static size_t free_bytes(void)
@@ -164,7 +168,8 @@ static void begin(bool compared)
 	gp_memory_others = (struct gp_memory_others){hold_back, nothing_logged, give_way};
 	gp_memory_settings.host_bytes = 2 * GP_CHUNK_BYTES;
 	gp_settings.level = GP_LEVELS - 1;
-	gp_memory_on = 1;
+	gp_memory_on = gp_memory_counts = 1;
+	gp_memory_settings.asks = true;
 	for (size_t i = 0; i < RANGES; i++) {
 		range[i] = new_range(CHUNKS[i], CHUNK_MB[i] * MiB);
 		if (!compared)
@@ -206,8 +211,8 @@ static CUresult nothing_to_device(CUdeviceptr to, const void *from, size_t bytes
 	return CUDA_SUCCESS;
 }
 
-// Beside latency-critical processes the pieces are small, but where one of them waits for the room and none is at work, and to
-// the host where all of them have their memory out.
+// Beside latency-critical processes the pieces are small. They are large where one of these waits for the room and none is at work; also,
+// to the host, where all of these have their memory out.
 static void test_pieces(void)
 {
 	struct gp_segment *s = calloc(1, sizeof(struct gp_view));
@@ -349,7 +354,7 @@ static CUresult create_and_look(unsigned long long *handle, size_t bytes, const 
 	return create(handle, bytes, p, flags);
 }
 
-// What is allowed while pieces are on the bus is made before the last of them has ended.
+// Chunks that are allowed while pieces are on the bus are made before the last of these has ended.
 static void test_next_is_made_meanwhile(void)
 {
 	enum { FIRST = 4 }; // chunks, whose pieces are all in flight at once
@@ -399,8 +404,8 @@ static CUresult copy_and_refuse(CUdeviceptr to, const void *from, size_t bytes, 
 	return copy_to_device(to, from, bytes, stream);
 }
 
-// Memory that is allowed and that the driver has only after a while, since it is scrubbed, ends no restore: neither before the
-// first piece nor while pieces are in flight. What the driver never has ends it, and what has come stays.
+// Memory that is allowed and that the driver has only after a while, since it is scrubbed, ends no restore: neither before the first piece
+// nor while pieces are in flight. Memory that the driver never has ends it, and chunks that have come stay.
 static void test_scrubbed_later(void)
 {
 	size_t before = free_bytes();
@@ -443,13 +448,13 @@ static CUresult unmap_and_look(CUdeviceptr at, size_t bytes)
 	return unmap(at, bytes);
 }
 
-// Others are told of room while the rest still leaves.
+// The bell tells others of room while the rest still leaves.
 static void test_others_are_told(void)
 {
 	CHECK(told = calloc(1, sizeof *told));
 	unmap = gp_driver.cuMemUnmap;
 	gp_driver.cuMemUnmap = unmap_and_look;
-	gp_memory[0].out_bytes = (64 << 20) - 1; // others are told when the first chunk has left
+	gp_memory[0].out_bytes = (64 << 20) - 1; // the bell rings when the first chunk has left
 	gpu->segment = &told->segment;
 	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED && unmapped > 2);
 	gp_driver.cuMemUnmap = unmap;
@@ -468,7 +473,7 @@ static void test_cycles(void)
 	for (int i = 0; i < CYCLES; i++) {
 		uint64_t bytes = random_number() % all_bytes() + 1, seen = passes;
 		CHECK(gp_memory_evict(gpu, bytes, LONG_NS, false) == GP_MOVED);
-		CHECK(gp_memory[0].swapped >= bytes && gp_memory[0].swapped < bytes + 34 * MiB);
+		CHECK(gp_memory[0].swapped >= bytes && gp_memory[0].swapped < bytes + 34 * MiB && !gp_memory[0].cannot_go);
 		check_books(before);
 		if (random_number() % 4 == 0) {
 			CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
@@ -488,6 +493,14 @@ static void test_cycles(void)
 	pthread_join(thread, NULL);
 	compare_all();
 	CHECK(gp_memory[0].failures == failures && gp_arena_pinned() <= gp_memory_settings.host_bytes);
+	range[0]->pins = 1;
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED);
+	CHECK(gp_memory[0].cannot_go && gp_memory[0].cannot_go == gp_memory[0].resident);
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED &&
+	      gp_memory[0].cannot_go == gp_memory[0].resident);
+	range[0]->pins = 0;
+	CHECK(gp_memory_evict(gpu, UINT64_MAX, LONG_NS, false) == GP_MOVED && !gp_memory[0].cannot_go);
+	CHECK(gp_memory_restore(gpu, UINT64_MAX, false) == GP_MOVED);
 	gp_arena_trim(0);
 	CHECK(!gp_arena_pinned());
 }

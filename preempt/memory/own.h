@@ -30,6 +30,20 @@ bool gp_native_free(CUdeviceptr, CUresult *);         // false: it is not counte
 CUresult gp_native_free_async(CUdeviceptr, CUstream); // also frees what was not counted
 void gp_native_context_destroying(CUcontext);
 void gp_native_context_destroyed(CUcontext, bool is);
+// The same for memory that the driver makes otherwise: bounded by the limit alone. False: it would have more than that.
+bool gp_account_within(struct gp_gpu *, _Atomic uint64_t *account, uint64_t bytes);
+
+// counted.c: memory that is the driver's, and counted.
+CUresult gp_counted_create(unsigned long long *handle, size_t bytes, const struct gp_allocation_properties *,
+			   unsigned long long flags, struct gp_retry *, struct gp_gpu **lacking);
+CUresult gp_counted_release(unsigned long long handle);
+void gp_counted_retained(CUdeviceptr address, unsigned long long handle);
+void gp_counted_mapped(CUdeviceptr, unsigned long long handle);
+void gp_counted_unmapped(CUdeviceptr, size_t bytes);
+CUresult gp_counted_free(CUdeviceptr); // managed memory, or what is not counted
+void gp_counted_context_destroying(CUcontext);
+void gp_counted_context_destroyed(CUcontext, bool is);
+
 // From now on the range is not evicted, and the log says so. The caller is counted in, and has gp_memory_lock. A range that
 // ends stays in its account: the thread that ends it has already found out which one that is. Of a range whose memory is the
 // program's handle, gp_range_pin pins the handle.
@@ -84,8 +98,8 @@ void gp_peers_context_destroyed(const struct gp_context *); // it has its place 
 CUresult gp_peers_synchronize(const struct gp_range *, CUcontext current);
 
 // sample.c: a little memory that never moves, about which the driver is asked instead of memory that does.
-// Of cuMemAlloc: as ranges, it has 2 MiB of its own, and takes nothing of those that small allocations of the program share. Not a
-// multiple of the granularity: what was asked for and what was mapped are told apart.
+// Of cuMemAlloc: as ranges, it has 2 MiB of its own, and takes nothing of those that small allocations of the program share. Not a multiple
+// of the granularity: the bytes asked for and the bytes mapped differ.
 #define GP_SAMPLE_BYTES ((size_t)3 << 19)
 // Called for a context that nobody works in yet.
 CUresult gp_sample_make(struct gp_context *);

@@ -65,7 +65,7 @@ static void put_near(const struct gp_gpu *g, void *memory)
 
 void *gp_piece_make(const struct gp_gpu *g)
 {
-	// Aligned to huge pages. What is too much in front and behind is given back.
+	// Aligned to huge pages: the excess in front and behind is given back.
 	size_t room = GP_CHUNK_BYTES + GP_GRANULE;
 	char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)

@@ -1,11 +1,11 @@
-// pools.c - pools of the driver, from which cuMemAllocAsync takes memory. Their memory stays on the GPU, but what they keep
-// without need is given back when memory goes, and the program is told that what they have is not free.
+// pools.c - pools of the driver, from which cuMemAllocAsync takes memory. Their memory stays on the GPU. When memory goes, they give back
+// what they keep without need. Answers to the program do not count their memory as free.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 
 #include <stdlib.h>
 
-// Those that the program made. No pool in it is destroyed while the lock is held.
+// Pools that the program made. No pool in it is destroyed while the lock is held.
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
 	struct made {

@@ -15,8 +15,7 @@ enum {
 				// twice as much each time it is refused though there was room
 	PATIENCE = 4,           // so often in a row before more is tried: the driver may have had it a moment later
 	DOUBLINGS = 16,
-	UNKNOWN_PART = 8,    // a call that does not say what it wants needs less than this part of the GPU
-	LEAST_CAP_PART = 64, // two totals that differ by less than this part of the GPU are one
+	UNKNOWN_PART = 8, // a call that does not say what it wants needs less than this part of the GPU
 	CERTAIN = 3, // refusals in a row beside room after which no room helps: others may take it and give it back once
 };
 
@@ -46,30 +45,13 @@ static bool refused(int gpu, uint64_t bytes)
 	return least && bytes >= least;
 }
 
-uint64_t gp_memory_total(const struct gp_gpu *gpu)
-{
-	static _Atomic uint64_t known[GP_GPUS];
-	_Atomic uint64_t *total = &known[gpu - gp_gpu];
-	size_t bytes;
-	if (!*total)
-		*total = !gp_driver.cuDeviceTotalMem || gp_driver.cuDeviceTotalMem(&bytes, gpu->device) ? UINT64_MAX :
-													  bytes;
-	return *total;
-}
-
-bool gp_memory_is_cap(const struct gp_gpu *g, uint64_t total)
-{
-	uint64_t device = gp_memory_total(g);
-	return device != UINT64_MAX && total < device - device / LEAST_CAP_PART;
-}
-
-uint64_t gp_memory_left(const struct gp_gpu *gpu)
+uint64_t gp_memory_left(const struct gp_gpu *gpu, uint64_t beside)
 {
 	const struct gp_memory *m = &gp_memory[gpu - gp_gpu];
-	uint64_t limit = gp_memory_settings.limit_bytes, total = gp_memory_total(gpu),
-		 own = m->resident + m->swapped + m->pinned;
-	uint64_t most = limit && limit < total ? limit : total;
-	return most > own ? most - own : 0;
+	uint64_t total = gp_memory_total(gpu), limit = gp_memory_limit(total), own = m->resident + m->swapped + m->pinned;
+	uint64_t all = own + beside + gp_memory_managed(gpu);
+	uint64_t of_gpu = total > own ? total - own : 0, of_limit = limit > all ? limit - all : 0;
+	return limit && of_limit < of_gpu ? of_limit : of_gpu;
 }
 
 // The GPU's free memory by what all processes publish. Their numbers are untrusted, so the sum saturates.
@@ -95,17 +77,6 @@ static uint64_t unpublished(const struct gp_gpu *g)
 	return __builtin_add_overflow(taken, other, &taken) || taken > total ? 0 : total - taken;
 }
 
-static bool ask_free(const struct gp_gpu *g, size_t *free, size_t *total)
-{
-	struct gp_context *current = gp_current_context(), *c = NULL;
-	if (!(current && current->gpu == g) && !(c = gp_memory_try_context(g)))
-		return false;
-	bool known = !gp_driver.cuMemGetInfo(free, total);
-	if (c)
-		gp_memory_leave_context(c);
-	return known;
-}
-
 // Whether a refusal is a cap's (MPS v3, pinned memory limits) or has another cause, so that more room on the GPU does not help. The last
 // GUESS_BYTES of the GPU may not be had in one piece. A cap that the driver tells of bounds what it says is free: then what all publish counts.
 // counted: the accounts have these bytes already.
@@ -114,7 +85,7 @@ static bool is_capped(const struct gp_gpu *g, uint64_t bytes, bool counted)
 	const struct gp_memory *m = &gp_memory[g - gp_gpu];
 	uint64_t wants = bytes ? bytes : gp_memory_total(g) / UNKNOWN_PART, more = counted ? 0 : wants;
 	size_t free, total;
-	if (wants > UINT64_MAX / 2 || !ask_free(g, &free, &total))
+	if (wants > UINT64_MAX / 2 || !gp_memory_ask_free(g, &free, &total))
 		return false;
 	if (free >= wants + GUESS_BYTES)
 		return true;
@@ -127,15 +98,17 @@ void gp_memory_refused(const struct gp_gpu *g, uint64_t bytes, struct gp_retry *
 	r->at_cap = is_capped(g, bytes, true);
 }
 
-static void say_capped(void)
+static void say_capped(struct gp_memory *m)
 {
 	static _Atomic bool said;
+	if (!m->cap)
+		m->cap = m->resident + m->pinned;
 	if (!atomic_exchange(&said, true))
 		gp_log_line("the driver refuses memory that the GPU has: a cap of this process (MPS, control group); "
 			    "its calls are out of memory at once");
 }
 
-// What a call is thought to need. The driver may want more than it was asked for, such as a block for a few bytes of it, or
+// The bytes that a call is thought to need. The driver may want more than it was asked for, such as a block for a few bytes of it, or
 // memory in one piece. Where no memory helps, this grows until it is more than there can be.
 static uint64_t need_of(const struct gp_retry *r, uint64_t bytes)
 {
@@ -151,7 +124,8 @@ static uint64_t need_of(const struct gp_retry *r, uint64_t bytes)
 // as programs that are out of memory do before they try again.
 static uint64_t most_of(const struct gp_gpu *g, bool told)
 {
-	uint64_t least = told ? room[g - gp_gpu].least_refused : 0, left = gp_memory_left(g);
+	uint64_t beside = gp_memory_limit(gp_memory_total(g)) ? gp_memory_beside(g) : 0;
+	uint64_t least = told ? room[g - gp_gpu].least_refused : 0, left = gp_memory_left(g, beside);
 	return least && least - 1 < left ? least - 1 : left;
 }
 
@@ -216,7 +190,7 @@ static bool wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r)
 	return false;
 }
 
-// Whether another has been faster: less is free than this call waited for, and was told is free. Its refusal says nothing then.
+// Whether another process has been faster: less is free than this call claimed, though it heard of enough. Its refusal says nothing then.
 static bool taken_meanwhile(const struct gp_gpu *g, const struct gp_retry *r)
 {
 	size_t free, total;
@@ -234,12 +208,16 @@ bool gp_memory_wait_for_room(struct gp_gpu *g, uint64_t bytes, struct gp_retry *
 	uint64_t since = gp_now_ns();
 	if (!r->began_ns)
 		r->began_ns = since;
+	if (!gp_memory_settings.asks) {
+		in_vain = true;
+		return false;
+	}
 	r->capped = r->at_cap ? r->capped + 1 : 0;
 	if (r->at_cap) {
 		r->at_cap = false;
 		in_vain = r->capped >= CERTAIN;
 		if (in_vain)
-			say_capped();
+			say_capped(m);
 		return !in_vain;
 	}
 	if (taken_meanwhile(g, r))
@@ -259,7 +237,7 @@ void gp_memory_no_room_helps(void) { in_vain = true; }
 bool gp_memory_wait_again(struct gp_retry *r, struct gp_gpu *g)
 {
 	bool asked = in_vain, again = false;
-	if (gp_memory_on && !asked && g) {
+	if (gp_memory_counts && !asked && g) {
 		r->at_cap = is_capped(g, r->bytes, false);
 		again = gp_memory_wait_for_room(g, 0, r);
 	}

@@ -1,6 +1,6 @@
-// room_test.c - with preempt/memory/room.c preempt/driver/driver.c preempt/process/process.c
+// room_test.c - with preempt/memory/room.c preempt/memory/device.c preempt/driver/driver.c preempt/process/process.c
 //
-// A call that waits for room is told that there is enough, and is refused.
+// A call that waits for room hears that there is enough, and is refused.
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 #include "test/units/check.h"
@@ -13,7 +13,7 @@ static const uint64_t TOTAL = 10ull << 30;
 
 struct gp_memory gp_memory[GP_GPUS];
 struct gp_memory_settings gp_memory_settings;
-_Atomic uint32_t gp_memory_on = 1;
+_Atomic uint32_t gp_memory_counts = 1;
 static uint64_t free_bytes;
 static uint64_t total_told = 10ull << 30;
 static unsigned asked;
@@ -43,10 +43,11 @@ uint32_t gp_memory_step_out(void) { return 0; }
 void gp_memory_step_in(uint32_t depth) {}
 struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struct gp_context *)g; }
 void gp_memory_leave_context(struct gp_context *c) {}
+uint64_t gp_pools_reserved(const struct gp_gpu *g) { return 0; }
 void gp_account_claim(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r) { r->claim = bytes; }
 void gp_memory_call_over(struct gp_retry *r) { r->claim = 0; }
 
-// Says that there is enough for who waits.
+// Says that there is enough for the call that waits.
 static void *agent(void *unused)
 {
 	while (!end) {
@@ -65,6 +66,7 @@ int main(void)
 	gp_driver.cuMemGetInfo = get_info;
 	gp_driver.cuDeviceTotalMem = total_bytes;
 	gp_settings.level = GP_LEVELS - 1;
+	gp_memory_settings.asks = true;
 	CHECK(!pthread_create(&thread, NULL, agent, NULL));
 
 	free_bytes = WANTED / 2; // whenever this call is made, another has been faster

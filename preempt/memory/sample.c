@@ -1,8 +1,8 @@
 // sample.c - a little memory of each kind that never moves.
 //
-// What the driver says of memory depends on its version and on the GPU, and while memory is out the driver says nothing of it.
-// So it is asked about a sample of the same kind, and what differs between two allocations is put in from what is known of
-// the range (ask.c). Memory of cuMemAlloc belongs to a context, and so does its sample; what is mapped belongs to a GPU.
+// The driver's answers about memory depend on its version and on the GPU, and there is none for memory that is out. So the driver is asked
+// about a sample of the same kind. ask.c replaces what differs between two allocations by facts about the range. Memory of cuMemAlloc
+// belongs to a context, and so does its sample; what is mapped belongs to a GPU.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 

@@ -9,12 +9,19 @@ void gp_memory_substitute(void (*install)(const char *name, void *function))
 #include "preempt/memory/substitutes.h"
 }
 
+void gp_memory_substitute_counted(void (*install)(const char *name, void *function))
+{
+#define SUBSTITUTE(name, parameters)
+#define COUNTED(name, parameters) install(#name, (void *)gp_##name);
+#include "preempt/memory/substitutes.h"
+}
+
 void gp_memory_substitute_opening(void (*install)(const char *name, void *function))
 {
 	install("cuIpcOpenMemHandle", (void *)gp_cuIpcOpenMemHandle);
 	install("cuIpcOpenMemHandle_v2", (void *)gp_cuIpcOpenMemHandle_v2);
 	install("cuIpcCloseMemHandle", (void *)gp_cuIpcCloseMemHandle);
-	install("cuMemGetAddressRange_v2", (void *)gp_cuMemGetAddressRange_v2); // who opens a handle asks how much it got
+	install("cuMemGetAddressRange_v2", (void *)gp_cuMemGetAddressRange_v2); // programs ask how much a handle gave
 }
 
 CUresult gp_memory_prepare(struct gp_context *c) { return gp_memory_on ? gp_sample_make(c) : CUDA_SUCCESS; }
@@ -22,10 +29,11 @@ CUresult gp_memory_prepare(struct gp_context *c) { return gp_memory_on ? gp_samp
 // Another context may have the handle as soon as the driver has destroyed this one. So what belongs to it is marked before.
 void gp_memory_context_destroying(CUcontext context)
 {
+	if (gp_memory_counts)
+		gp_native_context_destroying(context), gp_counted_context_destroying(context);
 	if (!gp_memory_on)
 		return;
 	gp_freed_context_destroying(context);
-	gp_native_context_destroying(context);
 	pthread_mutex_lock(&gp_memory_lock);
 	for (struct gp_range *r = gp_range_from(0); r; r = gp_range_from(r->address + r->bytes))
 		if (r->kind == GP_RANGE_ALLOCATED && r->context == context)
@@ -43,9 +51,10 @@ static struct gp_range *doomed(CUcontext context, CUdeviceptr from)
 
 void gp_memory_context_destroyed(const struct gp_context *c, CUcontext context, bool is)
 {
+	if (gp_memory_counts)
+		gp_native_context_destroyed(context, is), gp_counted_context_destroyed(context, is);
 	if (!gp_memory_on)
 		return;
-	gp_native_context_destroyed(context, is);
 	gp_arena_context_destroyed(context, is);
 	if (c && is) {
 		gp_sample_context_destroyed(c);

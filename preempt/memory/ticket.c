@@ -40,7 +40,7 @@ int gp_ticket_export(uint64_t number, size_t chunk)
 
 enum kind { NOT_OURS, ALLOCATED, REFUSED };
 
-// What an address is to cuIpcGetMemHandle. For memory of cuMemAlloc it fills in the ticket and pins the memory.
+// The kind of an address for cuIpcGetMemHandle. For memory of cuMemAlloc it fills in the ticket and pins the memory.
 static enum kind take(CUdeviceptr at, struct gp_ticket *t, CUdeviceptr *sample)
 {
 	pthread_mutex_lock(&gp_memory_lock);

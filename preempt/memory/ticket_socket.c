@@ -1,8 +1,8 @@
 // ticket_socket.c - how memory gets from one process to another: as descriptors, over a Unix socket.
 //
-// A thread of ours sleeps in accept from the first ticket on. The socket has no place in the file system; its name is random,
-// and only processes of the same user are served. Each packet is one chunk's descriptor. Whoever is at the other end may lie,
-// hang or die: every wait has a limit, and the driver checks descriptors.
+// A thread of ours sleeps in accept from the first ticket on. The socket has no place in the file system; its name is random, and only
+// processes of the same user are served. Each packet is one chunk's descriptor. The process at the other end may lie, hang or die: every
+// wait has a limit, and the driver checks descriptors.
 #define _GNU_SOURCE
 #include "preempt/memory/own.h"
 

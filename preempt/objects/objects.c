@@ -111,7 +111,7 @@ void gp_object_leave(enum gp_thing thing, struct gp_object *o)
 		pthread_cond_broadcast(&tables[thing].left);
 }
 
-// With the lock, which it gives up meanwhile. False: nobody used the object.
+// With the lock, which it gives up meanwhile. False: no thread used the object.
 static bool wait_unused(struct table *t, const struct gp_object *o)
 {
 	if (!o->users)

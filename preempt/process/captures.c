@@ -67,7 +67,7 @@ void gp_capture_begins(CUstream stream)
 	if (free)
 		*free = (struct origin){stream, context, 0};
 	pthread_mutex_unlock(&lock);
-	gp_captures++; // for good where there is no place: its end will not be recognised
+	gp_captures++; // for ever where there is no place: its end will not be recognised
 	uint64_t now, until = gp_now_ns() + KEPT_OFF_NS;
 	for (uint32_t threads; (threads = kept_off) && (now = gp_now_ns()) < until;)
 		gp_futex_wait(&kept_off, threads, until - now, false);

@@ -15,15 +15,15 @@ struct gp_context *gp_find_context(CUcontext handle)
 	return NULL;
 }
 
-CUcontext gp_whole_context(CUcontext handle)
+CUcontext gp_primary_context(CUcontext handle)
 {
 	const struct gp_context *c = gp_find_context(handle);
-	return c ? c->whole : handle;
+	return c ? c->primary_context : handle;
 }
 
 struct gp_context *gp_current_context(void) { return gp_find_context(gp_current_handle()); }
 
-static pthread_mutex_t places = PTHREAD_MUTEX_INITIALIZER; // held by who takes a place, or gives it back
+static pthread_mutex_t places = PTHREAD_MUTEX_INITIALIZER; // held by a thread that takes a place, or gives it back
 
 struct gp_context *gp_find_leaving(CUcontext handle)
 {
@@ -85,8 +85,8 @@ void gp_leave_owner(void)
 	gp_driver.cuCtxPopCurrent(&popped);
 }
 
-// The one place where the driver is asked who a device is. cuDeviceGetUuid has the GPU's UUID for a slice too; drivers that lack the
-// newer question (before CUDA 11.4) know no slices by UUIDs.
+// The one place where the driver tells a device's UUIDs. cuDeviceGetUuid has the GPU's UUID for a slice too; drivers that lack the newer
+// question (before CUDA 11.4) know no slices by UUIDs.
 static bool identify(CUdevice device, uint8_t whole[16], uint8_t uuid[16])
 {
 	if (gp_driver.cuDeviceGetUuid(whole, device))
@@ -189,7 +189,7 @@ struct gp_context *gp_context_current(CUcontext handle)
 	struct gp_gpu *g = gp_gpu_of_device(device);
 	if (!g)
 		return NULL;
-	if (whole != handle) // a wait for the primary context is one for a green one's default stream too, which nobody makes
+	if (whole != handle) // a wait for the primary context includes a green one's default stream, which no call makes
 		gp_stream_made(NULL);
 	bool added = false;
 	pthread_mutex_lock(&places);
@@ -200,7 +200,7 @@ struct gp_context *gp_context_current(CUcontext handle)
 		pthread_mutex_lock(&c->query_lock); // zeros in static storage are an initialised mutex
 		clear(c);
 		c->gpu = g;
-		c->whole = whole;
+		c->primary_context = whole;
 		several |= i > 0;
 		if (gp_context_places <= (uint32_t)i)
 			gp_context_places = (uint32_t)i + 1; // before its handle can be seen

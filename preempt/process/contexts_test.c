@@ -59,7 +59,7 @@ static void test_old_wait(void)
 	CHECK(!gp_context_left(c, true));
 }
 
-// A context that the driver keeps has its place again, and nobody else had that meanwhile.
+// A context that the driver keeps has its place again, and no other context had that meanwhile.
 static void test_kept(void)
 {
 	struct gp_context *c = gp_context_current(first);

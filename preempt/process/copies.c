@@ -1,9 +1,9 @@
-// copies.c - what is known of a copy once its call has returned that may wait for it.
+// copies.c - copies whose calls may wait for them: whether the copy is over once the call has returned.
 //
 // Some of these calls wait, some do not (cuda.h, "API synchronization behavior"): one within the device returns at once, and one from pageable
-// memory once the driver has staged that (seen with up to 64 KiB). The copy reaches the device a little later then. For a process whose work others
-// keep off the GPU that is much later, at its next turn: another process that is told of the contents would read what was there before. So
-// the copy is waited for, and meanwhile this process wants its turn.
+// memory once the driver has staged that (seen with up to 64 KiB). The copy reaches the device a little later then. For a process whose
+// work others keep off the GPU that is much later, at its next turn. Another process that hears of the contents would read what was there
+// before. So the thread waits for the copy, and meanwhile this process wants its turn.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 

@@ -1,6 +1,6 @@
 // first_launch_test.c - with preempt/process/*.c preempt/objects/objects.c preempt/driver/driver.c
 //
-// What was launched in one context was not launched in another, nor where code was unloaded since.
+// A kernel that was launched in one context was not launched in another, nor where code was unloaded since.
 #define _GNU_SOURCE
 #include "preempt/objects/objects.h"
 #include "preempt/process/process.h"

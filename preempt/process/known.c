@@ -1,8 +1,8 @@
 // known.c - the streams that the program has made, and a wait for all of a context that is none for the context.
 //
-// The driver's wait for a context waits for everything in it, also for what is the library's. A wait for each stream of the program does
-// not: by events, which outlive a stream that another thread destroys meanwhile. The legacy stream stands for those that each thread has by
-// default: an event there comes behind what they have. Only where hold.while_synchronizing is set.
+// The driver's wait for a context waits for everything in it, also for the library's work. A wait for each stream of the program does
+// not: by events, which outlive a stream that another thread destroys meanwhile. The legacy stream stands for each thread's default
+// stream: an event there comes behind all work on those. Only where hold.while_synchronizing is set.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 #include "preempt/objects/objects.h"
@@ -60,8 +60,8 @@ static bool mark(CUstream stream, CUevent *events, int *count)
 	return !gp_driver.cuEventRecord(events[(*count)++], stream);
 }
 
-// A record waits for room in the stream's queue, and the thread that is to make it may be about to make a stream. So the driver is called without
-// the lock, while the stream is in use and not destroyed. No capture is under way: it would end. Nor is the thread cancelled.
+// A record waits for room in the stream's queue, and the thread that is to make it may be about to make a stream. So the driver is called
+// without the lock, while the stream is in use and not destroyed. No capture is under way: it would end. Nor is the thread cancelled.
 static bool mark_all(CUcontext context, CUevent *events, int *count)
 {
 	const struct gp_context *c = gp_find_context(context);

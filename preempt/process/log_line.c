@@ -51,7 +51,7 @@ const char *gp_log_next(uint32_t written)
 	return written < log_lines.said ? log_lines.line[written] : NULL;
 }
 
-// As the program ends, waits until the lines that were left last are written. In a forked child nobody writes them.
+// As the program ends, waits until the lines that were left last are written. In a forked child no thread writes them.
 static __attribute__((destructor)) void program_ends(void)
 {
 	uint64_t end = gp_now_ns() + EXIT_NS, now, starved = 0;

@@ -37,7 +37,7 @@ int main(void)
 	while (written < TEXTS) {
 		uint32_t events = gp_events;
 		if (!(line = gp_log_next(written))) {
-			gp_futex_wait(&gp_events, events, 0, false); // whoever says something wakes the one who writes
+			gp_futex_wait(&gp_events, events, 0, false); // a thread that says something wakes the one that writes
 			continue;
 		}
 		size_t length = strlen(line);

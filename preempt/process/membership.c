@@ -1,7 +1,7 @@
 // membership.c - whether this process takes part: not while the driver has it locked or checkpointed (cuCheckpointProcess*).
 //
-// The driver knows the state. The program's own calls tell it here. Another process's calls do not: gp_membership_doubt asks the driver then, as soon
-// as something looks like such a call, and again until the process runs.
+// The driver knows the state. The program's own calls tell it here. Another process's calls do not: gp_membership_doubt asks the driver
+// then, as soon as something looks like such a call, and again until the process runs.
 // Writers of the state: threads that heard something, under the lock. Readers: all threads, without it.
 // Pairing: the writer calls gp_membership_changed, which carries out the latest state. That publishes, arms or waits under a lock that the
 // reader takes too, or behind a store that the reader looks at.

@@ -1,6 +1,6 @@
 // membership_test.c - with preempt/process/membership.c preempt/process/process.c
 //
-// What the process is after each event, in each state; and which answers count.
+// The state of the process after each event, in each state; and which answers count.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 #include "test/units/check.h"
@@ -41,7 +41,7 @@ static void late_answers(void)
 	gp_membership_answer(gp_membership_question(), GP_SEEN_RUNNING);
 }
 
-// Two threads lock at once: the process leaves for as long as one is at it, whatever the driver says meanwhile.
+// Two threads lock at once: the process leaves until both are done, whatever the driver answers meanwhile.
 static void two_lock(void)
 {
 	gp_membership_lock_begins();

@@ -44,6 +44,12 @@ void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared)
 	syscall(SYS_futex, word, FUTEX_WAKE | (shared ? 0 : FUTEX_PRIVATE_FLAG), count, NULL, NULL, 0);
 }
 
+void gp_wake_watcher(void)
+{
+	gp_wake++;
+	gp_futex_wake(&gp_wake, 1, false);
+}
+
 void gp_count_time(struct gp_histogram *h, uint64_t ns)
 {
 	const uint64_t second = 1000000000;
@@ -188,7 +194,7 @@ void gp_notify(void)
 void gp_membership_doubt(bool lost)
 {
 	gp_losses += lost;
-	gp_doubts++; // last: who sees it sees the loss
+	gp_doubts++; // last: a thread that sees it sees the loss
 	gp_futex_wake(&gp_doubts, 1, false);
 }
 
@@ -225,7 +231,7 @@ bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 	return !failed;
 }
 
-// Nothing but the first recall since memory left is of use.
+// Only the first recall since memory left is of use.
 void gp_recall(void)
 {
 	if (__atomic_exchange_n((uint32_t *)&gp_recalled, 1, __ATOMIC_ACQ_REL))

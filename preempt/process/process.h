@@ -23,8 +23,8 @@ enum {
 	GP_SMS = 512, // more than any GPU has
 };
 
-// One stream that had work since the window opened. These count operations. What the driver has not taken yet, since a call is under way, has
-// not completed, whatever it says of the stream.
+// One stream that had work since the window opened. These count operations. An operation that the driver has not taken yet, since its
+// call is under way, has not completed, whatever the driver says of the stream.
 struct gp_stream {
 	_Atomic(CUstream) handle;
 	_Atomic uint64_t submitted; // before the driver is called
@@ -36,7 +36,7 @@ struct gp_stream {
 		result_at; // the latest result copy (gpu/objective.h): its number, and its place on the stream
 };
 
-// What launches are owed that waited at the gate (gpu/owed.c).
+// The time that launches are owed which waited at the gate (gpu/gate_share.c).
 struct gp_owed {
 	uint64_t ns;       // GPU time
 	uint64_t at_ns;    // counted until then
@@ -56,26 +56,26 @@ struct gp_gpu {
 	// (gp_gpu_move).
 	_Atomic(struct gp_segment *) segment;
 	_Atomic uint32_t slot;
-	_Atomic uint32_t paged; // 1: each process has pages of its own there, and can only read the rest
+	_Atomic uint32_t paged; // 1: each process has pages of its own there, and can only read the rest.
 	// The agent keeps these current as peers come and go.
-	_Atomic uint32_t lower_peers; // processes of a lower level (higher number) on this GPU
-	_Atomic uint32_t turn_peers;  // processes of the same level with which turns are taken
-	_Atomic uint32_t between;     // processes of levels between this one and the lowest: they watch windows
-	_Atomic uint64_t higher;      // slots of higher levels: their windows gate this process
-	_Atomic uint64_t lower;       // slots of lower levels
-	_Atomic uint64_t going_on; // of these, those that go on beside a window, on SMs that it leaves; 0: it leaves none
-	_Atomic uint64_t same;     // slots of others of this level
-	_Atomic uint64_t ignored;   // slots whose window lasts longer than max_hold: they gate no more
-	_Atomic uint32_t stoppable; // processes of lower levels that stop between blocks
-	_Atomic uint32_t forced;    // windows of higher levels are ignored for a while, for share.min_be
-	// Of opening and closing windows; the launch path never takes it in an open window. Who holds it may lose its processor: who waits for
-	// longer than a moment sleeps, and leaves it one.
+	_Atomic uint32_t lower_peers; // Processes of a lower level (higher number) on this GPU.
+	_Atomic uint32_t turn_peers;  // Processes of the same level with which turns are taken.
+	_Atomic uint32_t between;     // Processes of levels between this one and the lowest: they watch windows.
+	_Atomic uint64_t higher;      // Slots of higher levels: their windows gate this process.
+	_Atomic uint64_t lower;       // Slots of lower levels.
+	_Atomic uint64_t going_on; // Slots of lower levels that go on beside a window, on SMs that it leaves; 0: it leaves none.
+	_Atomic uint64_t same;      // Slots of others of this level.
+	_Atomic uint64_t ignored;   // Slots whose window lasts longer than max_hold: they gate no more.
+	_Atomic uint32_t stoppable; // Processes of lower levels that stop between blocks.
+	_Atomic uint32_t forced;    // Windows of higher levels are ignored for a while, for share.min_be.
+	// Of opening and closing windows; the launch path never takes it in an open window. The holder may lose its processor: a thread
+	// that waits for longer than a moment sleeps, and leaves it one.
 	pthread_mutex_t lock;
-	uint32_t open_contexts; // under lock
-	uint64_t busy_since_ns; // under lock: when the first of them was opened
-	uint64_t busy_ns;       // under lock: for how long some were open, until then. The slot says it too, for others
-	uint32_t giving_way;    // under lock: threads for which lower levels are to run, although a window is open
-	// What the own line of the segment says, where anybody may write over it. Changed under lock.
+	uint32_t open_contexts; // Under lock.
+	uint64_t busy_since_ns; // Under lock: when the first of them was opened.
+	uint64_t busy_ns;    // Under lock: for how long some were open, until then. The slot says it too, for others.
+	uint32_t giving_way; // Under lock: threads for which lower levels are to run, although a window is open.
+	// The words of the own line in the segment, where other processes may write over them. Changed under lock.
 	struct {
 		uint64_t window_opened_ns;
 		uint32_t busy;
@@ -84,6 +84,7 @@ struct gp_gpu {
 	struct gp_owed owed;           // under lock
 	_Atomic uint32_t worked;       // work was submitted, so libcuda has finished making the context
 	_Atomic uint32_t hold_failed;  // the driver refused a link; the agent tells others
+	uint32_t at_gate;              // under lock: threads that wait there, of a client of MPS
 	bool probing;                  // under lock: the busy bit asks for a turn although no work is known
 	struct gp_stop_counters stops; // the agent copies these into the slot, and the next two
 	struct gp_histogram drain_times, stop_times;
@@ -92,14 +93,14 @@ struct gp_gpu {
 };
 
 struct gp_hold {
-	_Atomic uint32_t state;        // GP_HOLD_*, a futex
-	uint32_t was;                  // that, before the driver was asked to end the context
-	uint32_t queued;               // sequence of the last link queued
-	_Atomic uint32_t chain;        // sequence of the first link of the chain
-	_Atomic uint32_t moves;        // how often this hold was moved to another SM
-	_Atomic uint32_t first_sm;     // the SM on which most links were seen
-	_Atomic uint16_t seen[GP_SMS]; // how many links each SM had
-	_Atomic uint64_t seen_place;   // of the last link that was counted
+	_Atomic uint32_t state;        // GP_HOLD_*, a futex.
+	uint32_t was;                  // The state before the driver was asked to end the context.
+	uint32_t queued;               // Sequence of the last link queued.
+	_Atomic uint32_t chain;        // Sequence of the first link of the chain.
+	_Atomic uint32_t moves;        // How often this hold was moved to another SM.
+	_Atomic uint32_t first_sm;     // The SM on which most links were seen.
+	_Atomic uint16_t seen[GP_SMS]; // How many links each SM had.
+	_Atomic uint64_t seen_place;   // The place of the last link that was counted.
 	_Atomic uint64_t started_ns;
 	_Atomic uint64_t blocked_until_ns; // after max_hold the lower levels get their share up to then
 	CUstream stream;
@@ -113,11 +114,11 @@ struct gp_hold {
 		uint32_t missed; // steps that a probe asked for in vain, in this chain
 		uint32_t chain;  // the chain that the rest is about
 		uint64_t sent_ns, begun_ns, stepped_ns;
-		uint64_t waited_ns;  // when the first link was last seen not to run; 0: it was not
-		bool beside;         // a window of another process, which is no lower level's, was open then
-		uint32_t stepped_to; // sequence of the link that took over at the last step
-		uint64_t switches;   // of the slot, when a first link was last seen to run
-		bool asked;          // a probe asked for the last step
+		uint64_t waited_ns;  // When the first link was last seen not to run; 0: it was not.
+		bool beside;         // A window of another process, which is no lower level's, was open then.
+		uint32_t stepped_to; // Sequence of the link that took over at the last step.
+		uint64_t switches;   // The slot's switches when a first link was last seen to run.
+		bool asked;          // A probe asked for the last step.
 	} probe;
 };
 enum { GP_HOLD_BEGUN = 33 }; // index into word: sequence of the link that began last
@@ -129,8 +130,8 @@ struct gp_refused_call {
 	_Atomic CUresult result; // set after call; 0: there is none
 };
 
-// Lines of the cache: what each launch reads has one of its own, and what each launch writes. While a window is open beside lower
-// levels the watcher takes query_lock, and writes what is its own, every 50 us.
+// Lines of the cache: words that each launch reads have one of their own, and so have words that each launch writes. While a window is
+// open beside lower levels the watcher takes query_lock, and writes what is its own, every 50 us.
 struct gp_context {
 	// Under it the watcher looks, streams are forgotten, and contexts leave their place and take it: a look is at one context,
 	// whose streams and hold are not destroyed meanwhile.
@@ -140,19 +141,20 @@ struct gp_context {
 	// Stays while the context has the place. Agents, hints and waits look at places without a lock, and may find the next
 	// context's: what they do then (a hold ends, a hint is in vain) is right for any context.
 	_Atomic(struct gp_gpu *) gpu;
-	_Atomic(CUcontext) whole; // which the driver waits for and locks together with this one: the primary one of a green context
+	// The driver waits for that context and locks it together with this one: the primary one of a green context.
+	_Atomic(CUcontext) primary_context;
 	// A thread that raised one of the next two lowers it again, even if another context has the place by then.
-	_Atomic uint32_t context_waits; // threads in a call that waits for the whole context
-	_Atomic uint32_t waits;         // threads in a call that may block; counted where turns are taken
-	// The handle, while the driver is asked to end the context: nobody finds it, and nobody takes its place.
+	_Atomic uint32_t context_waits; // Threads in a call that waits for the whole context.
+	_Atomic uint32_t waits;         // Threads in a call that may block; counted where turns are taken.
+	// The handle, while the driver is asked to end the context: no thread finds it, and no context takes its place.
 	_Atomic(CUcontext) leaving;
 	// Zeroed with all that follows when another context takes the place, but for the streams' counts. No hold until everything submitted has
 	// finished.
 	_Atomic uint32_t yielded;
-	_Atomic uint32_t prepared;            // what is ours in it has been made, or refused, or is not wanted
-	_Atomic uint32_t initialised;         // by the driver: it answered a call that needs that. 0: it may be, or not
-	_Atomic uint32_t ending;              // it is being destroyed, and gets no domain any more
-	struct gp_domain *_Atomic domain;     // of block-level preemption (blp.h); NULL: none
+	_Atomic uint32_t prepared;        // the library's objects in it have been made, or refused, or are not wanted
+	_Atomic uint32_t initialised;     // by the driver: it answered a call that needs that. 0: it may be, or not
+	_Atomic uint32_t ending;          // it is being destroyed, and gets no domain any more
+	struct gp_domain *_Atomic domain; // of block-level preemption (blp.h); NULL: none
 	_Alignas(64) _Atomic uint64_t window; // window_word.h: its state, and how many operations were submitted, ever
 	// When the latest work was found to be done; 0: none was. It never goes back.
 	_Atomic uint64_t idle_since_ns;
@@ -161,13 +163,14 @@ struct gp_context {
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
-	_Atomic uint64_t copied_ns; // when a copy opened the window; 0 once a kernel followed. Odd: it is a hint (hints/work.c)
-	_Atomic uint64_t gaps_ns; // time without work that submissions ended, ever
-	_Atomic uint64_t follows; // what kind of kernel or graph followed the copy that opened the window; 0: none yet
+	_Atomic uint64_t copied_ns; // When a copy opened the window; 0 once a kernel followed. Odd: it is a hint (hints/work.c).
+	_Atomic uint64_t gaps_ns; // Time without work that submissions ended, ever.
+	_Atomic uint64_t follows; // The kind of kernel or graph that followed the copy that opened the window; 0: none yet.
 	_Alignas(64) struct gp_refused_call hold_refusal;
 	struct gp_refused_call blp_refusal;
 	struct gp_hold hold;
-	uint64_t orphaned; // number of the latest destruction of a stream that had work, which only a wait for the context waits for; 0: none (known.c)
+	// Number of the latest destruction of a stream that had work, which only a wait for the context waits for; 0: none (known.c).
+	uint64_t orphaned;
 	uint64_t seen_activity;    // watcher only
 	uint64_t unfinished_ns;    // watcher only: since when work has been unfinished; 0 = it is not
 	struct {                   // watcher only: the driver has finished what it has, and calls are under way
@@ -197,7 +200,7 @@ struct gp_settings {
 	uint32_t hold_synchronize; // the hold stays while the program waits for a context
 	uint64_t grace_min_ns, grace_max_ns, grace_equals_ns;
 	double lower_share; // share.min_be, for lower levels
-	uint64_t fair_us;   // the timeslice of one who takes no turns; 0: none is set
+	uint64_t fair_us;   // the timeslice of a process that takes no turns; 0: none is set
 	uint32_t hints;     // 1 once hints are taken
 	_Atomic uint32_t hint_copy;
 	uint64_t hint_wait_ns;
@@ -212,17 +215,18 @@ extern struct gp_gpu gp_gpu[GP_GPUS];
 extern struct gp_settings gp_settings;
 extern struct gp_kernel_counters gp_kernels; // the agents copy them into their slots
 extern _Atomic uint32_t gp_wake;             // futex: a window opened (for the watcher)
-extern _Atomic uint32_t gp_events;           // futex: a context, TSG or channel came or went (for the agents)
+void gp_wake_watcher(void);
+extern _Atomic uint32_t gp_events; // futex: a context, TSG or channel came or went (for the agents)
 
 extern _Atomic uint32_t gp_contexts_ending; // calls of the program that end contexts
 
 // Whether the process takes part (membership.c).
 enum gp_membership {
 	GP_JOINED,
-	GP_LEAVING, // the program is about to lock it: what it has submitted ends, beside others and in nobody's turn
-	GP_LOCKED,  // nothing of it runs, and nothing is submitted
-	GP_CHECKPOINTED, // it has no channels either, and its device memory is free
-	GP_UNUSABLE,     // the driver could not checkpoint or restore it: it can only end
+	GP_LEAVING, // The program is about to lock it: its submitted work ends, beside others and outside of all turns.
+	GP_LOCKED,  // Its work does not run, and it submits none.
+	GP_CHECKPOINTED, // It has no channels either, and its device memory is free.
+	GP_UNUSABLE,     // The driver could not checkpoint or restore it: it can only end.
 };
 enum gp_membership_event {
 	GP_LOCK_BEGINS,
@@ -248,32 +252,32 @@ static inline bool gp_takes_part(void) { return gp_membership < GP_LOCKED; } // 
 // once there is a context, initialised or not: later it would be too late to hear of it before those.
 bool gp_exiting(void);
 
-// Memory of the process is out: who learns that work is about to come calls gp_recall.
+// Memory of the process is out: a thread that learns that work is about to come calls gp_recall.
 extern _Atomic uint32_t gp_away;
 extern _Atomic uint32_t gp_recalled; // the agents take it
 void gp_recall(void);
 
-extern int64_t gp_clock_ahead_ns; // of this process's CLOCK_MONOTONIC, in a time namespace, of the host's. Set before all else
-uint64_t gp_now_ns(void);         // CLOCK_MONOTONIC of the host, in which processes tell each other times
-struct timespec gp_kernel_time(uint64_t ns); // a time of gp_now_ns as the kernel takes it from this process
+extern int64_t gp_clock_ahead_ns; // How far this process's CLOCK_MONOTONIC, in a time namespace, is ahead of the host's. Set before all else.
+uint64_t gp_now_ns(void);                    // CLOCK_MONOTONIC of the host, in which processes tell each other times.
+struct timespec gp_kernel_time(uint64_t ns); // A time of gp_now_ns as the kernel takes it from this process.
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
 // Waits on a thread of the program, which is not cancelled there (preempt/driver/cancel.h).
 void gp_nap(uint64_t ns); // below a second
-// Whether Go waits for memory that it cannot get, and has for a while: who waits for what only Go answers waits in vain. since is the caller's,
-// and begins with 0; whoever waits looks again after GP_LOOK_NS at the latest.
+// Whether Go waits for memory that it cannot get, and has for a while: a thread that waits for an answer of Go's waits in vain. since is
+// the caller's, and begins with 0. A waiting caller looks again after GP_LOOK_NS at the latest.
 enum { GP_LOOK_NS = 100000000 };
 bool gp_go_starves(uint64_t *since);
 extern _Atomic uint32_t gp_go_memory_waits; // threads of Go's that wait for memory (exports/go_memory.c)
-// Rings wake those that wait for what has changed. Nothing happens before the segment is attached.
+// Rings wake those that wait for what has changed. They do nothing before the segment is attached.
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);
 void gp_ring_gate(struct gp_gpu *);
-// Waits while a slot's window is open, at most for a time; may return early. forced: also until windows are not heeded. seen is what gp_gate_seen gave
-// before the caller looked whether to wait: whoever calls gp_ring_gate later ends the wait.
+// Waits while a slot's window is open, at most for a time; may return early. forced: also until windows are not heeded. seen is the
+// result of gp_gate_seen before the caller looked whether to wait: a later gp_ring_gate ends the wait.
 uint32_t gp_gate_seen(struct gp_gpu *, uint32_t slot);
 void gp_wait_gate(struct gp_gpu *, uint32_t slot, uint32_t seen, uint64_t timeout_ns, bool forced);
-// What gp_windows_seen saw. gp_wait_windows then waits until a window of a higher level opens or closes, or until this process
+// The words that gp_windows_seen saw. gp_wait_windows then waits until a window of a higher level opens or closes, or until this process
 // calls gp_ring_windows.
 struct gp_seen {
 	uint32_t count;
@@ -329,12 +333,12 @@ static inline uint32_t gp_threads_of(const uint32_t *block)
 
 // contexts.c
 struct gp_context *gp_find_context(CUcontext);
-// The driver is about to be asked to end a context: nobody finds it any more (life_lock and query_lock are held). Behind the call, gp_context_left gives its place
-// away, or back to it. False: it has left.
+// The driver is about to be asked to end a context: no thread finds it any more (life_lock and query_lock are held). Behind the call,
+// gp_context_left gives its place away, or back to it. False: it has left.
 void gp_context_leaves(struct gp_context *);
 struct gp_context *gp_find_leaving(CUcontext);
 bool gp_context_left(struct gp_context *, bool is); // is: the driver has ended it
-CUcontext gp_whole_context(CUcontext);              // gp_context.whole, where the context is known
+CUcontext gp_primary_context(CUcontext);            // gp_context.primary_context, where the context is known
 struct gp_context *gp_current_context(void);
 static inline CUcontext gp_current_handle(void) // NULL: none
 {
@@ -396,8 +400,8 @@ void gp_known_stream_ends(CUstream); // it is about to be destroyed
 // Streams that were destroyed with work so far; and a context has been waited for since there were so many.
 uint64_t gp_known_destructions(void);
 void gp_known_synchronized(CUcontext, uint64_t destructions);
-// Waits for what the streams of a context hold now, by an event behind it on each of them, where all of them are known. False: they are not,
-// or the driver refused, and nothing was waited for that counts.
+// Waits for the present work of all streams of a context, by an event behind it on each, where all of them are known. False: they are
+// not, or the driver refused, and nothing was waited for that counts.
 bool gp_wait_for_streams(CUcontext);
 
 // copies.c
@@ -410,7 +414,7 @@ unsigned gp_memory_type(CUdeviceptr);
 // captures.c
 extern _Atomic uint32_t gp_captures; // under way or about to begin
 static inline bool gp_capturing(void) { return __builtin_expect(gp_captures != 0, 0); }
-bool gp_may_be_captured(CUstream); // asks the driver, not to be called for the legacy stream
+bool gp_may_be_captured(CUstream); // Asks the driver, not to be called for the legacy stream.
 // Whether work that is put on the stream now would be, or might be, captured. The legacy stream never is.
 static inline bool gp_is_captured(CUstream stream)
 {
@@ -418,8 +422,8 @@ static inline bool gp_is_captured(CUstream stream)
 }
 // The driver is about to begin a capture: after this no query is under way, and none begins.
 void gp_capture_begins(CUstream);
-// To synchronize a context, or the legacy stream, ends captures of its streams. True: none is under way, and none begins until gp_captures_let_on,
-// nor is the calling thread cancelled. cancel is what to put back then.
+// To synchronize a context, or the legacy stream, ends captures of its streams. True: none is under way, and none begins until
+// gp_captures_let_on, nor is the calling thread cancelled. cancel is what to put back then.
 bool gp_captures_keep_off(int *cancel);
 void gp_captures_let_on(int cancel);
 void gp_capture_ended(CUstream); // or did not begin. Does nothing for other streams

@@ -1,7 +1,7 @@
 // process_test.c - with preempt/process/process.c
 //
-// Times are counted in the first bucket whose bound they do not exceed. Threads of ours have small stacks and block all signals. Those of
-// the program are not cancelled while they wait in the library.
+// Times are counted in the first bucket whose bound they do not exceed. Threads of ours have small stacks and block all signals. Threads
+// of the program are not cancelled while they wait in the library.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 #include "test/units/check.h"
@@ -39,7 +39,7 @@ static void *look(void *stack_bytes)
 	return NULL;
 }
 
-// Whatever stacks the program's threads have.
+// Our threads' stacks do not depend on those that the program asks for.
 static void test_threads(void)
 {
 	enum { MiB = 1 << 20 };
@@ -60,7 +60,7 @@ static struct {
 	bool waits, over, passed;
 } room = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-// Its frame is gone before the thread is cancelled: the address sanitizer lets nobody use a frame that was never left.
+// Its frame is gone before the thread is cancelled: the address sanitizer forbids the use of a frame that was never left.
 static __attribute__((noinline)) void wait_uncancelled(bool bounded)
 {
 	pthread_mutex_lock(&room.lock);

@@ -157,7 +157,7 @@ static bool allocated(int fd, const NVOS21_PARAMETERS *a)
 	return false;
 }
 
-// libcuda's own control of a TSG may undo ours: whoever set a timeslice sets it again.
+// libcuda's own control of a TSG may undo ours: the thread that set a timeslice sets it again.
 static bool controlled(const NVOS54_PARAMETERS *c)
 {
 	bool found = false;

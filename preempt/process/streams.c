@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
-static const uint64_t MISSING_NS = 10000000000; // as nobody waits for a launch, nor for code that is loaded with it
+static const uint64_t MISSING_NS = 10000000000; // longer than a launch takes, or the load of its code
 
 struct gp_stream *gp_find_stream(struct gp_context *c, CUstream handle, bool insert)
 {
@@ -83,7 +83,7 @@ void gp_event_forget(CUevent event)
 
 void gp_stream_forget(CUstream handle)
 {
-	// A stream may be destroyed with unfinished work. Nobody can ask about that any more: it counts as complete.
+	// A stream may be destroyed with unfinished work. No thread can ask about that any more: it counts as complete.
 	for (int i = 0; i < GP_CONTEXTS; i++) {
 		struct gp_context *c = &gp_context[i];
 		if (!c->handle && !c->leaving)
@@ -133,7 +133,7 @@ static bool missing(struct gp_context *c)
 	return true; // until the driver was asked again
 }
 
-// Asks the driver about a stream. What it is asked about may be another one, which is complete only when that is.
+// Asks the driver about a stream. asked may be another stream, which is complete only when this one is.
 static bool query(struct gp_stream *s, CUstream asked)
 {
 	uint64_t settled = s->settled; // before the driver is asked

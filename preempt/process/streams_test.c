@@ -1,11 +1,11 @@
 // streams_test.c - with preempt/process/streams.c preempt/process/process.c
 //
-// What the driver says of a stream is no answer for calls that it has not taken yet.
+// The driver's answer about a stream does not count for calls that it has not taken yet.
 #include "preempt/process/process.h"
 #include "test/units/check.h"
 
 static CUresult answer, asked;
-static CUstream busy; // has unfinished work, whatever the answer is
+static CUstream busy; // has unfinished work, with any answer
 static CUresult query(CUstream stream)
 {
 	CHECK(stream == GP_STREAM_LEGACY || busy);
@@ -91,8 +91,8 @@ int main(void)
 	answer = CUDA_SUCCESS;
 	CHECK(gp_query(&c) && gp_all_complete(&c));
 
-	// Behind a stream with unfinished work the driver is asked about no other. The first stream comes last: to wait for it then says that all is
-	// done.
+	// Behind a stream with unfinished work the driver is asked about no other. The first stream comes last: to wait for it then says
+	// that all is done.
 	struct gp_stream *side = &c.stream[1];
 	submit();
 	gp_settled(s);

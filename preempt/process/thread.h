@@ -1,8 +1,7 @@
 // thread.h - what each thread has of its own.
 //
-// Static TLS comes out of the stack of every thread of the program, CUDA or not, and glibc keeps little of it for libraries that
-// come late. So only what a launch looks at is __thread, 64 bytes in all. The rest is in a block that a thread gets at its
-// first use.
+// Static TLS comes out of the stack of every thread of the program, CUDA or not. glibc keeps little of it for libraries that come late.
+// So only what a launch looks at is __thread, 64 bytes in all. The rest is in a block that a thread gets at its first use.
 #ifndef GPREEMPT_THREAD_H
 #define GPREEMPT_THREAD_H
 
@@ -14,7 +13,7 @@
 // The calling thread's.
 #define GP_MINE(name) ((typeof(&(name)))gp_thread_own(&(name)))
 
-// From what is declared to what the calling thread has; 0: it has no block yet.
+// From the declared variable to the calling thread's; 0: it has no block yet.
 extern __thread uintptr_t gp_thread_distance __attribute__((tls_model("initial-exec")));
 void gp_thread_make(void);
 

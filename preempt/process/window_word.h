@@ -1,9 +1,10 @@
 // window_word.h - the state of a context's window and the count of its operations, in one word: neither changes behind the other's back.
 //
-// Writers: who submits counts and has work by one compare-and-swap; who finds all that is counted to be done, and the watcher that
-// closes, swap from the very word that they looked at. Under the GPU's lock the window is opened, and dropped as its context ends, from any
-// word. Readers: any thread. Pairing: the swap fails where work came meanwhile. Without
-// that a window would be closed over work. window_orders_test.c tries every order.
+// Writers: a thread that submits counts its operation and sets the work bit by one compare-and-swap. A thread that finds all counted
+// operations done, and the watcher that closes, swap from the very word that they looked at. Under the GPU's lock the window is opened,
+// and dropped as its context ends, from any word.
+// Readers: any thread. Pairing: the swap fails where work came meanwhile. Without that a window would be closed over work.
+// window_orders_test.c tries every order.
 #ifndef GPREEMPT_WINDOW_WORD_H
 #define GPREEMPT_WINDOW_WORD_H
 
@@ -27,7 +28,7 @@ enum gp_window_event {
 	GP_CALLED,    // A thread is in a call that may block: as work, while the window is open.
 	GP_OPENS,     // Under the GPU's lock, as the next two.
 	GP_CLOSES,    // Only where no work is.
-	GP_ENDS,      // The context does, whatever is unfinished.
+	GP_ENDS,      // The context does, also with unfinished work.
 };
 
 static inline enum gp_window_state gp_window_state(uint64_t word) { return word & GP_OPEN; }

@@ -82,9 +82,9 @@ func newRewriter(config configs.Config, build string, log zerolog.Logger) *rewri
 	return r
 }
 
-// wanted decides whether code is rewritten as it is loaded: in processes that may have to yield, where it is asked
-// for by name, and by default under MPS, where nothing else stops a kernel. Nobody is preferred to level 0, so that only
-// the program itself could stop its streams there, which it has to ask for.
+// wanted decides whether loads rewrite code: in processes that may have to yield. The settings ask for it by name; under MPS it is the
+// default, since nothing else stops a kernel there. No process is preferred to level 0. Only the program itself could stop its streams
+// there, which it has to ask for.
 func wanted(config configs.Config, level int) C.uint32_t {
 	where := config.Mechanisms.Where(configs.BLP)
 	switch {

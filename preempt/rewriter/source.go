@@ -14,8 +14,8 @@ import (
 	"github.com/gpreempt/gpreempt/patch/cache"
 )
 
-// pick reads what a GPU of compute capability sm takes of the image at an address of this process, or in a file, if there
-// is a path. The image's data is a mapping, which whoever gets it unmaps.
+// pick reads the part of an image that a GPU of compute capability sm takes. The image is at an address of this process, or in a file if
+// path is not empty. The returned data is a mapping, which the caller unmaps.
 func pick(address uintptr, path string, sm int) (patch.Image, error) {
 	if path == "" {
 		from, parts, err := imageAt(address)

@@ -11,7 +11,7 @@ type Part struct {
 	Turn, Memory    bool // it has the turn, the memory turn
 	Ended           bool
 	Cgroup          string // its path, or the end of that
-	State, Counters []byte // its pages, whatever is in them
+	State, Counters []byte // its pages, with any contents
 }
 
 // Assemble is the snapshot of members of one GPU, as of a file. The path is one that no other segment has.

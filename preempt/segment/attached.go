@@ -26,7 +26,7 @@ type Segment struct {
 	mutex sync.Mutex // guards what follows and the record locks, of which a process has one set
 	fd    int
 	slot  int // -1: none
-	// What the slot says of who has it, where others may write over it.
+	// The slot's words about this process, where others may write over them.
 	level     uint32
 	name      [32]byte
 	startedNs uint64
@@ -36,7 +36,7 @@ type inode struct{ dev, ino uint64 }
 
 // Pages is the connection to a broker.
 type Pages interface {
-	// Turn asks that a turn that was seen so is given to a slot (-1: nobody). It is done later, or not.
+	// Turn asks for a turn, whose word was seen, to be given to a slot (-1: to none). It is done later, or not.
 	Turn(memory bool, seen uint64, to int, seized bool)
 	// Next is the segment of a new connection, which takes this one's place; nil: there is none.
 	Next() *Segment
@@ -48,18 +48,19 @@ type Pages interface {
 
 // Limits are what a broker's policy says of this process; it says nothing of what is 0.
 type Limits struct {
-	Share     float64 // the least part of the GPU's time
-	ShareMax  float64 // the most; 0: the process's own setting
-	MaxHoldUs uint32
-	MemoryMB  uint32
-	QuantumMs uint32 // of turns
-	Objective configs.ObjectiveWord
+	Share      float64 // the least part of the GPU's time
+	ShareMax   float64 // the most; 0: the process's own setting
+	MaxHoldUs  uint32
+	MemoryMB   uint32
+	MemoryPart float64 // of the GPU's memory
+	QuantumMs  uint32  // of turns
+	Objective  configs.ObjectiveWord
 }
 
 // brokerSilent is how old the broker's heartbeat is at most while it lives.
 const brokerSilent = 3 * time.Second
 
-// Beats is a heartbeat as it was last seen to change. What time it says does not matter.
+// Beats is a heartbeat when it was last seen to change. The time in it does not matter.
 type Beats struct {
 	mutex sync.Mutex
 	last  uint64

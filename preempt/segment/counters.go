@@ -14,7 +14,7 @@ type BLP struct {
 	LoadNs         uint64            `json:"load_ns"`
 	KernelsSeen    uint64            `json:"kernels_seen"`
 	KernelsGuarded uint64            `json:"kernels_guarded"`
-	KernelsRefused map[string]uint64 `json:"kernels_refused"` // by reason; those that came up
+	KernelsRefused map[string]uint64 `json:"kernels_refused"` // by reason; only reasons that occurred
 	StopCounters[uint64]
 }
 
@@ -33,7 +33,7 @@ func (s *Slot) ReadBLP() *BLP {
 	return &out
 }
 
-// Width is a copy of what a process leaves to lower levels while its window is open.
+// Width is a copy of the SMs that a process leaves to lower levels while its window is open.
 type Width struct {
 	SMs uint32 `json:"sms"` // that its window leaves, or left last
 	WidthCounters[uint64]
@@ -48,7 +48,7 @@ func (s *Slot) ReadWidth(i int) *Width {
 	return &w
 }
 
-// Objective is a copy of what became of a process's objective.
+// Objective is a copy of a process's counters of its objective.
 type Objective struct {
 	Wanted string `json:"wanted"` // as GPREEMPT_OBJECTIVE says it; "": it has none now
 	State  string `json:"state"`
@@ -76,7 +76,7 @@ func (o *Objective) Attained() float64 {
 	return 1 - float64(min(o.Over, o.Means))/float64(o.Means)
 }
 
-// Memory is a copy of what a process has of the GPU's memory, and what became of it.
+// Memory is a copy of a process's counters of the GPU's memory: how much it has, and where it went.
 type Memory struct {
 	State string `json:"state"`
 	MemoryCounters[uint64]
@@ -107,7 +107,7 @@ func nameOf(i int, names []string, kind string) string {
 	return fmt.Sprintf("%s_%d", kind, i)
 }
 
-// Hints is a copy of what became of the hints of one source.
+// Hints is a copy of the counters of the hints of one source.
 type Hints struct {
 	Source string `json:"source"`
 	HintCounters[uint64]

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// GPU is what processes share: a GPU, or a slice of one (MIG). Who is on two slices of one GPU shares nothing. The driver tells the UUID
-// (preempt/process/contexts.c).
+// GPU is what processes share: a GPU, or a slice of one (MIG). Processes on two slices of one GPU share nothing. The driver tells the
+// UUID (preempt/process/contexts.c).
 type GPU struct {
 	UUID  [16]byte
 	Slice bool

@@ -2,7 +2,7 @@ package segment
 
 import "testing"
 
-// Who has the same UUID as a whole GPU and as a slice is on two different ones: their segments have names of their own.
+// A whole GPU and a slice with the same UUID are two: their segments have names of their own.
 func TestNamesOfSlices(t *testing.T) {
 	t.Parallel()
 	uuid := [16]byte{1, 2, 0xab, 15: 255}

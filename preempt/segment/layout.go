@@ -6,8 +6,7 @@
 // the process dies. Such a lock also goes when the process closes any descriptor of the file: a process
 // that holds a slot must not open the same segment a second time, nor call Snapshots.
 //
-// Whoever changes another process's bits holds that slot's lock meanwhile, so a slot is never claimed
-// and reaped at once.
+// A process that changes another's bits holds that slot's lock meanwhile, so a slot is never claimed and reaped at once.
 package segment
 
 import (
@@ -114,7 +113,7 @@ type WidthCounters[N any] struct {
 // SlotCuts are why a slot that a process lent ended early, in the order of enum gp_slot_cut.
 var SlotCuts = [...]string{"request", "idle", "capture", "undrained", "changed"}
 
-// objectiveStates are what became of an objective, in the order of enum gp_objective_state.
+// objectiveStates are the states of an objective, in the order of enum gp_objective_state.
 var objectiveStates = [ObjectiveStates]string{"none", "lends", "unattainable", "stepless", "late", "rests", "ranks"}
 
 // BusyWorks is GP_WORKS of enum gp_busy: a process that has work, or wants to run some.
@@ -194,6 +193,7 @@ type MemoryCounters[N any] struct {
 	Turns         N `json:"turns"`
 	TurnNs        N `json:"turn_ns"`
 	TurnsSeized   N `json:"turns_seized"`
+	Cap           N `json:"cap"`
 	Answered      N `json:"-"`
 }
 
@@ -275,19 +275,19 @@ type Header struct {
 // Rings is struct gp_rings: futexes that count what others wait for.
 type Rings struct {
 	Gate    atomic.Uint32 // closed windows
-	Windows atomic.Uint32 // opened and closed windows while somebody is stoppable
+	Windows atomic.Uint32 // opened and closed windows while a process is stoppable
 	Bell    atomic.Uint32 // changes of membership, turn or demand
 }
 
 // Line is struct gp_line: of a slot, what launches of others look at.
 type Line struct {
-	WindowOpenedNs atomic.Uint64 // 0 while no window is open
-	Busy           atomic.Uint32 // 1: it has, or wants to run, work
-	Leaves         atomic.Uint32 // SMs that the window leaves to lower levels
-	Rings          Rings         // of the slot's owner, where each process has pages of its own
+	WindowOpenedNs atomic.Uint64 // 0 while no window is open.
+	Busy           atomic.Uint32 // 1: it has, or wants to run, work.
+	Leaves         atomic.Uint32 // SMs that the window leaves to lower levels.
+	Rings          Rings         // The slot's owner rings them, where each process has pages of its own.
 	Pad1           [4]byte
 	JudgedNs       atomic.Uint64 // when the latest window opened that says what ran beside it, and in bit 0 whether it was slow
-	ExcusesNs      atomic.Uint64 // of a lower level: when the latest window opened that says nothing of what it left
+	ExcusesNs      atomic.Uint64 // of a lower level: when the latest window opened that says nothing of the SMs that it left
 	LentUntilNs    atomic.Uint64 // lower levels have the GPU until then, as its objective allows; 0: they do not
 	CreditUs       atomic.Uint32 // that it may lend
 	Pad2           [4]byte
@@ -314,7 +314,6 @@ type State struct {
 	ObjectiveAsked    atomic.Uint64 // a Request
 	ObjectiveAnswered atomic.Uint64
 
-	Pad6   [8]byte
 	Memory MemoryCounters[atomic.Uint64]
 	Pad1   [linesAt - 512]byte
 	Line   [lines]Line // see LineOf
@@ -337,7 +336,7 @@ type Slot struct {
 	Kernels KernelCounters[atomic.Uint64]
 	Stop    StopCounters[atomic.Uint64]
 
-	Uncounted atomic.Uint32 // 1: launches are not counted, since nobody needs to know of them: Busy says nothing
+	Uncounted atomic.Uint32 // 1: launches are not counted, since no process needs to know of them: Busy says nothing
 
 	HintsOff   atomic.Uint32
 	HintSpunNs atomic.Uint64
@@ -352,11 +351,12 @@ type Slot struct {
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.
 func (s *State) LineOf(i int) *Line { return &s.Line[i%lines] }
 
-// TurnSeized in a turn: its owner took it from one that may still have work on the GPU, so nobody may rely on a short timeslice.
+// TurnSeized in a turn: its owner took it from a process that may still have work on the GPU, so no process may rely on a short
+// timeslice.
 const TurnSeized = 1 << 8
 
-// TurnOwner reads a value of Header.Turn: slot + 1 in bits 0 to 7 (0: nobody), bit 8: seized, bits 16
-// and up: sequence. owned is false also for a slot that does not exist.
+// TurnOwner reads a value of Header.Turn: slot + 1 in bits 0 to 7 (0: none), bit 8: seized, bits 16 and up: sequence. owned is false also
+// for a slot that does not exist.
 func TurnOwner(turn uint64) (slot int, owned bool) {
 	slot = int(turn&0xff) - 1
 	return slot, slot >= 0 && slot < Slots
@@ -365,7 +365,7 @@ func TurnOwner(turn uint64) (slot int, owned bool) {
 // nobodysTurn follows turn in sequence.
 func nobodysTurn(turn uint64) uint64 { return NextTurn(turn, -1, false) }
 
-// NextTurn follows turn in sequence. The slot may be -1: nobody's.
+// NextTurn follows turn in sequence. The slot may be -1: none.
 func NextTurn(turn uint64, slot int, seized bool) uint64 {
 	next := (turn>>16+1)<<16 | uint64(slot+1)
 	if seized {

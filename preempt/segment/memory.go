@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The memory is a file without a name (memfd). It is sealed so that nobody can truncate it, which would end the processes
-// that touch its mapping. Every member sends the memory's descriptor to whoever connects to the member's socket, beside
-// the file with the locks. That file says which memory is in force. If no member answered, whoever came made a new
-// memory; the members see that in the file and change to it.
+// The memory is a file without a name (memfd). It is sealed so that no process can truncate it, which would end the processes that touch
+// its mapping. Every member sends the memory's descriptor to processes that connect to the member's socket, beside the file with the
+// locks. That file says which memory is in force. If no member answers, a new process makes a new memory; the members see that in the
+// file and change to it.
 
 // seals without which a memory is not mapped.
 const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
@@ -63,7 +63,7 @@ func newMemory(gpu GPU, id identifier) (fd int, err error) {
 	return fd, nil
 }
 
-// checkMemory checks a descriptor that somebody sent: it can be mapped safely, and is the wanted memory.
+// checkMemory checks a descriptor from a peer: it can be mapped safely, and is the wanted memory.
 func checkMemory(fd int, gpu GPU, id identifier) error {
 	var stat unix.Stat_t
 	var on unix.Statfs_t
@@ -95,8 +95,8 @@ func checkMemory(fd int, gpu GPU, id identifier) error {
 // it may use on any thread; in the library it has none (exports/_runtime/poller.go).
 var Isolate = false
 
-// Threads says whether so many goroutines may begin that wait in calls, or take a thread for good. The library makes the threads before, since
-// there may be none later.
+// Threads says whether so many goroutines may begin that wait in calls, or keep a thread. The library makes the threads before, since
+// later ones may fail.
 var Threads = func(goroutines int) bool { return true }
 
 // ErrThreads says that there are none.
@@ -220,7 +220,7 @@ func ownDescriptors() bool {
 	return true
 }
 
-// address of a slot's socket. Whoever holds the slot's lock binds it.
+// address of a slot's socket. The holder of the slot's lock binds it.
 func address(dirfd int, dir, name string, slot int) *unix.SockaddrUnix {
 	const longest = 107 // of sockaddr_un
 	path := filepath.Join(dir, fmt.Sprintf("%s.%d", name, slot))
@@ -245,7 +245,7 @@ func (k *keeper) bind(slot int) (fd int, err error) {
 	if k.gid >= 0 {
 		mode = 0o660
 	}
-	_ = unix.Unlinkat(dirfd, name, 0) // of who had the slot before
+	_ = unix.Unlinkat(dirfd, name, 0) // of the slot's former owner
 	if err = unix.Bind(fd, at); err == nil {
 		if k.gid >= 0 {
 			err = unix.Fchownat(dirfd, name, -1, k.gid, unix.AT_SYMLINK_NOFOLLOW)
@@ -259,7 +259,7 @@ func (k *keeper) bind(slot int) (fd int, err error) {
 	return fd, nil
 }
 
-// serve sends the memory to whoever connects. It never waits for the other side.
+// serve sends the memory to processes that connect. It never waits for the other side.
 func (k *keeper) serve(listener, memory int) {
 	defer unix.Close(listener)
 	var is, now unix.Stat_t
@@ -399,7 +399,7 @@ func (s *Segment) lockJoin() error {
 	}
 }
 
-// repair writes the file's contents again, after somebody overwrote or truncated it.
+// repair writes the file's contents again, after a process overwrote or truncated it.
 func (s *Segment) repair(identity []byte) {
 	if lock(s.fd, lockOfJoin, 1) != nil {
 		return // next time

@@ -50,8 +50,8 @@ func GroupID(group string) (gid int, err error) {
 }
 
 // Open attaches to the segment of a GPU in dir, and creates both where they are missing. With gid >= 0
-// they belong to that group and its members may attach, otherwise only this user may. Nobody else can attach until a
-// slot is claimed, or the segment closed.
+// they belong to that group and its members may attach, otherwise only this user may. No other process can attach until a slot is
+// claimed, or the segment closed.
 func Open(dir string, gpu GPU, gid int) (*Segment, error) {
 	s := &Segment{path: filepath.Join(dir, gpu.String()+".seg"), gpu: gpu, gid: gid, fd: -1, slot: -1}
 	if err := s.attach(dir, gpu); err != nil {
@@ -144,8 +144,8 @@ func openDirectory(dir string, gid int) (int, error) {
 	return fd, err
 }
 
-// CheckDirectory checks that nobody else made the directory: anybody can, if its parent is writable by all. A missing
-// directory is no error.
+// CheckDirectory checks that no other user made the directory: any can, if its parent is writable by all. A missing directory is no
+// error.
 func CheckDirectory(dir string, gid int) error {
 	var stat unix.Stat_t
 	err := unix.Lstat(dir, &stat)
@@ -197,7 +197,7 @@ func createDirectory(dir string, gid int) error {
 	return unix.Renameat2(unix.AT_FDCWD, temporary, unix.AT_FDCWD, dir, unix.RENAME_NOREPLACE)
 }
 
-// private checks that nobody but the user, or the group if gid >= 0, can write.
+// private checks that only the user, or the group if gid >= 0, can write.
 func private(stat *unix.Stat_t, gid int) error {
 	mode := stat.Mode & 0o777
 	switch {
@@ -213,7 +213,7 @@ func private(stat *unix.Stat_t, gid int) error {
 	return nil
 }
 
-// create makes a new segment. Its name appears last, by link, so that nobody sees half of one.
+// create makes a new segment. Its name appears last, by link, so that no process sees half of one.
 func create(dirfd int, name string, gpu GPU, gid int) (_ int, err error) {
 	temporary := fmt.Sprintf(".%s-%d-%d", name, os.Getpid(), time.Now().UnixNano())
 	file, err := unix.Openat(dirfd, temporary, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -300,7 +300,7 @@ func validateHeader(b []byte, gpu GPU) error {
 	return nil
 }
 
-// setAside renames a corrupt file if nobody uses it, and then returns EAGAIN.
+// setAside renames a corrupt file if no process uses it, and then returns EAGAIN.
 func (s *Segment) setAside(dirfd int, name string, fd int, corrupt error) error {
 	// One process at a time, and only while the name still means this file.
 	if err := lock(fd, lockRecovery, 1); err != nil {

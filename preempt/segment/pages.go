@@ -12,8 +12,8 @@ import (
 )
 
 // A segment has one of two makers. By a file, its memory is one, and every member can write all of it. By a broker, it is put together of
-// pages in one range of addresses: those of other slots, and the header, can only be read. What is to be written there is asked of the
-// broker. Of either kind, the own slot's pages are behind the slots (struct gp_view), so that one may take the place of the other.
+// pages in one range of addresses: those of other slots, and the header, can only be read. A process asks the broker to write there. Of
+// either kind, the own slot's pages are behind the slots (struct gp_view), so that one may take the place of the other.
 
 // NewPaged makes a segment of an arena, in which this process has a slot. Its owner goes on to place pages, by Place and Clear.
 func NewPaged(arena *Arena, gpu GPU, path string, slot int, pages Pages) *Segment {
@@ -42,7 +42,7 @@ func (s *Segment) Pause(on bool) {
 // Obey writes a request of people into the process's own slot. The reader passes over one that names another process.
 func (s *Segment) Obey(r Request) { s.Slot(s.slot).Asked.Store(uint64(r)) }
 
-// Limits returns what was told last.
+// Limits returns the latest that SetLimits set; zero before.
 func (s *Segment) Limits() Limits {
 	if l := s.limits.Load(); l != nil {
 		return *l
@@ -53,7 +53,7 @@ func (s *Segment) Limits() Limits {
 // SetLimits sets Limits.
 func (s *Segment) SetLimits(l Limits) { s.limits.Store(&l) }
 
-// Attended says whether somebody sees to turns: the members themselves, or a broker that lives.
+// Attended says whether turns are seen to: by the members themselves, or a broker that lives.
 func (s *Segment) Attended() bool { return s.pages == nil || s.Unheard() < brokerSilent }
 
 // Unheard returns how long ago the broker last showed that it lives.
@@ -111,8 +111,8 @@ func (s *Segment) Place(slot, fd int) error {
 	return a.Place(slot, fd)
 }
 
-// Replace lets a segment's memory take the place of the one before, at the same address: move does it, and gives back what it does not need. A slot that this process still
-// has in a file is given back; that is seen when the lock goes, with the file.
+// Replace lets a segment's memory take the place of the one before, at the same address: move does it, and gives back what it does not
+// need. A slot that this process still has in a file is given back; that is seen when the lock goes, with the file.
 func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool) bool {
 	before.mutex.Lock()
 	defer before.mutex.Unlock()
@@ -131,7 +131,7 @@ func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool
 		return false
 	}
 	s.memory, s.Header = before.memory, before.Header
-	s.startedNs = s.Own().StartedNs.Load() // who keeps its counters goes on as who it was
+	s.startedNs = s.Own().StartedNs.Load() // counters go along, so the owner is the same
 	before.memory, before.Header = nil, nil
 	if before.keeper != nil {
 		before.keeper.end()
@@ -148,8 +148,8 @@ func (s *Segment) turnWords(memory bool) (turn, since *atomic.Uint64) {
 	return &s.Header.Turn, &s.TurnSinceNs
 }
 
-// MoveTurn gives a turn to a slot, or to nobody (-1), from now on, if the turn still is as it was seen. It returns false where it did not
-// move the turn: that has changed, or a broker was asked to move it.
+// MoveTurn gives a turn to a slot, or to none (-1), from now on, if the turn's word still is seen. It returns false where it did not move
+// the turn: the word has changed, or it asked a broker to move it.
 func (s *Segment) MoveTurn(memory bool, seen uint64, to int, seized bool, now uint64) bool {
 	if s.pages != nil {
 		s.pages.Turn(memory, seen, to, seized)
@@ -206,11 +206,11 @@ func (s *Seen) changed() bool {
 	return false
 }
 
-// pollBells is how often bells are looked at where the kernel does not wait for several, or somebody wakes without ringing.
+// pollBells is how often bells are looked at where the kernel does not wait for several, or a process wakes without ringing.
 const pollBells = 2 * time.Millisecond
 
-// Wait waits until a bell is rung, but not longer than timeout. Whoever rings changes the word before the wake. A wake without a change, which
-// anybody can cause who can read the word, costs one look at the words, at most once every pollBells.
+// Wait waits until a bell is rung, but not longer than timeout. A ring changes the word before the wake. A process that can read the word
+// can cause a wake without a change. That costs one look at the words, at most once every pollBells.
 func (s *Seen) Wait(timeout time.Duration) {
 	for end := time.Now().Add(timeout); timeout > 0 && !s.changed(); timeout = time.Until(end) {
 		woken, known := false, false
@@ -230,7 +230,7 @@ func (s *Seen) Wait(timeout time.Duration) {
 	}
 }
 
-// Place shows a peer's page in its slot, or zeros (fd -1). Whoever reads the slot meanwhile sees the one or the other.
+// Place shows a peer's page in its slot, or zeros (fd -1). A reader of the slot meanwhile sees the one or the other.
 func (a *Arena) Place(slot, fd int) error {
 	if slot < 0 || slot >= Slots {
 		return fmt.Errorf("place a page in slot %d: must be from 0 to %d", slot, Slots-1)

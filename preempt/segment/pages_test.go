@@ -196,7 +196,7 @@ func TestReopenedFileIsAnother(t *testing.T) {
 	}
 }
 
-// Requests of one owner are told apart, as many as there are sequences.
+// Requests of one owner differ, as many as there are sequences.
 func TestRequestsAreToldApart(t *testing.T) {
 	const started = 123456789 << 10
 	seen := map[Request]bool{}
@@ -233,7 +233,7 @@ func TestRequestsAreToldApart(t *testing.T) {
 	}
 }
 
-// Each counter of block-level preemption is shown, whatever it says.
+// Each counter of block-level preemption is shown, at any value.
 func TestEachCounterIsShown(t *testing.T) {
 	var empty Slot
 	if b := empty.ReadBLP(); b != nil {

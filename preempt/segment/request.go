@@ -9,7 +9,7 @@ import (
 // Asked is what people ask of a process: enum gp_asked.
 type Asked uint8
 
-// What can be asked.
+// The values of Asked.
 const (
 	AskedNothing Asked = iota
 	AskedOut
@@ -21,7 +21,7 @@ const (
 // Answer is what became of a request: enum gp_asked_answer.
 type Answer uint8
 
-// What can be answered.
+// The values of Answer.
 const (
 	AnswerDone Answer = iota
 	AnswerBusy
@@ -31,7 +31,8 @@ const (
 	AnswerNothing
 )
 
-// Request is a value of gp_slot.asked: what is asked, a sequence, and of whom. Two requests are never equal before 256 more were made.
+// Request is a value of gp_slot.asked: what is asked, a sequence, and the process that it is for. Two requests are never equal before 256
+// more were made.
 type Request uint64
 
 const (
@@ -43,7 +44,7 @@ const (
 // ownerOf is GP_ASKED_OF: the owner that registered at that time, as bits of a Request.
 func ownerOf(startedNs uint64) Request { return Request(startedNs>>10) << ownerShift }
 
-// What says what is asked. A request that is not known asks nothing.
+// What returns the request's Asked. An unknown one is AskedNothing.
 func (r Request) What() Asked {
 	if what := Asked(r & askedBits); what <= AskedResume {
 		return what
@@ -86,8 +87,8 @@ func (s *Slot) askObjective(startedNs uint64, says configs.ObjectiveWord) Reques
 	return request(&s.ObjectiveAsked, startedNs, AskedNothing)
 }
 
-// HearObjective is an objective that people ask of the slot's owner, and the request, until AnswerObjective; 0: they ask for none. It may be
-// anything: whoever writes the segment wrote it.
+// HearObjective is an objective that people ask of the slot's owner, and the request, until AnswerObjective; 0: they ask for none. It may
+// be anything: any process that can write the segment may have written it.
 func (s *Slot) HearObjective() (r Request, says configs.ObjectiveWord) {
 	if r = Request(s.ObjectiveAsked.Load()); !r.of(s.StartedNs.Load()) || uint64(r) == s.ObjectiveAnswered.Load() {
 		return 0, 0
@@ -111,12 +112,12 @@ func (s *Slot) Repeat(r Request) {
 	}
 }
 
-// Answer tells whoever made a request what became of it.
+// Answer publishes the answer to a request.
 func (s *Slot) Answer(r Request, answer Answer) {
 	s.Memory.Answered.Store(uint64(r&^askedBits) | uint64(answer))
 }
 
-// AnswerTo is the answer to a request, if there is one by now.
+// AnswerTo is the answer to a request, if it has come by now.
 func (m *Memory) AnswerTo(r Request) (answer Answer, answered bool) {
 	return Answer(m.Answered & askedBits), Request(m.Answered)&^askedBits == r&^askedBits
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// What a person asks reaches the process that was meant, once, and its answer comes back.
+// A person's request reaches the process that was meant, once, and its answer comes back.
 func TestRequest(t *testing.T) {
 	dir := directory(t)
 	s := open(t, dir)
@@ -54,7 +54,7 @@ func TestRequest(t *testing.T) {
 	}
 }
 
-// What holds for a process holds in the slot that it gets when it joins again.
+// A request that a process obeyed holds in the slot that it gets when it joins again.
 func TestRepeatedRequest(t *testing.T) {
 	s := open(t, directory(t))
 	p := s.Slot(claim(t, s))

@@ -1,13 +1,13 @@
 // segment.h - the memory that the processes of one user share for one GPU.
 //
-// It has no name: members pass it on through sockets <directory>/gpreempt-<uid>/<gpu uuid>.seg.<slot>, sealed so that nobody
-// can truncate it (segment/memory.go). The file <gpu uuid>.seg beside them, mode 0600 in a 0700 directory, holds the first
-// 64 bytes, which say which memory is in force, and the locks. segment/layout.go mirrors this layout and a test holds the
-// two together. Everything here may have been written by a broken or hostile peer:
+// It has no name: members pass it on through sockets <directory>/gpreempt-<uid>/<gpu uuid>.seg.<slot>, sealed so that no process can
+// truncate it (segment/memory.go). The file <gpu uuid>.seg beside them, mode 0600 in a 0700 directory, holds the first 64 bytes, which
+// say which memory is in force, and the locks. segment/layout.go mirrors this layout and a test holds the two together. Everything here
+// may have been written by a broken or hostile peer:
 // readers validate, and nothing read from it is used as an index or a pointer unchecked.
 //
-// Who owns a slot: the process that holds a POSIX record lock on byte slot_index of the file. The
-// kernel drops the lock when the process dies, at whatever instruction, in whatever PID namespace.
+// Owner of a slot: the process that holds a POSIX record lock on byte slot_index of the file. The kernel drops the lock when the process
+// dies, at whatever instruction, in whatever PID namespace.
 #ifndef GPREEMPT_SEGMENT_H
 #define GPREEMPT_SEGMENT_H
 
@@ -33,28 +33,28 @@
 #define GP_LINES_AT 1984u
 #define GP_LINES 32u
 
-// What became of the hints of one source.
+// The fate of the hints of one source.
 struct gp_hint_counters {
 	_Atomic uint64_t given;
-	_Atomic uint64_t hit;     // work came while the GPU was being kept for it
-	_Atomic uint64_t late;    // work was there before the hint was carried out
-	_Atomic uint64_t wrong;   // no work came in time
-	_Atomic uint64_t dropped; // not carried out: senseless, a duplicate, switched off, or nobody to take the GPU from
-	_Atomic uint64_t saved_ns;  // of context switches that overlapped what came before the work
-	_Atomic uint64_t waited_ns; // GPU time kept before work came, or in vain
-	_Atomic uint64_t times_off; // switched off for costing too much
+	_Atomic uint64_t hit;   // Work came while the GPU was being kept for it.
+	_Atomic uint64_t late;  // Work was there before the hint was carried out.
+	_Atomic uint64_t wrong; // No work came in time.
+	_Atomic uint64_t dropped; // Not carried out: senseless, a duplicate, switched off, or no process to take the GPU from.
+	_Atomic uint64_t saved_ns;  // Time of context switches that went on before the work came.
+	_Atomic uint64_t waited_ns; // GPU time kept before work came, or in vain.
+	_Atomic uint64_t times_off; // How often the source was switched off for costing too much.
 };
 
-enum gp_refusal {           // why a kernel is not rewritten
-	GP_REFUSED_FORM,    // its code, attributes or relocations are of a form that is not known
-	GP_REFUSED_ROOM,    // no room for one more parameter, or for the guard's registers
-	GP_REFUSED_PEERS,   // its blocks wait for one another
-	GP_REFUSED_SM,      // there is no guard for its architecture
-	GP_REFUSED_IMAGE,   // the image that holds it can't be read or loaded as a rewritten one; counted once an image
-	GP_REFUSED_RUNTIME, // its code was loaded unseen, as CUDA runtimes before 12.0 do
+enum gp_refusal {         // Why a kernel is not rewritten.
+	GP_REFUSED_FORM,  // Its code, attributes or relocations are of an unknown form.
+	GP_REFUSED_ROOM,  // No room for one more parameter, or for the guard's registers.
+	GP_REFUSED_PEERS, // Its blocks wait for one another.
+	GP_REFUSED_SM,    // There is no guard for its architecture.
+	GP_REFUSED_IMAGE, // The image that holds it can't be read or loaded as a rewritten one; counted once an image.
+	GP_REFUSED_RUNTIME, // Its code was loaded unseen, as CUDA runtimes before 12.0 do.
 };
 
-// What became of the kernels of the modules that were loaded for block-level preemption.
+// The fate of the kernels of the modules that were loaded for block-level preemption.
 struct gp_kernel_counters {
 	_Atomic uint64_t images;  // modules and libraries
 	_Atomic uint64_t cached;  // of these: found in the cache on disk
@@ -70,21 +70,21 @@ struct gp_stop_counters {
 	_Atomic uint64_t uncovered; // launches that cannot
 	_Atomic uint64_t barriers;  // operations that waited until what can be stopped was done
 	_Atomic uint64_t stops;
-	_Atomic uint64_t cuts;           // launches that were stopped midway, or before they began
-	_Atomic uint64_t resumed_blocks; // that a stop kept from running, and that ran later
-	_Atomic uint64_t drain_ns;       // from the stop until nothing ran any more
+	_Atomic uint64_t cuts;           // Launches that were stopped midway, or before they began.
+	_Atomic uint64_t resumed_blocks; // Blocks that a stop kept from running, and that ran later.
+	_Atomic uint64_t drain_ns;       // Time from stops until no block ran any more.
 	_Atomic uint64_t drain_max_ns;
-	_Atomic uint64_t given_up; // domains that pass everything after an error, and mistakes of ours after which none is stopped
-	_Atomic uint64_t beside;        // launches whose blocks waited for others that a stop had kept from beginning
-	_Atomic uint64_t narrowed;      // launches that went on, while a window was open, on the SMs that it leaves
-	_Atomic uint64_t narrow_blocks; // blocks that ran on those
-	_Atomic uint64_t narrow_ns;     // for how long this process ran on those
+	_Atomic uint64_t given_up; // Domains that pass everything after an error, and mistakes of ours after which none is stopped.
+	_Atomic uint64_t beside;        // Launches whose blocks waited for others that a stop had kept from beginning.
+	_Atomic uint64_t narrowed;      // Launches that went on, while a window was open, on the SMs that it leaves.
+	_Atomic uint64_t narrow_blocks; // Blocks that ran on those.
+	_Atomic uint64_t narrow_ns;     // For how long this process ran on those.
 	// Launches that were held back meanwhile:
-	_Atomic uint64_t held_together; // their blocks run together (cooperative launches, large clusters, and others that may wait for each other), and have no room at once
-	_Atomic uint64_t held_behind;   // the driver had work ahead of them, or it was not known that it had none
-	_Atomic uint64_t held_refused;  // the driver refused them there
-	_Atomic uint64_t held_hurting;  // their kernel makes windows slow, on however few SMs
-	_Atomic uint64_t hurting;       // kernels of which that is thought now
+	_Atomic uint64_t held_together; // Their blocks run together (cooperative, large clusters, others that may wait), and have no room at once.
+	_Atomic uint64_t held_behind;  // The driver had work ahead of them, or may have had.
+	_Atomic uint64_t held_refused; // The driver refused them there.
+	_Atomic uint64_t held_hurting; // Their kernel makes windows slow, on any number of SMs.
+	_Atomic uint64_t hurting;      // Kernels that are blamed for that now.
 };
 
 enum gp_objective_state {
@@ -98,16 +98,16 @@ enum gp_objective_state {
 	GP_OBJECTIVE_STATES,
 };
 
-enum gp_slot_cut {        // why a slot that was lent ended early
-	GP_CUT_REQUEST,   // a request arrived
-	GP_CUT_IDLE,      // lower levels had no work
-	GP_CUT_CAPTURE,   // the program began to capture a graph
-	GP_CUT_UNDRAINED, // the work under way did not end: nothing was lent
-	GP_CUT_CHANGED,   // the process has no objective any more
+enum gp_slot_cut {        // Why a slot that was lent ended early.
+	GP_CUT_REQUEST,   // A request arrived.
+	GP_CUT_IDLE,      // Lower levels had no work.
+	GP_CUT_CAPTURE,   // The program began to capture a graph.
+	GP_CUT_UNDRAINED, // The work under way did not end: nothing was lent.
+	GP_CUT_CHANGED,   // The process has no objective any more.
 	GP_SLOT_CUTS,
 };
 
-// A latency-critical process's objective, and what became of it.
+// A latency-critical process's objective, and how steps and slots went.
 struct gp_objective_counters {
 	_Atomic uint64_t wanted;       // the objective in force, see configs/objective_word.go; 0: none
 	_Atomic uint64_t state;        // enum gp_objective_state
@@ -123,7 +123,7 @@ struct gp_objective_counters {
 	_Atomic uint64_t cut[GP_SLOT_CUTS];
 };
 
-// What a process learnt of the SMs that its requests leave to lower levels.
+// The widths that a process learnt: SMs that its requests leave to lower levels.
 struct gp_width_counters {
 	_Atomic uint64_t kinds;    // of requests whose width is known now
 	_Atomic uint64_t too_wide; // times that a width was found to cost too much
@@ -137,43 +137,44 @@ struct gp_histogram {
 	_Atomic uint64_t buckets[GP_TIME_BUCKETS];
 };
 
-// Written where something ends: by the watcher, who stops blocks, or who waits for that. Launches do not.
+// Writers: the watcher, the thread that stops blocks, and a thread that waits for that, each when something ends. Launches do not write
+// it.
 struct gp_slot_times {
-	struct gp_histogram windows; // from opening to closing
-	struct gp_histogram switches; // from the launch of a hold that takes the GPU from a lower level until it ran, as the watcher saw it
-	struct gp_histogram drains; // from a stop until nothing ran any more
-	struct gp_histogram stops;  // from a stop until what it cut was launched again
+	struct gp_histogram windows; // From opening to closing.
+	struct gp_histogram switches; // From the launch of a hold that takes the GPU from a lower level until it ran, as the watcher saw it.
+	struct gp_histogram drains; // From a stop until no block ran any more.
+	struct gp_histogram stops;  // From a stop until the launches that it cut were launched again.
 };
 
-enum gp_memory_state {     // of what a process has of the GPU's memory
-	GP_MEMORY_RUNNING, // all that it allocated is there, and it may use it
-	GP_MEMORY_LEAVING, // its gate is closed, and memory goes to the host
-	GP_MEMORY_OUT,     // some is in host memory; it does not run
-	GP_MEMORY_COMING,  // memory comes back
-	GP_MEMORY_STUCK,   // it did not go: work did not end in time, or a call failed. Others pass it over for a while
-	GP_MEMORY_SUSPENDED, // out, as people asked, until they ask otherwise
+enum gp_memory_state {     // The state of a process's memory on a GPU.
+	GP_MEMORY_RUNNING, // All that it allocated is there, and it may use it.
+	GP_MEMORY_LEAVING, // Its gate is closed, and memory goes to the host.
+	GP_MEMORY_OUT,     // Some is in host memory; it does not run.
+	GP_MEMORY_COMING,  // Memory comes back.
+	GP_MEMORY_STUCK, // Memory did not go: work did not end in time, or a call failed. Others pass the process over for a while.
+	GP_MEMORY_SUSPENDED, // Memory is out, as people asked, until they ask otherwise.
 };
 
 // Device memory on this GPU. How much is in bytes.
 struct gp_memory_counters {
-	_Atomic uint64_t resident; // in device memory, and can go
-	_Atomic uint64_t swapped;  // in host memory
-	_Atomic uint64_t pinned;   // in device memory, and cannot go
-	_Atomic uint64_t pins;     // why: bit set, enum gp_pin of preempt/memory/memory.h, and GP_PIN_DRIVER
-	_Atomic uint64_t wanted;   // by calls that have waited for room, until they are over
-	_Atomic uint64_t claimed;  // what it has, in or out, and what those calls have yet to get
-	_Atomic uint64_t waiting;  // threads, for room or for what is out
-	_Atomic uint64_t host;     // page-locked host memory
-	_Atomic uint64_t reserve;  // that it leaves free for the highest level
-	_Atomic uint64_t other;    // in use, as the driver says, and in no slot's resident or pinned
-	_Atomic uint64_t state;    // enum gp_memory_state
+	_Atomic uint64_t resident; // In device memory, and can go.
+	_Atomic uint64_t swapped;  // In host memory.
+	_Atomic uint64_t pinned;   // In device memory, and cannot go.
+	_Atomic uint64_t pins;     // The reasons: bit set, enum gp_pin of preempt/memory/memory.h, and GP_PIN_DRIVER.
+	_Atomic uint64_t wanted;   // For calls that have waited for room, until they are over.
+	_Atomic uint64_t claimed;  // Its memory, in or out, and the memory that those calls have yet to get.
+	_Atomic uint64_t waiting;  // Threads that wait for room or for memory that is out.
+	_Atomic uint64_t host;     // Page-locked host memory.
+	_Atomic uint64_t reserve;  // Memory that it leaves free for the highest level.
+	_Atomic uint64_t other;    // In use, as the driver says, and in no slot's resident or pinned.
+	_Atomic uint64_t state;    // enum gp_memory_state.
 	_Atomic uint64_t state_since_ns;
 	_Atomic uint64_t idle_since_ns;   // the GPU has had no work of it; 0: it has
 	_Atomic uint64_t idle_after_ns;   // it goes by itself once it is idle for so long; 0: it does not
 	_Atomic uint64_t wanted_since_ns; // it waits for memory: for room, or for what is out; 0: it does not
 	_Atomic uint64_t out_rate;        // learnt, bytes a second; 0: not yet
 	_Atomic uint64_t in_rate;
-	_Atomic uint64_t swap_ns;    // learnt: what one memory turn of it takes to swap
+	_Atomic uint64_t swap_ns;    // learnt: the time that a memory turn of it takes to swap
 	_Atomic uint64_t quantum_ns; // of its memory turns; 0: it takes none
 	// Ever growing.
 	_Atomic uint64_t waits; // calls that waited, for room or for what was out
@@ -187,8 +188,9 @@ struct gp_memory_counters {
 	_Atomic uint64_t failures; // evictions and restores that did not come to their end
 	_Atomic uint64_t turns;    // memory turns
 	_Atomic uint64_t turn_ns;
-	_Atomic uint64_t turns_seized; // taken from an owner that did not hand it on
-	_Atomic uint64_t answered;     // enum gp_asked_answer in bits 0-7, and of the request (asked) bits 8-63
+	_Atomic uint64_t turns_seized; // Memory turns taken from an owner that did not hand them on.
+	_Atomic uint64_t cap; // The most that the driver lets it have, where that is less than the GPU has; 0: no cap was seen.
+	_Atomic uint64_t answered; // enum gp_asked_answer in bits 0-7, and of the request (asked) bits 8-63.
 };
 
 enum gp_asked { // by people
@@ -211,7 +213,7 @@ enum gp_asked_answer {
 // Futexes that count what others wait for.
 struct gp_rings {
 	_Atomic uint32_t gate;    // closed windows
-	_Atomic uint32_t windows; // opened and closed windows while somebody is stoppable
+	_Atomic uint32_t windows; // opened and closed windows while a process is stoppable
 	_Atomic uint32_t bell;    // changes of membership, turn or demand
 };
 
@@ -221,15 +223,15 @@ enum gp_busy {
 	GP_ASKS,  // it wants a turn, and no work of it is known
 };
 
-// What launches of others look at, and where they lie in wait: one cache line.
+// The words that launches of others look at, and where they wait: one cache line.
 struct gp_line {
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
 	_Atomic uint32_t busy;             // enum gp_busy
 	_Atomic uint32_t leaves; // SMs that the window leaves to lower levels; set before it opens; may rise once in it, then fall to 0
 	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
 	uint8_t pad1[4];
-	_Atomic uint64_t judged_ns;  // gp_judged: the latest window that says whether what ran beside it did harm
-	_Atomic uint64_t excuses_ns; // of a lower level: when the latest window opened that says nothing of what it left
+	_Atomic uint64_t judged_ns; // gp_judged: the latest window that says whether what ran beside it did harm
+	_Atomic uint64_t excuses_ns; // of a lower level: when the latest window opened that says nothing of the SMs that it left
 	_Atomic uint64_t lent_until_ns; // lower levels have the GPU until then, as its objective allows; 0: they do not
 	_Atomic uint32_t credit_us;     // that it may lend
 	uint8_t pad2[4];
@@ -238,51 +240,51 @@ struct gp_line {
 // When a window opened, and in bit 0 whether it was slow.
 static inline uint64_t gp_judged(uint64_t opened_ns, _Bool slow) { return (opened_ns & ~1ull) | slow; }
 
-// Two pages, each of which only the slot's owner writes, but for what people write: asked, objective_asked and objective_said. The first is what others decide by.
+// Two pages, each of which only the slot's owner writes, but for what people write: asked, objective_asked and objective_said. The first
+// is what others decide by.
 struct gp_slot {
 	_Atomic uint64_t started_ns; // CLOCK_MONOTONIC of the host, as all times are: at registration
 	_Atomic uint64_t heartbeat_ns;
-	_Atomic uint32_t timeslice_us; // in force; 0 = the driver's default
-	_Atomic uint32_t mechanisms;   // bit set, see configs/mechanisms.go
-	_Atomic uint32_t fallbacks;    // bit set, see GP_FALLBACK_*
-	_Atomic uint32_t suspended;    // 1 while its channels are disabled
+	_Atomic uint32_t timeslice_us; // In force; 0 = the driver's default.
+	_Atomic uint32_t mechanisms;   // Bit set, see configs/mechanisms.go.
+	_Atomic uint32_t fallbacks;    // Bit set, see GP_FALLBACK_*.
+	_Atomic uint32_t suspended;    // 1 while its channels are disabled.
 	// A hash that the processes of a job have in common, which may wait for each other on several GPUs. 0 until mechanisms is known.
 	_Atomic uint64_t job;
-	// Of a process of the lowest level: for how long it had work and the GPU was its own (its turn, and no window of a higher
-	// level open), and the time until which that is counted.
+	// Of a process of the lowest level: for how long it had work and the GPU was its own, and the time until which that is counted.
+	// The GPU is its own in its turn while no window of a higher level is open.
 	_Atomic uint64_t ran_ns;
 	_Atomic uint64_t ran_at_ns;
 	// A request of people, written by the command line: enum gp_asked in bits 0-7, a sequence in bits 8-15, and in bits 16-63
 	// whom it is for, GP_ASKED_OF(started_ns). So the slot's next owner never obeys it.
 	_Atomic uint64_t asked;
 	// counters, only ever growing while the slot is owned
-	_Atomic uint64_t windows;        // LC windows opened
-	_Atomic uint64_t window_ns;      // time with a window open
-	_Atomic uint64_t windows_cut;    // windows that outlived max_hold
-	_Atomic uint64_t switches;       // windows that opened while a lower level had work
-	_Atomic uint64_t holds;          // holds launched
-	_Atomic uint64_t hold_ns;        // time holds were on
-	_Atomic uint64_t holds_released; // released early for a wait on the whole context
-	_Atomic uint64_t holds_collided; // times they made room for kernels that need every SM
-	_Atomic uint64_t holds_expired;  // ended by their own limit
-	_Atomic uint64_t holds_stalled;  // times the host engine was found with another TSG while one ran
-	_Atomic uint64_t gate_waits;     // submissions that waited for a higher level's window
+	_Atomic uint64_t windows;        // LC windows opened.
+	_Atomic uint64_t window_ns;      // Time with a window open.
+	_Atomic uint64_t windows_cut;    // Windows that outlived max_hold.
+	_Atomic uint64_t switches;       // Windows that opened while a lower level had work.
+	_Atomic uint64_t holds;          // Holds launched.
+	_Atomic uint64_t hold_ns;        // Time holds were on.
+	_Atomic uint64_t holds_released; // Holds released early for a wait on the whole context.
+	_Atomic uint64_t holds_collided; // Times that holds made room for kernels that need every SM.
+	_Atomic uint64_t holds_expired;  // Holds that ended by their own limit.
+	_Atomic uint64_t holds_stalled;  // Times that the host engine was found with another TSG while a hold ran.
+	_Atomic uint64_t gate_waits;     // Submissions that waited for a higher level's window.
 	_Atomic uint64_t gate_ns;
 	_Atomic uint64_t turns; // turns on the GPU taken
 	_Atomic uint64_t turn_ns;
 	_Atomic uint64_t turns_seized; // taken from an owner that did not hand it on
 	_Atomic uint64_t boosts;       // times the timeslice was raised for min_be_share
 	_Atomic uint64_t timeslice_sets;
-	_Atomic uint64_t busy_ns;   // time with unfinished work (kept while peers of the same level live)
-	_Atomic uint64_t capped_ns; // time kept off the GPU by share.max and share.max_be
-	_Atomic uint32_t switch_us; // what a switch away from a lower level takes on this GPU, as this process learnt it; 0: not yet
-	_Atomic uint32_t capped; // 1: share.max or share.max_be keeps it off the GPU, and it gets no turn
-	// An objective that people ask for, in the form of gp_objective_counters.wanted, 0 for the process's own; a request for it, in the form of
-	// asked; and the last request that the process obeyed. Writers: command lines, the objective before the request. Reader: the process,
-	// in the other order, so a request never stands for an older objective. Of several at once each may find the objective of a
-	// later one in force.
+	_Atomic uint64_t busy_ns;   // Time with unfinished work (kept while peers of the same level live).
+	_Atomic uint64_t capped_ns; // Time kept off the GPU by share.max and share.max_be.
+	_Atomic uint32_t switch_us; // The time of a switch away from a lower level on this GPU, as this process learnt it; 0: not yet.
+	_Atomic uint32_t capped; // 1: share.max or share.max_be keeps it off the GPU, and it gets no turn.
+	// An objective that people ask for, in the form of gp_objective_counters.wanted, 0 for the process's own; a request for it, in
+	// the form of asked; and the last request that the process obeyed. Writers: command lines, the objective before the request.
+	// Reader: the process, in the other order, so a request never stands for an older objective. Of several at once each may find the
+	// objective of a later one in force.
 	_Atomic uint64_t objective_said, objective_asked, objective_answered;
-	uint8_t pad6[8];
 	struct gp_memory_counters memory;
 	uint8_t pad1[GP_LINES_AT - 512];
 	// One of them is the slot's, by its number: hot lines at one place in each page would share one set of the L1 cache.
@@ -295,7 +297,7 @@ struct gp_slot {
 	uint8_t pad3[28];
 	struct gp_kernel_counters kernels; // of the process, the same on each of its GPUs
 	struct gp_stop_counters stop;
-	_Atomic uint32_t uncounted; // 1: launches are not counted, since nobody needs to know of them: busy says nothing
+	_Atomic uint32_t uncounted; // 1: launches are not counted, since no process needs to know of them: busy says nothing
 	_Atomic uint32_t hints_off;                 // bit set of sources that are switched off now
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
@@ -321,7 +323,7 @@ struct gp_segment {
 	struct gp_rings rings; // of all, where they share one memory; else the broker's
 	uint8_t pad1[52];
 	_Atomic uint64_t members; // bit i: slot i is in use; verify with the record lock
-	_Atomic uint64_t turn;    // slot + 1 in bits 0-7 (0 = nobody), bit 8: seized, bits 16-: sequence
+	_Atomic uint64_t turn;    // slot + 1 in bits 0-7 (0 = none), bit 8: seized, bits 16-: sequence
 	_Atomic uint64_t turn_since_ns;
 	_Atomic uint64_t memory_turn; // as turn: whose memory is in, of those that do not fit together
 	_Atomic uint64_t memory_turn_since_ns;
@@ -341,12 +343,12 @@ _Static_assert(sizeof(struct gp_line) == 64, "a line of the cache");
 _Static_assert(sizeof(struct gp_slot) == 2 * GP_PAGE, "slot layout");
 _Static_assert(sizeof(struct gp_segment) == GP_PAGE + 2 * GP_PAGE * GP_SLOTS, "segment layout");
 
-// What a process has mapped of it, at one address for as long as it lives. What is there may be replaced, and be of the other kind
-// then. All that the process writes is behind the segment, where it can be written whatever is there.
+// A process's mapping of it, at one address for as long as the process lives. The memory there may be replaced, also by one of the other
+// kind. All that the process writes is behind the segment, where it can be written whatever is there.
 struct gp_view {
 	struct gp_segment segment;
 	uint8_t pad0[64];
-	struct gp_rings shared; // the segment's, where all share one memory; else nobody's
+	struct gp_rings shared; // the segment's, where all share one memory; else unused
 	uint8_t pad1[GP_PAGE - 76];
 	struct gp_slot own; // this process's slot
 };

@@ -333,7 +333,7 @@ func TestClaimForgetsMemory(t *testing.T) {
 	if slot.ReadMemory() != nil || slot.Asked.Load() != 0 || slot.ReadTimes() != (Times{}) {
 		t.Errorf("%+v, asked %#x, times %+v", slot.ReadMemory(), slot.Asked.Load(), slot.ReadTimes())
 	}
-	slot.ask(1<<40, AskedSuspend) // by somebody who looked before
+	slot.ask(1<<40, AskedSuspend) // by a person who looked before
 	if r := slot.Request(); r != 0 {
 		t.Errorf("asked of the last owner: %#x", r)
 	}
@@ -451,7 +451,7 @@ func TestPeers(t *testing.T) {
 	}
 }
 
-// Anybody who sees a bell can wake those that wait at it. They go on waiting until it is rung.
+// A process that sees a bell can wake those that wait at it. They go on waiting until it is rung.
 func TestWokenWithoutABell(t *testing.T) {
 	s := open(t, directory(t))
 	claim(t, s)
@@ -500,7 +500,7 @@ func TestKilledOwner(t *testing.T) {
 	}
 }
 
-// TestStaleBits: whoever claims a dead peer's slot before anybody reaped it starts clean.
+// TestStaleBits: a process that claims a dead peer's slot before any other reaped it starts clean.
 func TestStaleBits(t *testing.T) {
 	dir := directory(t)
 	p := startPeer(t, dir)
@@ -522,7 +522,7 @@ func TestStaleBits(t *testing.T) {
 	}
 }
 
-// What another process writes over that says who is there is put right by whoever it is.
+// A process restores the words that name it after another process wrote over them.
 func TestScribbledOver(t *testing.T) {
 	s := open(t, directory(t))
 	p, started := s.Slot(claim(t, s)), Now()
@@ -592,7 +592,7 @@ func TestReapImpossibleTurn(t *testing.T) {
 	}
 }
 
-// A turn that is to begin is nobody's to wait for: it has begun.
+// No process waits for a turn that is yet to begin: it has begun.
 func TestTurnsBeginNow(t *testing.T) {
 	s := open(t, directory(t))
 	for _, memory := range []bool{false, true} {
@@ -612,7 +612,7 @@ func TestTurnsBeginNow(t *testing.T) {
 	}
 }
 
-// Where no member listens, nobody answers.
+// Where no member listens, none answers.
 func TestNobodyToAsk(t *testing.T) {
 	if fd, err := ask(t.TempDir(), "none", gpu, newIdentifier(), allSlots); fd >= 0 || !errors.Is(err, errNobody) {
 		t.Errorf("descriptor %d, %v", fd, err)
@@ -758,7 +758,7 @@ func TestCorruption(t *testing.T) {
 	}
 }
 
-// Whatever a peer does to the file and to the memory, others can touch what they have mapped, and mend the file.
+// A peer may do anything to the file and to the memory: others can touch what they have mapped, and repair the file.
 func TestHostilePeer(t *testing.T) {
 	dir := directory(t)
 	s := open(t, dir)
@@ -791,7 +791,7 @@ func TestHostilePeer(t *testing.T) {
 	if s.Magic != 0 {
 		t.Error("the memory is as it was")
 	}
-	// Who comes now does not believe this memory, and those who are there notice that they are elsewhere.
+	// A process that comes now does not believe this memory, and the processes that are there notice that they are elsewhere.
 	startPeer(t, dir)
 	if err := s.Check(); !errors.Is(err, ErrOther) {
 		t.Errorf("Check() = %v", err)
@@ -971,7 +971,7 @@ func TestGroupOfOneWhoIsNotRoot(t *testing.T) {
 	}
 }
 
-// A turn that changed since it was seen stays as it is, and so does its time.
+// MoveTurn leaves a turn that changed since it was seen, and its time.
 func TestTurnThatChanged(t *testing.T) {
 	s := open(t, directory(t))
 	seen := s.Turn.Load()
@@ -1178,7 +1178,7 @@ func TestSnapshots(t *testing.T) {
 			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}},
 		Width:      &Width{64, WidthCounters[uint64]{2, 7, 8}},
 		MemoryTurn: true, Memory: &Memory{State: "stuck", PinnedBy: []string{"registered", "bit_20"}, MemoryCounters: MemoryCounters[uint64]{
-			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, 10, MemoryStuck, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32}},
+			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, 10, MemoryStuck, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("peer\n%+v, want\n%+v", got, want)
@@ -1254,7 +1254,7 @@ func TestGroupID(t *testing.T) {
 
 // Where no thread is left nothing runs, now or later.
 func TestApartWithoutAThread(t *testing.T) {
-	apart = make(chan func(shared bool)) // nobody waits there
+	apart = make(chan func(shared bool)) // without a reader
 	before := Threads
 	Threads = func(int) bool { return false }
 	defer func() { Threads = before }()

@@ -78,7 +78,8 @@ func reserve() ([]byte, error) {
 	return unsafe.Slice((*byte)(address), rangeSize), nil
 }
 
-// mapAgain maps shared memory once more, for moveOwn. mremap with an old length of 0 would do that later, without a descriptor, but qemu refuses it.
+// mapAgain maps shared memory once more, for moveOwn. mremap with an old length of 0 would do that later, without a descriptor, but qemu
+// refuses it.
 func mapAgain(fd int) ([]byte, error) {
 	address, err := unix.MmapPtr(fd, 0, nil, memorySize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -87,8 +88,8 @@ func mapAgain(fd int) ([]byte, error) {
 	return unsafe.Slice((*byte)(address), memorySize), nil
 }
 
-// moveOwn moves a slot of memory that is mapped again to where its owner writes, and gives the rest back: what is before and behind it, since the
-// place that the slot has left is free, and another thread's by now.
+// moveOwn moves a slot of memory that is mapped again to where its owner writes, and gives the rest back: what is before and behind it,
+// since the place that the slot has left is free, and another thread's by now.
 func moveOwn(memory, again []byte, slot int) error {
 	from := headerSize + slot*slotSize
 	if _, err := unix.MremapPtr(unsafe.Pointer(&again[from]), slotSize, unsafe.Pointer(&memory[ownAt]), slotSize, unix.MREMAP_MAYMOVE|unix.MREMAP_FIXED); err != nil {
@@ -108,7 +109,7 @@ func unmap(memory []byte) error {
 // Pointer is the mapping, for C.
 func (s *Segment) Pointer() unsafe.Pointer { return unsafe.Pointer(&s.memory[0]) }
 
-// Own is where this process writes, at the same address whatever its slot is.
+// Own is where this process writes, at the same address for any slot.
 func (s *Segment) Own() *Slot { return (*Slot)(unsafe.Pointer(&s.memory[ownAt])) }
 
 // Slot returns slot i, from 0 to Slots-1.
@@ -150,7 +151,7 @@ func ring(word *atomic.Uint32) {
 	wake(word)
 }
 
-// wake wakes who waits at a word, and says how many that were.
+// wake wakes the waiters at a word, and returns their number.
 func wake(word *atomic.Uint32) (woken int) {
 	const everyone = 1<<31 - 1
 	n, _, _ := unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), futexWake, everyone, 0, 0, 0)

@@ -66,7 +66,7 @@ func (s *Segment) join() {
 	s.Ring()
 }
 
-// identify says in the slot who has it, and whether it said anything else.
+// identify writes this process's identity into the slot, and returns whether its time or level was another.
 func (s *Segment) identify() (other bool) {
 	p, level := s.Slot(s.slot), &s.Header.Level[s.slot]
 	if p.Name != s.name {
@@ -164,12 +164,12 @@ func (s *Segment) alive(slot int) bool {
 	return isHeld(s.fd, slot)
 }
 
-// StillOwned says whether this process owns its slot, after taking back a lock that it lost by closing a
-// descriptor of the file, as a daemon does that closes all descriptors.
+// StillOwned says whether this process owns its slot. It first takes back a lock that the process lost by closing a descriptor of the
+// file, as a daemon does that closes all descriptors.
 func (s *Segment) StillOwned() bool { return s.Relock() == nil }
 
-// Relock takes the record lock again where it was dropped. When the slot was reaped meanwhile, it joins
-// anew. What others have written over it is put right. The error is ErrLost when another process took the slot: Claim a new one then.
+// Relock takes the record lock again where it was dropped. When the slot was reaped meanwhile, it joins anew. It restores words that
+// others have written over. The error is ErrLost when another process took the slot: Claim a new one then.
 func (s *Segment) Relock() error {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
@@ -250,7 +250,7 @@ func (s *Segment) checkFile() error {
 		s.repair(ours)
 	case string(line[:fileSize]) != string(ours):
 		return ErrOther
-	case string(s.memory[:fileSize]) != string(ours): // who looks at it from outside would not believe it
+	case string(s.memory[:fileSize]) != string(ours): // a reader from outside would not believe it
 		copy(s.memory, ours)
 	}
 	return nil
@@ -266,7 +266,7 @@ func (s *Segment) Reap() (reaped uint64) {
 	suspects := s.Members.Load() | s.WindowsOpen(allSlots) | s.Busy(allSlots)
 	for _, memory := range []bool{false, true} {
 		word, since := s.turnWords(memory)
-		// Nobody takes a turn that is yet to begin: nobody could ever be late with it.
+		// No process takes a turn that is yet to begin: its owner could never be late with it.
 		if began, now := since.Load(), Now(); began > now {
 			since.CompareAndSwap(began, now)
 		}

@@ -11,13 +11,13 @@ import (
 type Snapshot struct {
 	GPU     string `json:"gpu"`
 	Path    string `json:"path"`
-	TakenNs uint64 `json:"taken_ns"`        // CLOCK_MONOTONIC
-	Turn    *int   `json:"turn,omitempty"`  // the slot whose turn it is
-	Error   string `json:"error,omitempty"` // why it could not be read
+	TakenNs uint64 `json:"taken_ns"`        // CLOCK_MONOTONIC.
+	Turn    *int   `json:"turn,omitempty"`  // The slot whose turn it is.
+	Error   string `json:"error,omitempty"` // Why it could not be read.
 	// The slot whose turn it is to have its memory in, of those that do not fit together.
 	MemoryTurn *int   `json:"memory_turn,omitempty"`
 	Peers      []Peer `json:"peers"`
-	// What slots still say of processes that have ended. Others may take such a slot at any time.
+	// Slots' last words of processes that have ended. Others may take such a slot at any time.
 	Gone []Peer `json:"-"`
 	// The socket of the broker that was asked; empty: read by a file.
 	Broker string `json:"-"`

@@ -13,7 +13,7 @@ import (
 )
 
 // Watch reads the segments of this user, and of a group, again and again, changing nothing. It keeps the memories that it saw:
-// so it sees what processes counted until they ended, also when nobody is left who hands the memory out. It is not for a process
+// so it sees what processes counted until they ended, also when no process is left that hands the memory out. It is not for a process
 // that holds a slot (see the package), nor for several goroutines at once.
 type Watch struct {
 	base, group string
@@ -149,8 +149,8 @@ func (w *Watch) read(m memory) error {
 	return nil
 }
 
-// follow gets the memory that is in force, unless that is kept or has no members. fd is the segment's file. Of a memory whose
-// place another one took it returns all who were in it: they have ended, or are in the other one.
+// follow gets the memory that is in force, unless that is kept or has no members. fd is the segment's file. Of a memory whose place
+// another one took it returns all processes in it: they have ended, or are in the other one.
 func (w *Watch) follow(fd int, path string, gpu GPU) (ended []Peer, err error) {
 	for deadline := time.Now().Add(answerWithin); ; time.Sleep(time.Millisecond) {
 		_, held := holders(fd)
@@ -171,7 +171,7 @@ func (w *Watch) follow(fd int, path string, gpu GPU) (ended []Peer, err error) {
 	}
 }
 
-// keep puts a memory in the place of the one that was in force before, and returns who was in that.
+// keep puts a memory in the place of the one that was in force before, and returns the processes in that.
 func (w *Watch) keep(path string, next memory) (ended []Peer) {
 	ended = w.last(path)
 	if w.kept == nil {
@@ -181,7 +181,7 @@ func (w *Watch) keep(path string, next memory) (ended []Peer) {
 	return ended
 }
 
-// last gives back a memory that is kept, and returns who was in it.
+// last gives back a memory that is kept, and returns the processes in it.
 func (w *Watch) last(path string) (ended []Peer) {
 	is, kept := w.kept[path]
 	if !kept {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What a process counted is seen when it has ended, also if nobody is left, and if another memory took the place of the first.
+// A watch sees a process's counters when it has ended. So it does if no process is left, or another memory took the place of the first.
 func TestWatch(t *testing.T) {
 	base := t.TempDir()
 	dir := Directory(base, os.Getuid())
@@ -32,7 +32,7 @@ func TestWatch(t *testing.T) {
 	if s := look(); len(s.Peers) != 0 || len(s.Gone) != 1 || s.Gone[0].Counters.Windows != 9 || s.Gone[0].Alive {
 		t.Fatalf("of one that ended: %+v", s)
 	}
-	second := startPeer(t, dir) // nobody hands out the memory of the first
+	second := startPeer(t, dir) // no process hands out the memory of the first
 	if s := look(); len(s.Peers) != 1 || len(s.Gone) != 1 || s.Gone[0].Counters.Windows != 9 {
 		t.Fatalf("beside another memory: %+v", s)
 	}

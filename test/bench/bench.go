@@ -17,14 +17,13 @@ type lcResult struct {
 	StartNs     uint64   `json:"start_ns"`
 	EndNs       uint64   `json:"end_ns"`
 	LatenciesNs []uint64 `json:"latencies_ns"`
-	Different   int      `json:"different"` // results unlike the first, of workers that look
 }
 
 type beResult struct {
 	TimesNs []uint64 `json:"times_ns"`
 	Counts  []uint64 `json:"counts"`
 
-	Different int `json:"different"` // as of lcResult
+	Different int `json:"different"` // results unlike the first, of workers that look
 }
 
 type launchResult struct {

@@ -3,7 +3,6 @@ package bench
 import (
 	"encoding/json"
 	"errors"
-	"maps"
 	"math"
 	"os"
 	"os/exec"
@@ -95,10 +94,6 @@ func TestCases(t *testing.T) {
 		}
 		return names
 	}
-	quick, err := suiteOfCases(t, "quick").cases(nil)
-	if err != nil || !slices.Equal(names(quick), []string{"1x40us-every-3ms", "50x10us-synced"}) {
-		t.Errorf("quick: %v, %v", names(quick), err)
-	}
 	of := map[string]int{}
 	for _, suite := range caseSuites {
 		cases, err := suite.cases(nil)
@@ -122,10 +117,10 @@ func TestCases(t *testing.T) {
 	if err != nil || !slices.Equal(names(two), []string{"idle", "identity"}) {
 		t.Errorf("two by name: %v, %v", names(two), err)
 	}
-	if cases, err := suiteOfCases(t, "quick").cases([]string{"identity"}); err == nil || !strings.Contains(err.Error(), `suite "quick" has no case "identity"`) {
+	if cases, err := suiteOfCases(t, "blp-mps").cases([]string{"identity"}); err == nil || !strings.Contains(err.Error(), `suite "blp-mps" has no case "identity"`) {
 		t.Errorf("%v, %v", names(cases), err)
 	}
-	if _, err := FindSuite("slow"); err == nil || !strings.Contains(err.Error(), `no suite "slow"; there are foundation, quick, `) {
+	if _, err := FindSuite("slow"); err == nil || !strings.Contains(err.Error(), `no suite "slow"; there are foundation, blp-mps, `) {
 		t.Errorf("a suite that there is not: %v", err)
 	}
 	if fire, err := FindSuite("fire"); err != nil || fire.Name != "blp-fire" {
@@ -245,67 +240,5 @@ func TestHintsOfTheNewestProcess(t *testing.T) {
 	h := look()
 	if h == nil || h.SwitchUs != 190 || h.SpunNs != 5 || len(h.Sources) != 1 || h.Sources[0].Source != "arrival" || h.Sources[0].Given != 3 {
 		t.Errorf("%+v, want those of the third", h)
-	}
-}
-
-// The latest lines of the log are those of the requests that count.
-func TestWhatBecameOfRequests(t *testing.T) {
-	log := filepath.Join(t.TempDir(), "requests")
-	var h result.Hints
-	if err := follow(&h, log, []uint64{1}); err != nil || h.Requests != nil {
-		t.Errorf("no log: %+v, %v", h, err)
-	}
-	const lines = `{"at_ns":1,"dropped":"off"}
-{"at_ns":2,"held_us":230,"ready":true}
-{"at_ns":3,"held_us":100}
-{"at_ns":4,"due_us":30}
-{"at_ns":5,"due_us":-30}
-{"at_ns":6,"dropped":"unpaid"}
-{"at_ns":7}
-`
-	if err := os.WriteFile(log, []byte(lines), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := follow(&h, log, []uint64{60_000, 150_000, 250_000, 240_000, 260_000, 240_000}); err != nil {
-		t.Fatal(err)
-	}
-	want := map[string]int{"ready": 1, "on the way": 1, "before its hint": 1, "overslept": 1, "unpaid": 1, "not hinted": 1}
-	if !maps.Equal(h.Requests, want) {
-		t.Errorf("%v, want %v", h.Requests, want)
-	}
-	if first := (result.SlowRequest{N: 4, LatencyUs: 260, Request: result.Request{Dropped: "unpaid"}}); len(h.Slowest) != 6 || h.Slowest[0] != first {
-		t.Errorf("%+v, want %+v first", h.Slowest, first)
-	}
-	if err := os.WriteFile(log, []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if follow(&h, log, []uint64{1}) == nil {
-		t.Error("a torn line is no error")
-	}
-}
-
-// A target of hints compares with the same load without them too.
-func TestHintTargets(t *testing.T) {
-	row := func(p50, p99, rate float64) result.Row {
-		return result.Row{LC: &result.Latency{P50Us: p50, P99Us: p99}, LCAlone: &result.Latency{P50Us: 40, P99Us: 50}, BE: &result.Share{Now: rate}}
-	}
-	for _, c := range []struct {
-		target        hintTarget
-		with, without result.Row
-		met           bool
-	}{
-		{littleLost, row(40, 50, 98), row(200, 250, 100), true},
-		{littleLost, row(40, 50, 97.9), row(200, 250, 100), false},
-		{notWorse, row(210, 262, 1), row(200, 250, 1), true},
-		{notWorse, row(200, 263, 1), row(200, 250, 1), false},
-		{notWorse, row(211, 250, 1), row(200, 250, 1), false},
-		{p99WithinOfAlone(10), row(40, 60, 1), result.Row{}, true},
-		{p99WithinOfAlone(10), row(40, 61, 1), result.Row{}, false},
-		{bothHinted(p99TimesAlone(2), littleLost), row(40, 100, 98), row(40, 100, 100), true},
-		{bothHinted(p99TimesAlone(2), littleLost), row(40, 100, 97), row(40, 100, 100), false},
-	} {
-		if met := c.target.met(c.with, c.without); met != c.met {
-			t.Errorf("%s: %v for p50 %g, p99 %g, BE %g", c.target.text, met, c.with.LC.P50Us, c.with.LC.P99Us, c.with.BE.Now)
-		}
 	}
 }

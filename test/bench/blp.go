@@ -78,34 +78,17 @@ func mpsStreamsPair(name string, l load, blockUs int) Case {
 	}}
 }
 
-// withSpatial lets best-effort work go on beside requests, on the SMs that these leave.
-const (
-	withSpatialNamed = `["gate", "mps", "blp", "spatial"]`
-	withSpatial      = "mechanisms = " + withSpatialNamed + "\n"
-)
-
-// spatialPair has requests of 50 kernels with so many blocks each.
-func spatialPair(name string, blocks, blockUs int, target criterion) Case {
-	l := load{work: work{us: 40, blocksPerSM: 1, blocks: blocks}, kernels: 50, gapUs: 2000, requests: 1000}
-	rival := besideBlocks(blockUs)
-	return Case{name, target.text, []string{"spatial"}, 35, func(ctx context.Context, s *session, name string) error {
-		return s.measureMPS(ctx, name, l, rival, target, sharedContext[:2],
-			contextShare{name: stopAllSystem, lcRole: "lc", beRole: "be", config: "mechanisms = " + wholeStopsNamed + "\n"},
-			contextShare{name: spatialSystem, lcRole: "lc", beRole: "be", config: withSpatial})
-	}}
-}
-
 // contextShare is a way to share one context. hints is a section of the configuration; "": only copies.
-type contextShare struct{ name, lcRole, beRole, priority, config, hints string }
+type contextShare struct{ name, lcRole, beRole, priority, hints string }
 
 var sharedContext = []contextShare{
-	{name: "mps"},
-	{name: "mps-priority", priority: "CUDA_MPS_CLIENT_PRIORITY=1"}, // the lower one
+	{name: mpsSystem},
+	{name: mpsOrdered, priority: lowerPriority},
 	{name: "gpreempt", lcRole: "lc", beRole: "be"},
 }
 
 // measureMPS compares ways to share one context. "alone" is with the server, too.
-func (s *session) measureMPS(ctx context.Context, name string, l load, rival work, target criterion, systems []contextShare, more ...contextShare) error {
+func (s *session) measureMPS(ctx context.Context, name string, l load, rival work, target criterion, systems []contextShare) error {
 	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
 	options, err := s.lcOptions(ctx, l)
 	if err != nil {
@@ -115,12 +98,12 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 	if err != nil {
 		return err
 	}
-	for _, system := range append(slices.Clone(systems), more...) {
+	for _, system := range systems {
 		s.added["be"] = s.addMPS
 		if system.priority != "" {
 			s.added["be"] = append([]string{system.priority}, s.addMPS...)
 		}
-		undo, err := s.configure(system.config + cmp.Or(system.hints, noHints))
+		undo, err := s.configure(cmp.Or(system.hints, noHints))
 		if err != nil {
 			return err
 		}
@@ -236,8 +219,8 @@ type sharing struct {
 
 var sharedStreams = []sharing{{"alone", "", []string{"--alone", "1"}}, {"default", "", nil}, {"priority", "", []string{"--priority", "1"}}}
 
-// measureStreams has urgent requests, a kernel each unless more says otherwise, on one stream of a process and saturates another, in
-// each of the ways to share; the first is alone.
+// measureStreams has urgent requests, a kernel each unless more says otherwise, on one stream of a process, and saturates another one. It
+// does so in each of the ways to share; the first is alone.
 func (s *session) measureStreams(ctx context.Context, name string, rival work, target string, more []string, systems []sharing) error {
 	urgent, err := s.workOptions(ctx, single.work)
 	if err != nil {

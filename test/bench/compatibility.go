@@ -17,9 +17,8 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// Compatibility: programs that use public packages are run without the library, twice, and then in each role, with
-// block-level preemption, while their memory goes out, and while latency-critical requests preempt them. They must print the
-// same.
+// Compatibility: programs that use public packages run without the library, twice, and then in each role. They also run with block-level
+// preemption, while their memory goes out, and while latency-critical requests preempt them. They must print the same.
 
 const (
 	programsSuite   = "programs"
@@ -172,8 +171,8 @@ func (s seen) text() string {
 	return strings.Join(words, ", ")
 }
 
-// watch counts what the library does in the processes of a group, and has their memory evicted at random times if that is
-// wanted, until end. They bring it back themselves as they go on.
+// watch counts what the library does in the processes of a group, until end. evicts: it also has their memory evicted at random times. They
+// bring it back themselves as they go on.
 func (s *session) watch(ctx context.Context, group int, evicts bool, what *seen) (end func()) {
 	what.stops, what.evictions = map[int32]uint64{}, map[int32]uint64{}
 	settings, err := configs.Load(s.config)

@@ -21,9 +21,9 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// What block-level preemption costs where nobody preempts, and what it covers: launches of PyTorch programs that can be
-// stopped, throughput of best-effort programs beside the same without the library, and what rewriting adds to a program's
-// start.
+// These cases measure what block-level preemption costs where nobody preempts, and what it covers: which launches of PyTorch programs can
+// be stopped. The costs are the throughput of best-effort programs beside the same without the library, and what rewriting adds to a
+// program's start.
 
 const (
 	costCovered, costShare     = 0.95, 0.98

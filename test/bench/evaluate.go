@@ -27,7 +27,6 @@ const (
 
 var evaluationAbout = map[string]string{
 	"paper": "the workloads of the GPreempt paper and more, under each way to share the GPU",
-	"full":  "those and more points of the sweeps",
 	"smoke": "a small workload without PyTorch, for tests",
 }
 
@@ -46,11 +45,10 @@ type evaluation struct {
 	configs  map[string]string // by system: path of the library's configuration
 	running  map[string]*worker
 	hung     map[string]int    // by system: how often its programs were waited for in vain
-	servers  map[string]server // that run, by key
+	mps      *mpsDaemon        // that serves those under MPS; nil: none runs
 	skipped  map[string]string // by system: what it needs and this machine lacks
 	known    *result.Evaluation
 	began    time.Time // the first workload
-	used     int       // MiB of the GPU's memory, before anything was started; -1: unknown
 	length   time.Duration
 	runsLeft int
 	runsDone int
@@ -60,7 +58,7 @@ type evaluation struct {
 
 func newEvaluation(options Options) *evaluation {
 	return &evaluation{options: options, session: newSession(options), remove: func() {},
-		running: map[string]*worker{}, configs: map[string]string{}, hung: map[string]int{}, servers: map[string]server{},
+		running: map[string]*worker{}, configs: map[string]string{}, hung: map[string]int{},
 		skipped: map[string]string{}}
 }
 
@@ -194,27 +192,13 @@ func (e *evaluation) pick() ([]workload.Workload, error) {
 	if e.systems, err = workload.Systems(e.options.Systems); err != nil {
 		return nil, err
 	}
-	if len(e.options.Systems) == 0 && e.options.Rivals != "" {
-		rivals, err := workload.Rivals()
-		if err != nil {
-			return nil, err
-		}
-		e.systems = append(e.systems, rivals...)
-	}
 	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
 	e.options.Seconds = cmp.Or(e.options.Seconds, defaultSeconds)
 	e.length = time.Duration(e.options.Seconds * float64(time.Second))
 	if e.options.Repeats < 1 || e.length < 2*result.WarmUp {
 		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", e.options.Repeats, e.length, 2*result.WarmUp)
 	}
-	if e.options.Part == "" {
-		return picked, nil
-	}
-	var i, n int
-	if got, err := fmt.Sscanf(e.options.Part, "%d/%d", &i, &n); got != 2 || err != nil || i < 1 || i > n {
-		return nil, fmt.Errorf("part %q: must be i/n", e.options.Part)
-	}
-	return part(picked, e.costs(picked), i, n), nil
+	return picked, nil
 }
 
 // prepare looks at the machine, at that many of its GPUs, and makes what the programs need.
@@ -231,17 +215,11 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	if e.session.python == "" {
 		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
 	}
-	e.used, _ = e.session.gpuMemory(ctx)
 	for _, system := range e.systems {
 		if lacks := e.session.lacks(system); lacks != "" {
 			e.skipped[system.Name] = lacks
 			e.session.log("%s: skipped: %s", system.Name, lacks)
 			continue
-		}
-		if system.Reset {
-			if err := os.WriteFile(e.resetting(), make([]byte, os.Getpagesize()), 0o600); err != nil {
-				return fmt.Errorf("system %s: %w", system.Name, err)
-			}
 		}
 		segment := filepath.Join(e.folder, "segment-"+system.Name)
 		text, err := system.LibraryConfig(segment)
@@ -263,14 +241,9 @@ func (e *evaluation) prepare(ctx context.Context, devices int) error {
 	return nil
 }
 
-// resetting is the file whose first word counts the requests that reset kernels of BE. It is in memory, as all of the folder is.
-func (e *evaluation) resetting() string { return filepath.Join(e.folder, "resetting") }
-
 func (e *evaluation) close() {
 	e.end(func(string, *worker) bool { return true })
-	for key := range e.servers {
-		e.stopServer(key)
-	}
+	e.stopMPS()
 	e.remove()
 }
 
@@ -340,7 +313,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
 		}
 		task := result.TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: result.Round(a.Completed, 3), Unserved: a.Unserved,
-			CPUSeconds: result.Round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical, Again: a.Again}
+			CPUSeconds: result.Round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}
 		if m.role == "lc" {
 			task.Set(all[i], a.SubmittedNs, a.DoneNs)
 			task.Trace = a.Trace
@@ -370,8 +343,8 @@ func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted
 	return nil
 }
 
-// measure measures what the folder lacks of a workload under all systems, in a new order in each repeat. It is whole where the time sufficed. What
-// went wrong is told in the result's notes; where the programs can not even be run without any system, it is an error, too.
+// measure measures what the folder lacks of a workload under all systems, in a new order in each repeat. It is whole where the time
+// sufficed. The result's notes say what went wrong; where the programs cannot even run without any system, err says it, too.
 func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bool, err error) {
 	runsAfter := e.runsLeft - e.runs(w)
 	w = e.rated(w)
@@ -384,10 +357,9 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bo
 		}
 		return false
 	}
-	managed := slices.ContainsFunc(variants, func(v *variant) bool { return v.system.Managed && lacks(v) }) // who tells how much memory there is runs, too
 	var measured []*variant
 	for _, v := range variants {
-		if lacks(v) || managed && v.leftOut() == "" {
+		if lacks(v) {
 			measured = append(measured, v)
 		}
 	}
@@ -399,7 +371,7 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bo
 	aloneToo := slices.ContainsFunc(variants, func(v *variant) bool { return v.name() == result.LCAlone && len(v.runs) > v.recalled })
 	for _, v := range variants {
 		switch {
-		case v.leftOut() != "":
+		case v.skipped != "":
 		case err != nil && v.note == "" && len(v.runs) == 0:
 			v.note = err.Error()
 		case v.note == "" && v.lc && v.recalled == 0 && len(v.runs) > 0 && !aloneToo:
@@ -421,11 +393,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 		if hung {
 			e.hung[v.name()]++
 		}
-		server := v.system.Server()
-		if !hung && times >= tries {
-			server = "" // one that does not even start has done nothing to others
-		}
-		e.forget(v.tasks, server)
+		e.forget(v.tasks, v.system.MPS && (hung || times < tries)) // one that does not even start has done nothing to others
 	}
 	step := func(v *variant, work func() error) error {
 		if v.failures >= tries {
@@ -443,40 +411,21 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 			v.failures, v.note = tries, "not tried: it did not answer in earlier workloads"
 		}
 	}
-	plain, managed := ofManagedMemory(variants)
-	bringUp := func(variants []*variant) error {
-		for _, v := range variants {
-			if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
-				return err
-			}
-		}
-		for _, phase := range startPhases(variants) {
-			for _, v := range phase {
-				if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
-					return err
-				}
-			}
-			for _, v := range phase {
-				if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	if err := bringUp(plain); err != nil {
-		return false, err
-	}
-	for _, v := range managed {
-		if v.failures >= tries {
-			continue
-		}
-		if v.skipped = e.refuses(ctx, plain); v.skipped != "" {
-			v.failures = tries
-			e.session.log("%s under %s: %s", w.Name, v.name(), v.skipped)
-		}
-		if err := bringUp([]*variant{v}); err != nil {
+	for _, v := range variants {
+		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
 			return false, err
+		}
+	}
+	for _, phase := range startPhases(variants) {
+		for _, v := range phase {
+			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
+				return false, err
+			}
+		}
+		for _, v := range phase {
+			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
+				return false, err
+			}
 		}
 	}
 	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())

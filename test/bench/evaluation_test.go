@@ -20,32 +20,6 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-func TestPartsCoverAll(t *testing.T) {
-	all, err := workload.Workloads("full", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var costs []float64
-	for _, w := range all {
-		costs = append(costs, float64(1+len(w.BE)))
-	}
-	for n := 1; n <= 5; n++ {
-		var names []string
-		for i := 1; i <= n; i++ {
-			for _, w := range part(all, costs, i, n) {
-				names = append(names, w.Name)
-			}
-		}
-		var want []string
-		for _, w := range all {
-			want = append(want, w.Name)
-		}
-		if !slices.Equal(names, want) {
-			t.Errorf("%d parts hold %v", n, names)
-		}
-	}
-}
-
 // A stand-in for nvidia-smi that answers from files.
 func TestGPUBusy(t *testing.T) {
 	t.Parallel()
@@ -70,7 +44,7 @@ func TestGPUBusy(t *testing.T) {
 	}
 }
 
-// fakeMPS makes a folder with a stand-in for the MPS control daemon: it ends when it is told to, with a child that does not.
+// fakeMPS makes a folder with a stand-in for the MPS control daemon: it ends at the order quit, and its child does not.
 func fakeMPS(t *testing.T) (folder string) {
 	t.Helper()
 	folder = t.TempDir()
@@ -182,7 +156,7 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 		t.Errorf("hints that nobody takes: %v", err)
 	}
 	options.Systems = []string{"default", "gpreempt"}
-	options.Suite, options.Only, options.Python = "full", []string{"A", "spin"}, "no-such-python"
+	options.Suite, options.Only, options.Python = "paper", []string{"A", "spin"}, "no-such-python"
 	if results, err := evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.Of("spin", "gpreempt") == nil {
 		t.Errorf("without Python: %v, results %v", err, results)
 	}
@@ -409,7 +383,7 @@ func TestNetworksThatAreNotThere(t *testing.T) {
 	}
 }
 
-// failing is an evaluation whose programs fail as the stand-in for PyTorch is told to.
+// failing is an evaluation whose programs fail as stub, environment variables, tells the stand-in for PyTorch.
 func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
 	t.Helper()
 	python, torch := standInTorch(t)
@@ -418,7 +392,7 @@ func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
 		tests: forTests{environment: slices.Concat(simulated(t), torch, stub)}}
 }
 
-// What goes wrong in one system is told in its case, and costs the others nothing.
+// A failure in one system is noted in its case, and costs the others nothing.
 func TestFailuresAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	type row struct {
@@ -448,7 +422,8 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 			options, folder := failing(t, &progress), t.TempDir()
 			options.Only = []string{"A", "B"}
 			options.tests.tools = fakeMPS(t)
-			options.tests.limits = limits{start: 15 * time.Second, answer: 5 * time.Second} // waited for by those that hang, and enough for others
+			// Programs that hang are waited for as long; for others it is enough.
+			options.tests.limits = limits{start: 15 * time.Second, answer: 5 * time.Second}
 			for system, text := range test.systems {
 				path := filepath.Join(folder, system+".toml")
 				if err := os.WriteFile(path, []byte("about = \"x\"\n"+text), 0o600); err != nil {
@@ -555,7 +530,7 @@ func TestTwoGPUs(t *testing.T) {
 			t.Errorf("%+v: %q", test, got)
 		}
 	}
-	picked, err := workload.Workloads("paper", []string{"rate-100", "two-gpus"})
+	picked, err := workload.Workloads("paper", []string{"A", "two-gpus"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -593,7 +568,7 @@ func TestPlan(t *testing.T) {
 	if err := planEvaluation(&out, options); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, sequential", "\nA  ", "\nhttp  ", "--part 2/2: ", "two-gpus is left out"} {
+	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, sequential", "\nA  ", "\nhttp  ", "two-gpus is left out"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the plan lacks %q:\n%s", want, &out)
 		}
@@ -612,8 +587,8 @@ func TestPlan(t *testing.T) {
 	if again, count := e.starting(picked[1], running); again != 0 || count != 2 {
 		t.Errorf("B after A: %s, %d processes", again, count)
 	}
-	// What BE gets alone is measured in all workloads, also at the points of sweeps.
-	e = &evaluation{options: Options{Suite: "full", Repeats: 2}}
+	// BE alone is measured in all workloads, also at the points of sweeps.
+	e = &evaluation{options: Options{Suite: "paper", Repeats: 2}}
 	if picked, err = e.pick(); err != nil {
 		t.Fatal(err)
 	}
@@ -621,10 +596,6 @@ func TestPlan(t *testing.T) {
 		if v := e.variants(w)[1]; v.name() != result.BEAlone || !v.once {
 			t.Errorf("%s: no BE alone", w.Name)
 		}
-	}
-	options.Part = "3/2"
-	if err := planEvaluation(&out, options); err == nil {
-		t.Error("part 3 of 2 accepted")
 	}
 }
 

@@ -23,9 +23,9 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// Correctness under fire: programs run without the library (twice), as best-effort processes with block-level preemption
-// that nobody preempts, and while a latency-critical process preempts them at random, a thousand times and more. What they
-// compute must be the same, bit by bit, and nothing may hang.
+// Correctness under fire: programs run without the library (twice), and as best-effort processes with block-level preemption. First no
+// process preempts these, then a latency-critical process does, at random, a thousand times and more. All must compute the same, bit by
+// bit, and none may hang.
 
 const (
 	fireStops       = 1000
@@ -112,7 +112,7 @@ func fireOverMPS(ctx context.Context, s *session) (end func(), err error) {
 // fireNarrow is fireOverMPS where the windows leave a part of the SMs, another one all the time.
 func fireNarrow(ctx context.Context, s *session) (end func(), err error) {
 	end, err = fireOverMPS(ctx, s)
-	s.mechanisms, s.narrows = withSpatialNamed, true
+	s.mechanisms, s.narrows = `["gate", "mps", "blp", "spatial"]`, true
 	return end, err
 }
 
@@ -170,7 +170,7 @@ func (s *session) compileFire(ctx context.Context) (stop func()) {
 		return slices.Contains(s.options.Only, "fire-"+name) || slices.Contains(s.options.Only, "memory-fire-"+name)
 	})
 	if compiles {
-		go s.native() // takes half a minute; who needs it waits for the same
+		go s.native() // takes half a minute; all that need it wait for this one
 	}
 	return func() {
 		cancel()
@@ -249,8 +249,8 @@ func (f *fire) note(format string, arguments ...any) {
 	f.notes = append(f.notes, fmt.Sprintf(format, arguments...))
 }
 
-// begin starts the program; a role needs the configuration. Without one it is no client of our MPS server, since it would be more urgent there
-// than those that fire is at, and such a client can have them stand still (docs/limits.md).
+// begin starts the program; a role needs the configuration. A program without a role is no client of our MPS server: it would be more
+// urgent there than programs under fire. Such a client can have them stand still (docs/limits.md).
 func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
 	environment := slices.Concat([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.environment)
 	if role != "" {

@@ -16,13 +16,8 @@ import (
 
 // Guests are processes that come and go beside those that are measured: each one's turn at the GPU is a process of its own.
 
-// pace is how long guests stay, and for how long there is none in the place of one that has gone.
-type pace struct{ shortestStay, longestStay, longestAway time.Duration }
-
-var (
-	nowAndThen = pace{time.Second, 8 * time.Second, 1500 * time.Millisecond}
-	allTheTime = pace{50 * time.Millisecond, 250 * time.Millisecond, 100 * time.Millisecond} // to come takes longer
-)
+// How long guests stay, and for how long at most there is none in the place of one that has gone.
+const shortestStay, longestStay, longestAway = time.Second, 8 * time.Second, 1500 * time.Millisecond
 
 const guestFailures = 3 // in a row, after which there is no point in going on
 
@@ -107,7 +102,7 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 				} else if failures+1 == guestFailures && ctx.Err() == nil {
 					m.visits.fail(fmt.Errorf("guest %d: %w", i+1, err))
 				}
-				_ = pause(ctx, time.Duration(random.Float64()*float64(m.pace.longestAway)))
+				_ = pause(ctx, time.Duration(random.Float64()*float64(longestAway)))
 			}
 		})
 	}
@@ -141,7 +136,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 		leave("fails")
 		return err
 	}
-	stay := m.pace.shortestStay + time.Duration(random.Float64()*float64(m.pace.longestStay-m.pace.shortestStay))
+	stay := shortestStay + time.Duration(random.Float64()*float64(longestStay-shortestStay))
 	killed := random.IntN(2) == 0
 	length := stay
 	if killed {

@@ -27,7 +27,8 @@ func identityCases() (cases []Case) {
 			continue
 		}
 		program := one.Name
-		cases = append(cases, Case{"identity-" + program, "identical with role off, lc and be", []string{"identity"}, 15, // the slowest 26 s, the median 6 s
+		// The slowest program takes 26 s, the median 6 s.
+		cases = append(cases, Case{"identity-" + program, "identical with role off, lc and be", []string{"identity"}, 15,
 			func(ctx context.Context, s *session, name string) error { return s.measureProgram(ctx, name, program) }})
 	}
 	return cases
@@ -95,9 +96,10 @@ func (s *session) output(ctx context.Context, run programRun) (string, error) {
 	command.Env = append(s.environment(run.role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
 		"XLA_PYTHON_CLIENT_PREALLOCATE=false", "PYTHONHASHSEED=0")
 	for _, cache := range []string{"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR"} {
-		command.Env = append(command.Env, cache+"="+filepath.Join(folder, strings.ToLower(cache))) // nothing compiled by one run serves another
+		// Code that one run has compiled serves no other.
+		command.Env = append(command.Env, cache+"="+filepath.Join(folder, strings.ToLower(cache)))
 	}
-	// What it prints goes to files: a process that it leaves behind may hold them.
+	// The program prints into files: a process that it leaves behind may hold them.
 	var outputs [2]*os.File
 	for i := range outputs {
 		if outputs[i], err = os.CreateTemp(folder, "output-"); err != nil {

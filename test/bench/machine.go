@@ -45,14 +45,6 @@ func (s *session) askGPU(ctx context.Context, id int, what string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// gpuMemory is how much memory of the first GPU is used and free, in MiB; -1 where nothing tells.
-func (s *session) gpuMemory(ctx context.Context) (used, free int) {
-	if n, err := fmt.Sscanf(s.askGPU(ctx, 0, "--query-gpu=memory.used,memory.free"), "%d, %d", &used, &free); n != 2 || err != nil {
-		return -1, -1
-	}
-	return used, free
-}
-
 // lacks says what this machine lacks that a system needs; "" where nothing is missing.
 func (s *session) lacks(system workload.System) string {
 	if system.MPS {
@@ -60,7 +52,7 @@ func (s *session) lacks(system workload.System) string {
 			return err.Error()
 		}
 	}
-	return system.Lacks(s.rivals, s.info.CUDA)
+	return ""
 }
 
 // gpuBusy says what makes measurements on a GPU meaningless, or "".

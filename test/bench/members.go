@@ -1,14 +1,12 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/kernels"
@@ -38,19 +36,14 @@ func (e *evaluation) keepOnly(next []workload.Workload) {
 	needed := map[string]bool{}
 	if len(next) > 0 {
 		for _, v := range e.variants(next[0]) {
-			if v.system.Managed {
-				continue // whether they fit is looked at again
-			}
 			for _, m := range v.tasks {
 				needed[m.key(v.system)] = true
 			}
 		}
 	}
 	e.end(func(k string, _ *worker) bool { return !needed[k] })
-	for key := range e.servers {
-		if !slices.ContainsFunc(slices.Collect(maps.Values(e.running)), func(p *worker) bool { return p.server == key }) {
-			e.stopServer(key)
-		}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(e.running)), func(p *worker) bool { return p.ofMPS }) {
+		e.stopMPS()
 	}
 }
 
@@ -92,8 +85,10 @@ func members(w workload.Workload, lc, be bool) []member {
 
 // start gets the processes of a system running, all at once.
 func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) error {
-	if err := e.serve(ctx, system); err != nil {
-		return err
+	if system.MPS {
+		if err := e.serve(ctx); err != nil {
+			return err
+		}
 	}
 	for i := range wanted {
 		m := &wanted[i]
@@ -122,9 +117,6 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 		if workload.IsSpin(task.Program) {
 			p.module = kernels.Bench
 		}
-		if system.Reset {
-			p.arguments = append(p.arguments, map[string]string{"lc": "--resets", "be": "--reset-by"}[role], e.resetting())
-		}
 	} else {
 		script, arguments := "model.py", []string{task.Program}
 		if network, ok := strings.CutPrefix(task.Program, workload.TVMPrefix); ok {
@@ -134,10 +126,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 		}
 		p.arguments = append([]string{e.session.python, filepath.Join(e.session.files, script)}, arguments...)
 	}
-	if role == "be" && system.Nice > 0 {
-		p.arguments = append([]string{"nice", "-n", strconv.Itoa(system.Nice)}, p.arguments...)
-	}
-	libraryRole, library := "", system.Loads
+	libraryRole, library := "", ""
 	if system.Config != "" {
 		libraryRole, library = role, filepath.Base(e.session.library)
 	}
@@ -145,11 +134,8 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
 	})
 	pipes := filepath.Join(e.folder, "none") // a server that runs already serves none of this
-	if mps, ok := e.servers[system.Server()].(*mpsDaemon); ok {
-		pipes = mps.pipes
-		if mps.partitions != nil {
-			p.environment = append(p.environment, "CUDA_MPS_SM_PARTITION="+mps.partitions[role])
-		}
+	if system.MPS {
+		pipes = e.mps.pipes
 	}
 	p.environment = append(p.environment, "CUDA_MPS_PIPE_DIRECTORY="+pipes, "PYTHONUNBUFFERED=1",
 		"OMP_NUM_THREADS=1") // many programs share the processors
@@ -159,10 +145,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	if visible := visibleDevices(os.Getenv(visibleDevicesVariable), task.Device, system.MPS); visible != "" {
 		p.environment = append(p.environment, visibleDevicesVariable+"="+visible)
 	}
-	for name, value := range system.Variables(role, e.session.rivals) {
-		if there := valueOf(p.environment, name); there != "" && slices.Contains(workload.Searched, name) {
-			value += ":" + there
-		}
+	for name, value := range system.Variables(role) {
 		p.environment = append(p.environment, name+"="+value)
 	}
 	p.limits = e.options.tests.limits
@@ -170,7 +153,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	if err != nil {
 		return nil, err
 	}
-	w.library, w.server = library, system.Server()
+	w.library, w.ofMPS = library, system.MPS
 	if err := task.Place.Put(w.pid()); err != nil {
 		w.end()
 		return nil, fmt.Errorf("%s: %w", p.name, err)
@@ -197,11 +180,11 @@ func awaitReady(ctx context.Context, wanted []member) error {
 	return nil
 }
 
-// forget ends a system's programs: one of them failed, and the others may wait for it. With a server's key that server goes,
-// too, and all that it serves: what one of them does to it is done to all.
-func (e *evaluation) forget(wanted []member, server string) {
+// forget ends a system's programs: one of them failed, and the others may wait for it. With its MPS server go all that the server
+// serves: what one of them does to it is done to all.
+func (e *evaluation) forget(wanted []member, mps bool) {
 	failed := func(_ string, p *worker) bool {
-		return server != "" && p.server == server || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
+		return mps && p.ofMPS || slices.ContainsFunc(wanted, func(m member) bool { return m.program == p })
 	}
 	for k, p := range e.running {
 		if failed(k, p) {
@@ -209,53 +192,26 @@ func (e *evaluation) forget(wanted []member, server string) {
 		}
 	}
 	e.end(failed)
-	e.stopServer(server)
+	if mps {
+		e.stopMPS()
+	}
 }
 
-// serve sees that what serves a system's processes runs.
-func (e *evaluation) serve(ctx context.Context, system workload.System) (err error) {
-	key := system.Server()
-	if running := e.servers[key]; key == "" || running != nil && !running.hasEnded() {
+// serve sees that an MPS server runs.
+func (e *evaluation) serve(ctx context.Context) (err error) {
+	if e.mps != nil && !e.mps.hasEnded() {
 		return nil
 	}
-	e.stopServer(key) // what it left
-	var started server
-	switch {
-	case system.Daemon != nil:
-		started, err = e.session.startRival(ctx, *system.Daemon)
-	case system.BEChunks > 0:
-		started, err = e.session.startPartitions(ctx, filepath.Join(e.folder, "partitions"), system.BEChunks)
-	default:
-		started, err = e.session.startMPS(ctx, e.folder)
-	}
-	if err != nil {
-		return err
-	}
-	e.servers[key] = started
-	return nil
+	e.stopMPS() // what it left
+	e.mps, err = e.session.startMPS(ctx, e.folder)
+	return err
 }
 
-func (e *evaluation) stopServer(key string) {
-	if running := e.servers[key]; running != nil {
-		running.stop()
-		delete(e.servers, key)
+func (e *evaluation) stopMPS() {
+	if e.mps != nil {
+		e.mps.stop()
+		e.mps = nil
 	}
-}
-
-// refuses says why programs whose memory is managed are not started: beyond what is free such memory can hang a GPU. Those of
-// the other variants run already, and among them are the same programs, so that those that follow take less than these.
-func (e *evaluation) refuses(ctx context.Context, others []*variant) string {
-	if !slices.ContainsFunc(others, func(v *variant) bool { return v.be && v.system.Server() == "" && v.failures == 0 }) {
-		return "refused: nothing tells how much memory its programs take; measure it beside default"
-	}
-	used, free := e.session.gpuMemory(ctx)
-	if e.used < 0 || used < 0 {
-		return "refused: nvidia-smi does not say how much memory is free"
-	}
-	if taken := used - e.used; free < taken {
-		return fmt.Sprintf("refused: the other programs take %d MiB, and %d MiB are free: its managed memory may not fit", taken, free)
-	}
-	return ""
 }
 
 // variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
@@ -267,13 +223,12 @@ type variant struct {
 	failures int
 	note     string // of the last of them
 	skipped  string // why it is not measured: what this machine lacks
-	cannot   string // the same: what the system cannot take
 	runs     []result.RunResult
 	recalled int   // so many of them are of earlier calls
 	over     []int // repeats in which it failed, or not, in earlier calls
 }
 
-// variants are what a workload is measured under. What the BE tasks get alone hardly varies: a run of them is enough.
+// variants are what a workload is measured under. Runs of the BE tasks alone hardly vary: one is enough.
 func (e *evaluation) variants(w workload.Workload) []*variant {
 	plain := workload.System{Name: result.LCAlone}
 	all := []*variant{{system: plain, lc: true}, {system: plain, be: true, once: true}}
@@ -281,30 +236,13 @@ func (e *evaluation) variants(w workload.Workload) []*variant {
 		all = append(all, &variant{system: system, lc: true, be: true})
 	}
 	for _, v := range all {
-		if v.cannot = v.system.CannotTake(w); v.cannot == "" {
-			v.skipped = e.skipped[v.system.Name]
-		}
+		v.skipped = e.skipped[v.system.Name]
 		e.recall(v, w)
-		if v.leftOut() == "" {
+		if v.skipped == "" {
 			v.tasks = members(w, v.lc, v.be)
 		}
 	}
 	return all
-}
-
-// leftOut says why the variant is not measured; "" where it is.
-func (v *variant) leftOut() string { return cmp.Or(v.cannot, v.skipped) }
-
-// ofManagedMemory parts the variants whose programs take managed memory from the others.
-func ofManagedMemory(variants []*variant) (others, managed []*variant) {
-	for _, v := range variants {
-		if v.system.Managed {
-			managed = append(managed, v)
-		} else {
-			others = append(others, v)
-		}
-	}
-	return others, managed
 }
 
 func (v *variant) name() string {

@@ -15,7 +15,7 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// What swap costs where all fit, and many services of which each is asked rarely.
+// These cases measure what swap costs where all fit, and many services of which each is asked rarely.
 
 type allocationTimes struct {
 	Bytes   []uint64  `json:"bytes"`

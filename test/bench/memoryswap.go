@@ -117,7 +117,7 @@ func (s *session) measureBothWays(ctx context.Context, name, config string, w *w
 	return nil
 }
 
-// grownBy is what a program answers that was told to allocate.
+// grownBy is a program's answer to the order to allocate.
 type grownBy struct {
 	Ns    uint64 `json:"ns"`
 	Error int    `json:"error"`
@@ -330,8 +330,8 @@ func measureReturn(ctx context.Context, s *session, name string) error {
 	return nil
 }
 
-// firstAnswer has BE grow over an idle LC program, and gives the milliseconds of LC's next answer, and how much
-// of LC's memory was out before.
+// firstAnswer has BE grow over an idle LC program. It returns the milliseconds of LC's next answer, and how many bytes of LC's memory were
+// out before.
 func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker, service *client, bytes uint64) (ms float64, gone uint64, err error) {
 	if err := pause(ctx, 1100*time.Millisecond); err != nil { // it is idle then
 		return 0, 0, err

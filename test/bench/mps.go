@@ -3,12 +3,10 @@ package bench
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"time"
 )
@@ -18,12 +16,17 @@ type mpsDaemon struct {
 	*daemon
 	tool, pipes string
 	environment []string
-	partitions  map[string]string // of SMs, by role; nil: there are none
 }
 
 const mpsControl = "nvidia-cuda-mps-control"
 
-func (s *session) startMPS(ctx context.Context, folder string, options ...string) (*mpsDaemon, error) {
+// Systems of suites whose workers are clients of an MPS server.
+const (
+	mpsSystem, mpsOrdered = "mps", "mps-priority"
+	lowerPriority         = "CUDA_MPS_CLIENT_PRIORITY=1" // of best-effort work
+)
+
+func (s *session) startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
 	tool, err := s.findTool(mpsControl)
 	if err != nil {
 		return nil, err
@@ -36,8 +39,8 @@ func (s *session) startMPS(ctx context.Context, folder string, options ...string
 	}
 	m := &mpsDaemon{tool: tool, pipes: pipes,
 		environment: append(s.inherited(), "CUDA_MPS_PIPE_DIRECTORY="+pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)}
-	arguments := append([]string{tool, "-f"}, options...) // in the foreground: ours to end
-	m.daemon, err = startDaemon(ctx, arguments, m.environment, daemonStarts, func() bool { return exists(filepath.Join(pipes, "control")) })
+	// In the foreground: ours to end.
+	m.daemon, err = startDaemon(ctx, []string{tool, "-f"}, m.environment, daemonStarts, func() bool { return exists(filepath.Join(pipes, "control")) })
 	if err != nil {
 		return nil, fmt.Errorf("start MPS: %w", err)
 	}
@@ -67,44 +70,4 @@ func (m *mpsDaemon) stop() {
 	}
 	m.daemon.stop()       // the server is in the daemon's group
 	os.RemoveAll(m.pipes) // another one that is started there is up when it has made its own
-}
-
-// madePartition is what the daemon answers when it has made one: its name is the GPU's, a slash and more.
-var madePartition = regexp.MustCompile(`GPU-[^\s/]+/\S+`)
-
-// startPartitions starts an MPS daemon with static partitions of a GPU's SMs: so many chunks for BE, the rest for LC.
-func (s *session) startPartitions(ctx context.Context, folder string, beChunks int) (*mpsDaemon, error) {
-	uuid := s.askGPU(ctx, 0, "--query-gpu=uuid")
-	if uuid == "" {
-		return nil, errors.New("make partitions: nvidia-smi does not say what the GPU's UUID is")
-	}
-	m, err := s.startMPS(ctx, folder, "-S")
-	if err != nil {
-		return nil, err
-	}
-	add := func(chunks int) (partition string, err error) {
-		said, err := m.tell(fmt.Sprintf("sm_partition add %s %d", uuid, chunks), daemonStarts)
-		if err == nil {
-			if partition = madePartition.FindString(said); partition == "" {
-				err = fmt.Errorf("make a partition of %d chunks: %s", chunks, lastLine(said))
-			}
-		}
-		return partition, err
-	}
-	be, err := add(beChunks)
-	lc, refused := "", error(nil)
-	// The daemon refuses more than there still are. A chunk is 2 SMs at least.
-	for chunks := s.info.Multiprocessors / 2; err == nil && lc == ""; chunks-- {
-		if chunks == 0 || ctx.Err() != nil {
-			err = errors.Join(errors.New("make partitions: none is left for LC"), refused, ctx.Err())
-			break
-		}
-		lc, refused = add(chunks)
-	}
-	if err != nil {
-		m.stop()
-		return nil, err
-	}
-	m.partitions = map[string]string{"lc": lc, "be": be}
-	return m, nil
 }

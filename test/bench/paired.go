@@ -13,8 +13,8 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// The paired suite: the costs of two builds of the library for those who have nothing to share the GPU with, measured in
-// turns. A figure of one build differs more from one hour, and from one process, to the next than two builds do.
+// The paired suite: the costs of two builds of the library for programs that have nothing to share the GPU with, measured in turns. A
+// figure of one build differs more from one hour, and from one process, to the next than two builds do.
 
 // PairedSuite is the name of the suite that compares two builds of the library.
 const PairedSuite = "paired"

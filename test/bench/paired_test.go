@@ -11,7 +11,7 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// What both builds have in common drops out, and an interval holds the ratio.
+// A drift of the machine that both builds have in common drops out, and an interval holds the ratio.
 func TestCompareRounds(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var before, same, slower []float64

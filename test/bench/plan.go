@@ -3,7 +3,6 @@ package bench
 import (
 	"fmt"
 	"io"
-	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -12,7 +11,7 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// What takes time beside the runs themselves, as seen on an H200 with 16 processors.
+// Times beside the runs themselves, as seen on an H200 with 16 processors.
 const (
 	aroundRun     = 20 * time.Millisecond  // from the end of a run to the order of the next, beside startAhead
 	backlog       = 130 * time.Millisecond // after a run, on average: where LC requests pile up they take 1 s to end
@@ -77,9 +76,6 @@ func (e *evaluation) starting(w workload.Workload, running map[string]bool) (tim
 	return total, len(needed)
 }
 
-// partLimit is what a part of a plan takes at most.
-const partLimit = 8 * time.Minute
-
 // planEvaluation says what evaluate would do and about how long it would take, without a GPU.
 func planEvaluation(out io.Writer, options Options) error {
 	e := &evaluation{options: options}
@@ -109,15 +105,6 @@ func planEvaluation(out io.Writer, options Options) error {
 		return err
 	}
 	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
-	if n := int(math.Ceil(total / partLimit.Seconds())); n > 1 && options.Part == "" {
-		for i := 1; i <= n; i++ {
-			mine := part(picked, costs, i, n)
-			if len(mine) == 0 {
-				continue
-			}
-			fmt.Fprintf(out, "--part %d/%d: %s to %s, about %s\n", i, n, mine[0].Name, mine[len(mine)-1].Name, clock(result.Sum(e.costs(mine))))
-		}
-	}
 	for _, w := range picked {
 		if n := w.Devices(); n > 1 {
 			fmt.Fprintf(out, "%s is left out where there are fewer than %d GPUs.\n", w.Name, n)
@@ -137,18 +124,4 @@ func listWorkloads(out io.Writer, options Options) error {
 		}
 	}
 	return nil
-}
-
-// part is the i-th of n runs of neighbouring items, of about equal cost.
-func part[T any](items []T, costs []float64, i, n int) []T {
-	total, before := result.Sum(costs), 0.0
-	var mine []T
-	for j, item := range items {
-		middle := before + costs[j]/2
-		before += costs[j]
-		if int(middle/total*float64(n)) == i-1 {
-			mine = append(mine, item)
-		}
-	}
-	return mine
 }

@@ -58,7 +58,7 @@ type answer struct {
 	SubmittedNs []uint64 `json:"submitted_ns"`
 	DoneNs      []uint64 `json:"done_ns"`
 	Identical   *bool    `json:"identical"`
-	Hinted      bool     `json:"hinted"` // it was told to give hints, and the library takes them
+	Hinted      bool     `json:"hinted"` // it was to give hints, and the library takes them
 	Again       *int     `json:"launched_again"`
 
 	result.Trace
@@ -68,8 +68,8 @@ const traceVariable = "GPREEMPT_BENCH_TRACE"
 
 const visibleDevicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// visibleDevices lets a program see one of the GPUs that we may use; "" leaves it as it is. Clients of an MPS server
-// count those that the server sees.
+// visibleDevices lets a program see one of the GPUs that we may use; "" changes nothing. Clients of an MPS server count those that the
+// server sees.
 func visibleDevices(ours string, device int, mps bool) string {
 	list := strings.Split(ours, ",")
 	switch {

@@ -71,13 +71,13 @@ func (e *evaluation) knownCase(w workload.Workload, system string) *result.Evalu
 // could not even be measured alone is tried again.
 func (e *evaluation) recall(v *variant, w workload.Workload) {
 	c, alone := e.knownCase(w, v.name()), e.knownCase(w, result.LCAlone)
-	if c == nil || alone == nil || v.leftOut() != "" {
+	if c == nil || alone == nil || v.skipped != "" {
 		return
 	}
 	failed, asked := c.Note != "" && c.Note != result.AnotherRun, len(e.options.Systems) > 0
 	switch {
-	case c.Mark() != "" && !asked && len(c.Runs) == 0:
-		v.skipped, v.cannot = c.Skipped, c.Cannot
+	case c.Skipped != "" && !asked && len(c.Runs) == 0:
+		v.skipped = c.Skipped
 	case failed && len(c.Runs) == 0 && asked: // is tried again
 	default:
 		v.runs, v.note, v.recalled = slices.Clone(c.Runs), c.Note, len(c.Runs)
@@ -91,7 +91,7 @@ func (e *evaluation) recall(v *variant, w workload.Workload) {
 
 // lacks says whether the variant has a repeat before it.
 func (v *variant) lacks(repeat int) bool {
-	if v.leftOut() != "" || v.once && len(v.runs) > 0 || slices.Contains(v.over, repeat) {
+	if v.skipped != "" || v.once && len(v.runs) > 0 || slices.Contains(v.over, repeat) {
 		return false
 	}
 	return !slices.ContainsFunc(v.runs, func(run result.RunResult) bool { return run.Repeat == repeat })
@@ -161,12 +161,12 @@ func (e *evaluation) partial(w workload.Workload) string {
 	return filepath.Join(e.options.Folder, w.Name+".json")
 }
 
-// save writes what there is of a workload to its file. What is not whole says that it is left.
+// save writes what there is of a workload to its file. A result that is not whole names the workload as left.
 func (e *evaluation) save(w workload.Workload, variants []*variant, whole bool) error {
 	one := e.result()
 	for _, v := range variants {
 		one.Cases = append(one.Cases, result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed,
-			Note: v.note, Skipped: v.skipped, Cannot: v.cannot, Runs: v.runs})
+			Note: v.note, Skipped: v.skipped, Runs: v.runs})
 	}
 	if !whole {
 		one.Left = []string{w.Name}

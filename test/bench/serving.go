@@ -40,6 +40,7 @@ const (
 	wayPlain   way = "plain"   // by the driver
 	wayMPS     way = "mps"     // as clients of an MPS server
 	wayLibrary way = "library" // under this library
+	wayBoth    way = "both"    // under this library, as clients of an MPS server
 )
 
 // servingSystem is one of those that are compared.
@@ -68,6 +69,10 @@ var (
 		{name: "mps-50", environment: []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}}, {name: "mps-25", environment: []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}}}
 )
 
+func (w way) isLibrary() bool { return w == wayLibrary || w == wayBoth }
+
+func (w way) isMPS() bool { return w == wayMPS || w == wayBoth }
+
 func objectiveSystem(slowdown, least float64) servingSystem {
 	return servingSystem{name: fmt.Sprintf("gpreempt-%gx", slowdown), slowdown: slowdown, least: least}
 }
@@ -88,6 +93,10 @@ var allServing = func() []servingCase {
 		6:  {{name: "gpreempt"}, objectiveSystem(1.2, .30), objectiveSystem(1.5, .45), objectiveSystem(2, .60), objectiveSystem(3, .78)},
 		12: {{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, .55), objectiveSystem(3, 0)},
 	}
+	both := []servingSystem{{name: result.ServingUnderMPS, least: .20}}
+	for _, o := range []struct{ slowdown, least float64 }{{1.2, .55}, {1.5, .65}, {2, .78}, {3, .86}} {
+		both = append(both, servingSystem{name: fmt.Sprintf("%s-%gx", result.ServingUnderMPS, o.slowdown), slowdown: o.slowdown, least: o.least})
+	}
 	var plain, mps, library []servingCase
 	for _, perSecond := range []float64{6, 12, 2, 1} {
 		of, load := fmt.Sprintf("vllm-%g", perSecond), steadyLoad(perSecond)
@@ -95,6 +104,7 @@ var allServing = func() []servingCase {
 		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, "train", mpsSystems, false})
 		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, "train", objectives[perSecond], false})
 	}
+	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), "train", both, false})
 	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems, false},
 		servingCase{"vllm-6-host", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), hostOnly, []servingSystem{{name: "default"}}, false})
 	library = append(library,
@@ -208,10 +218,10 @@ func (c servingCase) startBE(ctx context.Context, s *session, system servingSyst
 		one.environment = append(one.environment, c.engine.environment()...)
 		one.limits = limits{start: servingStarts, answer: answerLimit}
 	}
-	switch c.way {
-	case wayLibrary:
+	if c.way.isLibrary() {
 		one.role, one.config = "be", s.models.config
-	case wayMPS:
+	}
+	if c.way.isMPS() {
 		one.environment = append(one.environment, clientOfMPS(s.models.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 	}
 	all := []script{one}
@@ -246,7 +256,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	if system.slowdown > 0 {
 		bound = time.Duration(system.slowdown * reference.LC.P99Us * float64(time.Microsecond))
 	}
-	if c.way == wayLibrary {
+	if c.way.isLibrary() {
 		objective := "none"
 		if bound > 0 {
 			objective = "step=" + bound.Round(time.Microsecond).String()
@@ -260,13 +270,13 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	var steps *result.Steps
 	serve := func() (r lcResult, err error) {
 		var before, now result.Steps
-		if c.way == wayLibrary {
+		if c.way.isLibrary() {
 			if before, err = s.models.counted(ctx, s, server); err != nil {
 				return r, err
 			}
 		}
 		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
-		if err == nil && c.way == wayLibrary {
+		if err == nil && c.way.isLibrary() {
 			if now, err = s.models.counted(ctx, s, server); err == nil {
 				steps, err = since(before, now)
 			}
@@ -320,11 +330,13 @@ func (c servingCase) judged(row result.Row, system servingSystem, different int)
 	switch {
 	case different > 0:
 		return row.Judged("BE's results are the same", false)
-	case row.Note != "" && c.way == wayLibrary:
+	case row.Note != "" && c.way.isLibrary():
 		return row.Judged("all requests are answered", false)
+	case system.least > 0 && system.slowdown == 0:
+		return row.Judged(fmt.Sprintf("%s, BE >= %g of alone", strictTarget, system.least), isStrict(row) && row.BE.Share >= system.least)
 	case system.least > 0:
 		return row.Judged(fmt.Sprintf("TPOT held by >= %g %% of requests, BE >= %g of alone", 100*heldAtLeast, system.least), row.Serving.Held >= heldAtLeast && row.BE.Share >= system.least)
-	case c.way == wayLibrary && system.slowdown == 0:
+	case c.way.isLibrary() && system.slowdown == 0:
 		return row.Judged(strictTarget, isStrict(row))
 	case strings.HasSuffix(c.name, "-steps"):
 		return row.Judged(stepsTarget, stepsAreRight(row.Serving.Steps.Found, row.Serving.Steps.Made))

@@ -23,7 +23,7 @@ const (
 	promptTokens, answerTokens = 512, 64
 	firstToken, lastToken      = 3, 31999 // of the model's vocabulary that a prompt is made of
 	generatedLimit             = 2 * time.Minute
-	// A request counts for the goodput if it keeps both: what people who serve models say of a good service.
+	// A request counts for the goodput if it keeps both: people who serve models call that a good service.
 	goodFirst, goodToken = 200 * time.Millisecond, 25 * time.Millisecond
 )
 

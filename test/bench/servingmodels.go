@@ -298,20 +298,21 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 func (m *models) environment(ctx context.Context, s *session, w way) ([]string, error) {
 	one := *s
 	one.config = ""
-	switch w {
-	case wayLibrary:
-		one.config = m.config
-		return one.environment("lc"), nil
-	case wayMPS:
-		if m.mps == nil {
-			var err error
-			if m.mps, err = s.startMPS(ctx, s.files); err != nil {
-				return nil, err
-			}
-		}
-		return append(one.environment(""), clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...), nil
+	role := ""
+	if w.isLibrary() {
+		one.config, role = m.config, "lc"
 	}
-	return one.environment(""), nil
+	environment := one.environment(role)
+	if !w.isMPS() {
+		return environment, nil
+	}
+	if m.mps == nil {
+		var err error
+		if m.mps, err = s.startMPS(ctx, s.files); err != nil {
+			return nil, err
+		}
+	}
+	return append(environment, clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...), nil
 }
 
 func freePort() (int, error) {
@@ -451,4 +452,20 @@ func (s *session) command(ctx context.Context, config string, arguments ...strin
 		return nil, fmt.Errorf("gpreempt %s: %w", strings.Join(arguments, " "), err)
 	}
 	return text, nil
+}
+
+// beside finds a program in the folder of this one, or else of the library.
+func beside(name, library string) (path string, err error) {
+	own, err := os.Executable()
+	if err != nil {
+		return "", fmt.Errorf("find own executable: %w", err)
+	}
+	for _, neighbour := range []string{own, library} {
+		if path, err = filepath.Abs(filepath.Join(filepath.Dir(neighbour), name)); err == nil {
+			if _, err = os.Stat(path); err == nil {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s is neither beside %s nor beside %s", name, own, library)
 }

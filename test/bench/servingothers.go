@@ -59,7 +59,7 @@ func (s *session) takeTurn(ctx context.Context, t turn, load []phase, seed uint6
 	if err != nil {
 		return err
 	}
-	if t.way == wayLibrary {
+	if t.way.isLibrary() {
 		if err := s.models.setObjective(ctx, s, t.objective); err != nil {
 			return err
 		}
@@ -144,8 +144,8 @@ func eachAgainst(now, before []generated) (ratios []float64) {
 const strictName = "vllm-6-strict"
 
 // measureStrict compares a server alone, without the library, with one under it that has no objective: beside best-effort work that rests, that
-// trains, and that trains without a share of its own (share.min_be); in turns. Where there is memory, another server alone shows what only another
-// start makes of it.
+// trains, and that trains without a share of its own (share.min_be); in turns. Where there is memory, another server alone shows what only
+// another start makes of it.
 func measureStrict(ctx context.Context, s *session, name string) error {
 	again := vllm.variant("again")
 	for _, e := range []engine{vllm, again} { // all have started before best-effort work has
@@ -217,6 +217,7 @@ func isStrict(row result.Row) bool {
 const (
 	serviceSlowdown = 1.5
 	serviceBE       = .98 // of what strict priority leaves
+	serviceRequests = 1500
 )
 
 var serviceTarget = fmt.Sprintf("p99 <= %g x that of strict priority, BE >= %g of it", serviceSlowdown, serviceBE)
@@ -267,8 +268,7 @@ func (s *session) serviceRow(ctx context.Context, name, system string, alone *re
 		return row, err
 	}
 	serve := func() (lcResult, error) {
-		r, err := s.load(ctx, workers[1], facts.Port, cmp.Or(s.options.Requests, httpRequests))
-		return r.endToEnd, err
+		return s.serveByHTTP(ctx, facts.Port, cmp.Or(s.options.Requests, serviceRequests))
 	}
 	if alone == nil {
 		rate, err := s.beAlone(ctx, workers[0], 1)
@@ -286,6 +286,22 @@ func (s *session) serviceRow(ctx context.Context, name, system string, alone *re
 	row.LC, row.LCAlone, row.BE = result.LatencyOf(r.LatenciesNs), alone.LC, rateOf(rate, alone.BE.Alone, stepsPerSecond)
 	row.Ratio = result.RatioOf(row.LC, row.LCAlone)
 	return row, nil
+}
+
+// serveByHTTP sends so many requests to the service.
+func (s *session) serveByHTTP(ctx context.Context, port, count int) (r lcResult, err error) {
+	generator, err := s.startScript(ctx, script{name: "http_load.py"})
+	if err != nil {
+		return r, err
+	}
+	defer s.finish(generator)
+	if err = generator.awaitReady(ctx, nil); err == nil {
+		err = generator.ask(ctx, torchAnswer, &r, fmt.Sprintf("run %d %d", count, port))
+	}
+	if err == nil && len(r.LatenciesNs) == 0 {
+		err = errors.New("the service served no request")
+	}
+	return r, err
 }
 
 var stepsTarget = fmt.Sprintf("steps found, of those made: 1 +- %g", stepsRight)

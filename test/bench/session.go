@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -35,8 +35,6 @@ type Options struct {
 	Seconds  float64  // of a run
 	Systems  []string // empty = all of the suite
 	Repeats  int      // runs of each workload, or rounds; 0 = as the suite says
-	Rivals   string   // folder of other systems, which are measured too; "" = none
-	Part     string   // "i/n"
 	Against  string   // path of an earlier build's library
 	Python   string   // with PyTorch
 
@@ -66,13 +64,9 @@ type session struct {
 	folder     string              // temporary, in memory: segments, configurations
 	files      string              // temporary, where programs may be run: PyTorch programs, what is compiled
 	segments   string              // folder of the segments of the configurations that are made
-	rivals     string              // folder of other systems, or ""
-	config     string              // GPREEMPT_CONFIG of the workers; "": as it is
+	config     string              // GPREEMPT_CONFIG of the workers; "": unchanged
 	added      map[string][]string // variables of the environment, by kind of worker
 	addMPS     []string            // those that make a worker a client of our MPS server
-	credential *syscall.Credential // of the workers; nil: our own
-	namespaces namespaces          // of the workers, each of its own
-	users      *users              // of the suite of that name
 	models     *models             // of the suite serving
 	python     string              // "": there is none
 	info       info
@@ -133,11 +127,6 @@ func (s *session) prepare(ctx context.Context, devices int) error {
 	if _, err := os.Stat(s.library); err != nil {
 		return fmt.Errorf("find the library: %w", err)
 	}
-	if s.options.Rivals != "" {
-		if s.rivals, err = filepath.Abs(s.options.Rivals); err != nil {
-			return fmt.Errorf("find the folder of rivals: %w", err)
-		}
-	}
 	if err := CheckFolder(s.options.Folder); err != nil {
 		return err
 	}
@@ -177,7 +166,7 @@ func CheckFolder(path string) error {
 	return CheckFile(filepath.Join(path, "results"))
 }
 
-// CheckFile sees that a file can be written, and leaves it as it is.
+// CheckFile sees that a file can be written, and does not change it.
 func CheckFile(path string) error {
 	probe, err := os.CreateTemp(filepath.Dir(path), ".gpreempt-bench-")
 	if err != nil {
@@ -224,16 +213,6 @@ func (s *session) environment(role string) []string {
 	return environment
 }
 
-// valueOf is a variable's value in an environment; "" where it is not there.
-func valueOf(environment []string, name string) (value string) {
-	for _, entry := range environment { // the later one counts
-		if text, ok := strings.CutPrefix(entry, name+"="); ok {
-			value = text
-		}
-	}
-	return value
-}
-
 func isPreloadSeparator(r rune) bool { return r == ':' || r == ' ' } // ld.so(8)
 
 // workerLimit bounds the life of a worker in C, in the worker itself.
@@ -246,7 +225,7 @@ func (s *session) start(ctx context.Context, role, kind string, options ...strin
 	if role != "" {
 		name += " (" + role + ")"
 	}
-	p := program{name: name, arguments: arguments, module: kernels.Bench, credential: s.credential, namespaces: s.namespaces,
+	p := program{name: name, arguments: arguments, module: kernels.Bench,
 		environment: append(s.environment(role), s.added[kind]...)}
 	return s.launch(ctx, p, role)
 }
@@ -273,7 +252,7 @@ func (s *session) finish(w *worker) {
 	s.passOn(w)
 }
 
-// passOn logs what the library said in a worker that has ended. What the worker itself said is in the error.
+// passOn logs what the library said in a worker that has ended. The worker's own words are in the error.
 func (s *session) passOn(w *worker) {
 	for line := range strings.Lines(w.stderr.all()) {
 		if strings.Contains(line, "gpreempt") && !strings.Contains(line, "gpreempt-bench") { // our folders' names
@@ -343,6 +322,11 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
 }
 
+// tvmFolder is where `make tvm` puts its networks.
+func (s *session) tvmFolder() string {
+	return cmp.Or(s.options.tests.tvm, filepath.Join(filepath.Dir(s.executable), "tvm"))
+}
+
 // makeFolders makes the temporary folders, until remove.
 func (s *session) makeFolders() (remove func(), err error) {
 	if s.folder, err = temporaryFolder(s.options.tests.temporary); err != nil {
@@ -367,23 +351,6 @@ func (s *session) makeFolders() (remove func(), err error) {
 	return remove, nil
 }
 
-func copyProgram(from, to string) error {
-	source, err := os.Open(from)
-	if err != nil {
-		return fmt.Errorf("copy a program: %w", err)
-	}
-	defer source.Close()
-	target, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o755)
-	if err != nil {
-		return fmt.Errorf("copy a program: %w", err)
-	}
-	_, err = io.Copy(target, source)
-	if err = errors.Join(err, target.Close()); err != nil {
-		return fmt.Errorf("copy a program: %w", err)
-	}
-	return nil
-}
-
 // configure adds a section to the configuration that workers get, until undo. Their segments are of this session, unless
 // the caller's configuration names others.
 func (s *session) configure(section string) (undo func(), err error) {
@@ -404,10 +371,7 @@ func (s *session) configure(section string) (undo func(), err error) {
 		return nil, fmt.Errorf("create a folder for the configuration: %w", err)
 	}
 	s.config = filepath.Join(folder, "gpreempt.toml")
-	if err = os.WriteFile(s.config, text, 0o600); err == nil && s.credential != nil {
-		err = errors.Join(os.Chmod(folder, 0o755), os.Chmod(s.config, 0o644))
-	}
-	if err != nil {
+	if err = os.WriteFile(s.config, text, 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration: %w", err)
 	}
 	return func() { s.config = before }, nil

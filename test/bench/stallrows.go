@@ -68,7 +68,6 @@ func readStalls(folders ...string) (*result.Report, error) {
 	for _, c := range stallCases {
 		report.Cases = append(report.Cases, c.rows(parts[c.name])...)
 	}
-	withoutLibrary(report.Cases)
 	if report.Simulated {
 		report.WithdrawTargets()
 	}
@@ -120,24 +119,6 @@ func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 		rows = append(rows, row)
 	}
 	return rows
-}
-
-// withoutLibrary tells rows with guests what the guests alone cost where nobody has the library, as far as that was measured.
-func withoutLibrary(rows []result.Row) {
-	for _, c := range stallCases {
-		i := slices.IndexFunc(rows, func(row result.Row) bool {
-			return c.without != "" && row.Case == c.without && row.System == defaultSlicing && row.LC != nil
-		})
-		if i < 0 {
-			continue
-		}
-		without := result.WithoutLibrary(rows[i])
-		for j, row := range rows {
-			if row.Case == c.name && row.Stalls != nil && row.System != defaultSlicing && row.System != result.LCAlone {
-				rows[j].Stalls.Without = without
-			}
-		}
-	}
 }
 
 // partFiles are those with a suite's partial results: sorted, folder by folder. Of one name the last is meant.

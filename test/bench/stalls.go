@@ -28,14 +28,11 @@ type stallCase struct {
 	name, about string
 	lc          workload.Task
 	prepareUs   int
-	be          []workload.Task   // beside it all the time
-	guests      []guest           // that come and go
-	pace        pace              // at which they do
-	systems     []string          // where none are asked for
-	without     string            // the case that tells, without the library, what the guests alone cost
-	environment map[string]string // of the LC programs
-	explicit    bool              // the LC program announces its requests, where there are hints
-	requests    int               // how many are wanted; 0: as many as come in the time
+	be          []workload.Task // beside it all the time
+	guests      []guest         // that come and go
+	systems     []string        // where none are asked for
+	explicit    bool            // the LC program announces its requests, where there are hints
+	requests    int             // how many are wanted; 0: as many as come in the time
 	seconds     float64
 	target      stallTarget
 }
@@ -62,8 +59,6 @@ const (
 	stallsP999   = 1.15
 	stallsKept   = 4000 // in a partial result
 	gemmsMeanUs  = 2150.0
-
-	defaultSlicing = "default" // the system without the library
 )
 
 var besideAlone = stallTarget{
@@ -90,33 +85,16 @@ var allExplained = stallTarget{
 	},
 }
 
-// justMeasured has no target: what is measured under several systems is compared.
-var justMeasured = stallTarget{text: measured, limit: func(*result.Latency) float64 { return stallUs }}
-
 // The systems of a case with guests.
 var besideGuests = []string{result.LCAlone, "gpreempt-hints"}
 
-func gemmsCase(name, about, program string, connections int, seconds float64) stallCase {
-	c := stallCase{name: name, about: about, seconds: seconds, target: allExplained, pace: nowAndThen, systems: besideGuests,
-		lc: workload.Task{Program: program, RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
-	if connections > 0 {
-		c.environment = map[string]string{"CUDA_DEVICE_MAX_CONNECTIONS": fmt.Sprint(connections)}
-	}
+func gemmsCase(name, about string) stallCase {
+	c := stallCase{name: name, about: about, seconds: 600, target: allExplained, systems: besideGuests,
+		lc: workload.Task{Program: "gemms", RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
 	c.guests = []guest{{"lc", c.lc}, {"lc", c.lc}}
 	for _, task := range workload.Continuous("spin-long", "spin-long", "spin-many") {
 		c.guests = append(c.guests, guest{"be", task})
 	}
-	return c
-}
-
-// guestsCase is what guests cost that have contexts with so many hardware channels, without BE: the driver's price, with the library and
-// without it. How many channels the same guests have in other cases is part of those cases' names.
-func guestsCase(connections int) stallCase {
-	name := fmt.Sprintf("guests-c%d", connections)
-	c := gemmsCase(name, fmt.Sprintf("gemms with CUDA_DEVICE_MAX_CONNECTIONS=%d, beside 2 other LC processes alone, which come and go all the time", connections),
-		"gemms", connections, 10)
-	c.guests = c.guests[:2]
-	c.pace, c.systems, c.without, c.target = allTheTime, []string{defaultSlicing, "gpreempt-hints"}, name, justMeasured
 	return c
 }
 
@@ -135,29 +113,13 @@ var stallCases = func() []stallCase {
 		{name: "load-50", about: "VGG-19 at 50 % load, Poisson, beside ResNet-152 without pause",
 			lc: workload.Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("resnet152"),
 			explicit: true, requests: 50_000, target: besideAlone, systems: []string{result.LCAlone, "gpreempt", "gpreempt-hints"}},
-		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others, "gemms", 0, 600),
-		gemmsCase("gemms-apart", "gemms with two processors that no other program gets", "gemms", 0, 600).apart(),
+		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others),
+		gemmsCase("gemms-apart", "gemms with two processors that no other program gets").apart(),
 	}
-	for _, connections := range []int{1, 8, 32} {
-		for _, streams := range []int{1, 8, 33, 64} {
-			program := fmt.Sprintf("gemms-s%d", streams)
-			if streams == 1 {
-				program = "gemms"
-			}
-			c := gemmsCase(fmt.Sprintf("gemms-c%d-s%d", connections, streams),
-				fmt.Sprintf("gemms with CUDA_DEVICE_MAX_CONNECTIONS=%d, on %d streams", connections, streams), program, connections, 60)
-			c.systems = []string{"gpreempt-hints"}
-			if connections > 1 {
-				c.without = guestsCase(connections).name
-			}
-			all = append(all, c)
-		}
-	}
-	all = append(all, guestsCase(8), guestsCase(32))
 	// Needs no PyTorch: for tests.
 	spin := stallCase{name: "spin", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times",
 		lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
-		explicit: true, seconds: 60, target: allExplained, pace: nowAndThen, systems: besideGuests}
+		explicit: true, seconds: 60, target: allExplained, systems: besideGuests}
 	spin.guests = []guest{{"be", workload.Task{Program: "spin-long"}}, {"lc", spin.lc}}
 	return append(all, spin)
 }()
@@ -231,8 +193,8 @@ func stallSystems(names []string) (systems []workload.System, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if s := one[0]; s.Lock || s.Server() != "" || len(s.Needs.Files) > 0 {
-			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS, a lock or parts of others", name, result.StallsSuite)
+		if s := one[0]; s.Lock || s.MPS {
+			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS or a lock", name, result.StallsSuite)
 		}
 		systems = append(systems, one[0])
 	}
@@ -301,7 +263,7 @@ type stallPart struct {
 	Stalls []result.Stall     `json:"stalls"` // slowest first
 	// Of all requests: how many saw what requests that stall are looked at for.
 	Seen map[string]int `json:"seen"`
-	// What was asked for the last time; the other one is 0.
+	// The last call asked for one of these; the other one is 0.
 	WantedRequests int     `json:"wanted_requests,omitempty"`
 	WantedSeconds  float64 `json:"wanted_seconds,omitempty"`
 
@@ -382,8 +344,8 @@ func readStallPart(path string) (*stallPart, error) {
 	return p, nil
 }
 
-// measureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it
-// has by then. What went wrong is an error beside them.
+// measureStalls measures the cases under the systems, going on from what the folder has, and returns the results of all that it has by
+// then. An error beside them says what went wrong.
 func measureStalls(ctx context.Context, options Options) (*result.Report, error) {
 	picked, err := pickStalls(options)
 	if err != nil {
@@ -508,7 +470,7 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 		}
 		if failures++; failures < tries && ctx.Err() == nil {
 			e.session.log("%s under %s: %v", c.name, system.Name, err)
-			e.forget(m.members, "")
+			e.forget(m.members, false)
 			err = m.launch(ctx)
 		}
 	}
@@ -562,7 +524,6 @@ func (m *stallMeasurement) configure() error {
 	if !m.explicit && m.system.Hints == "given" { // hints are on as they are by default
 		m.system.Hints = ""
 	}
-	m.system.LC = with(m.system.LC, m.environment)
 	m.measured = m.system
 	m.measured.LC = with(m.system.LC, map[string]string{traceVariable: "1"})
 	config := m.e.configs[m.system.Name]
@@ -638,8 +599,7 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) erro
 	return nil
 }
 
-// add takes a round's requests, and keeps what was seen of those that took much longer than usual, or longer than a limit
-// if there is one.
+// add takes a round's requests. Of those that took much longer than usual, or longer than a limit if it is not 0, it keeps what was seen.
 func (p *stallPart) add(run result.RunResult, limitUs float64, w witnesses) {
 	before := p.seconds()
 	p.Rounds = append(p.Rounds, run)

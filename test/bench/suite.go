@@ -34,16 +34,15 @@ type Suite struct {
 	flags       []string // that it has beside those that all have
 	list, plan  func(out io.Writer, options Options) error
 	measure     func(ctx context.Context, options Options) (Result, error)
-	casesOf     func(folder string, rows []string) ([]string, error) // nil: rows are called as cases are
 }
 
 // commonFlags are those of all suites.
-var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "list", "plan", "strict", "compare", "help"}
+var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "list", "plan", "strict", "help"}
 
-// Those that listing and planning take notice of, too.
+// Flags that listing and planning take notice of, too.
 var (
 	listFlags = []string{"suite", "only", "list", "help"}
-	planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "rivals", "requests", "repeats", "part"}
+	planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats"}
 )
 
 // HasFlag says whether an option applies to the suite.
@@ -66,26 +65,9 @@ func (s Suite) List(out io.Writer, options Options) error { return s.list(out, s
 // Plan says what would be measured and about how long that takes. It needs no GPU.
 func (s Suite) Plan(out io.Writer, options Options) error { return s.plan(out, s.with(options)) }
 
-// Measure measures and returns the results of all that the folder has by then. What went wrong is an error beside them.
+// Measure measures and returns the results of all that the folder has by then. An error beside them says what went wrong.
 func (s Suite) Measure(ctx context.Context, options Options) (Result, error) {
 	return s.measure(ctx, s.with(options))
-}
-
-// CasesOf names the cases of rows, by the partial results of a folder.
-func (s Suite) CasesOf(folder string, rows []string) ([]string, error) {
-	if s.casesOf == nil {
-		return rows, nil
-	}
-	return s.casesOf(folder, rows)
-}
-
-// Look is the head that results on this machine have.
-func (s Suite) Look(ctx context.Context, options Options) (result.Head, error) {
-	session := newSession(s.with(options))
-	if err := session.prepare(ctx, 1); err != nil {
-		return result.Head{}, err
-	}
-	return newHead(session.info, session.options, ""), nil
 }
 
 func (s Suite) with(options Options) Options {
@@ -114,7 +96,7 @@ type caseSuite struct {
 }
 
 func (c caseSuite) suite() Suite {
-	return Suite{Name: c.name, short: c.short, About: c.about, flags: c.flags, list: c.list, plan: c.plan, casesOf: c.casesOf,
+	return Suite{Name: c.name, short: c.short, About: c.about, flags: c.flags, list: c.list, plan: c.plan,
 		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(c.measure(ctx, options)) }}
 }
 
@@ -208,21 +190,6 @@ func (c caseSuite) readParts(folders ...string) (map[string]*casePart, error) {
 		parts[p.Part] = p
 	}
 	return parts, nil
-}
-
-// casesOf names the cases that rows are of: some have several, of names of their own.
-func (c caseSuite) casesOf(folder string, rows []string) (cases []string, err error) {
-	parts, err := c.readParts(folder)
-	if err != nil {
-		return nil, err
-	}
-	for _, one := range allCases {
-		p := parts[one.Name]
-		if p != nil && slices.Contains(one.suites, c.name) && slices.ContainsFunc(p.Cases, func(row result.Row) bool { return slices.Contains(rows, row.Case) }) {
-			cases = append(cases, one.Name)
-		}
-	}
-	return cases, nil
 }
 
 // join is the report of partial results, in the order of the suite's cases.

@@ -19,10 +19,9 @@ type load struct {
 	requests int
 	each     bool // synchronise after every kernel, not only after the last
 	context  bool // synchronise the whole context
-	// Requests that are announced or come in a pattern: see command_lc of worker.c.
-	prepareUs, periodUs, poissonUs, wrongUs int
-	hint                                    bool
-	seconds, warmUp                         int // 0: lcSeconds, the worker's
+	// Requests that are announced: see command_lc of worker.c.
+	prepareUs int
+	hint      bool
 }
 
 const (
@@ -91,7 +90,12 @@ func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
 	}
 	options = append(options, "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
 		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
-	options = append(options, l.announced()...)
+	if l.prepareUs > 0 {
+		options = append(options, "--prepare-us", strconv.Itoa(l.prepareUs))
+	}
+	if l.hint {
+		options = append(options, "--hint", "1")
+	}
 	if l.each {
 		options = append(options, "--sync-each", "1")
 	}
@@ -153,7 +157,7 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 	if err := pause(ctx, 100*time.Millisecond); err != nil {
 		return result, 0, err
 	}
-	if beRole != "" && s.credential == nil { // segments of another user are not ours to read
+	if beRole != "" {
 		s.counted = s.count(s.config, running[0].pid())
 	}
 	rate := 0.0
@@ -377,23 +381,4 @@ func measureIdentity(ctx context.Context, s *session, name string) error {
 	s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", float64(len(roles)-len(different)),
 		fmt.Sprintf("of %d identical", len(roles)), "all identical", len(different) == 0, note))
 	return nil
-}
-
-func (l load) announced() []string {
-	var options []string
-	add := func(name string, value int) {
-		if value != 0 {
-			options = append(options, "--"+name, strconv.Itoa(value))
-		}
-	}
-	add("prepare-us", l.prepareUs)
-	add("period-us", l.periodUs)
-	add("poisson-us", l.poissonUs)
-	add("wrong-us", l.wrongUs)
-	add("seconds", l.seconds)
-	add("warm-up", l.warmUp)
-	if l.hint {
-		add("hint", 1)
-	}
-	return options
 }

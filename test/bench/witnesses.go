@@ -21,9 +21,9 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// What requests waited for is told by witnesses that look at the same clock: the program itself, the memory that the
-// processes share, which is looked at thousands of times a second, the list of who came and went, and the library's log of
-// requests.
+// Witnesses that look at the same clock tell what requests waited for. They are the program itself, the memory that the processes share,
+// the list of processes that came and went, and the library's log of requests. The watch looks at the shared memory thousands of times a
+// second.
 
 const (
 	watchEvery   = 200 * time.Microsecond
@@ -221,8 +221,9 @@ func (w *watch) lastBy(at uint64) int {
 	return i - 1
 }
 
-// others is for how long of an interval another process of the level was seen to have its window open, in microseconds,
-// the timeslices of such at once, and the longest of one of a lower level with work. What was not looked at does not count.
+// others returns for how long of an interval another process of the level was seen to have its window open, in microseconds. It also
+// returns the timeslices of such processes at once, and the longest one of a process of a lower level with work. Time without looks does
+// not count.
 func (w *watch) others(from, to uint64) (openUs float64, openSliceUs, sliceUs uint32) {
 	for i := max(w.lastBy(from), 0); i < len(w.changes) && w.changes[i].atNs < to; i++ {
 		end := min(to, w.lastNs)

@@ -32,7 +32,7 @@ type worker struct {
 	gone    chan struct{} // closed when it has been waited for
 	stderr  *lastBytes
 	library string // that it should have loaded, or ""
-	server  string // key of what serves it, or ""
+	ofMPS   bool   // it is a client of an MPS server
 	limits  limits
 
 	different int // results unlike the first, as it said
@@ -45,9 +45,7 @@ type program struct {
 	name        string
 	arguments   []string // the path of the program first
 	environment []string
-	module      []byte // of the workers in C: the code that they load
-	credential  *syscall.Credential
-	namespaces  namespaces   // of its own; with one of PIDs it is this program
+	module      []byte       // of the workers in C: the code that they load
 	cores       *unix.CPUSet // nil: all
 	limits      limits       // zero: the usual ones
 }
@@ -108,11 +106,9 @@ const endLimit = 5 * time.Second // of a worker that is asked to end
 func (p program) start(ctx context.Context) (*worker, error) {
 	w := &worker{name: p.name, lines: make(chan []byte, 4), gone: make(chan struct{}), stderr: &lastBytes{}, starting: true,
 		limits: cmp.Or(p.limits, limits{start: startLimit, answer: answerLimit})}
-	arguments := p.namespaces.wrap(p.arguments)
-	w.cmd = exec.CommandContext(ctx, arguments[0], arguments[1:]...)
+	w.cmd = exec.CommandContext(ctx, p.arguments[0], p.arguments[1:]...)
 	w.cmd.Env, w.cmd.Stderr = p.environment, w.stderr
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true, Credential: p.credential}
-	p.namespaces.isolate(w.cmd.SysProcAttr)
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	w.cmd.Cancel = w.killGroup
 	w.cmd.WaitDelay = endLimit
 	var err error
@@ -156,12 +152,12 @@ func (p program) start(ctx context.Context) (*worker, error) {
 	return w, nil
 }
 
-// starter has one thread start all processes that are to end with us. Linux ends them (Pdeathsig) with the thread that started them, not with
-// its process, and a thread of Go's ends with a goroutine that has locked itself to it.
+// starter has one thread start all processes that are to end with us. Linux ends them (Pdeathsig) with the thread that started them, not
+// with its process. A thread of Go's ends with a goroutine that has locked itself to it.
 var starter = sync.OnceValue(func() chan<- func() {
 	starts := make(chan func())
 	go func() {
-		runtime.LockOSThread() // for good
+		runtime.LockOSThread() // for ever
 		for start := range starts {
 			start()
 		}
@@ -289,7 +285,7 @@ func (w *worker) how() string {
 // send gives an order.
 func (w *worker) send(order string) error {
 	if _, err := io.WriteString(w.orders, order+"\n"); err != nil {
-		select { // nobody reads what it is told
+		select { // the worker reads no more orders
 		case <-w.gone:
 		case <-time.After(endLimit):
 		}

@@ -52,6 +52,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		return p
 	}
 	t.Run("latency-critical and asked for", func(t *testing.T) {
+		t.Parallel()
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\nlc_streams = true\n")
 		p := m.startAs(m.command("lc", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
@@ -69,6 +70,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		level, waited int
 	}{{"block", block, 1}, {"block restored by the thread", block, 0}, {"queue", queue, 1}, {"queue restored by the thread", queue, 0}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			p := start(t)
 			const rounds = 30
 			p.say("rounds %d %d %d", rounds, c.level, c.waited)
@@ -87,6 +89,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		})
 	}
 	t.Run("legacy stream", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.say("legacy 5")
 		p.hears("in order")
@@ -94,6 +97,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 	})
 	for _, who := range []string{"gpu", "thread"} { // blocks that end late for that wait for nobody
 		t.Run(who+" away", func(t *testing.T) {
+			t.Parallel()
 			p := start(t)
 			stops := uint64(0)
 			p.m.until("a launch is cut", func() bool { // where the machine is not slow
@@ -112,6 +116,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		})
 	}
 	t.Run("clusters that cannot begin again", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.m.until("a kernel is cut, and kept off", func() bool { // where the machine is not slow
 			p.say("clusters")
@@ -125,6 +130,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("clusters that have ended", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		const all = 4
 		p.m.until("all are cut", func() bool { // where the machine is not slow
@@ -140,6 +146,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("unwatched", func(t *testing.T) { // what nobody waits for is no drain
+		t.Parallel()
 		p := start(t)
 		p.m.mostly("a drain counts from when it is asked for", func() bool { // where the machine is not slow
 			before := p.m.blp(p)
@@ -151,6 +158,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("given up while held", func(t *testing.T) { // nothing was stopped, so nothing is lost
+		t.Parallel()
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventQuery:1")
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
@@ -160,12 +168,14 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("beside captures", func(t *testing.T) { // which none of our calls breaks
+		t.Parallel()
 		p := start(t)
 		p.say("beside captures")
 		p.hears("captures 1 broken 0")
 		p.finish()
 	})
 	t.Run("narrow", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.say("narrow 30 32")
 		p.hears("ended 30 of 30 while stopped")
@@ -175,18 +185,21 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("narrow, until the width is taken away", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.say("taken 30 32")
 		p.hears("taken 30 of 30, busy 1")
 		p.finish()
 	})
 	t.Run("narrow, while work waits for what is logged", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.say("waited")
 		p.hears("going on 0 narrow 0 busy 8 idle 0 right 1")
 		p.finish()
 	})
 	t.Run("narrow, of kernels that fit at once", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.say("at once")
 		p.hears("ended")
@@ -207,6 +220,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		{"cut", 2, 64, 120000, 1, 16}, {"cut", 2, 256, 0, 8, 16},
 	} {
 		t.Run(fmt.Sprintf("a large launch, %s, %d blocks on each of %d SMs", c.how, c.onSM, c.sms), func(t *testing.T) {
+			t.Parallel()
 			p := start(t)
 			p.m.mostly("it stops within two waves", func() bool { // where the machine is not slow
 				var ran, wrong int
@@ -229,6 +243,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		})
 	}
 	t.Run("given up while narrow", func(t *testing.T) {
+		t.Parallel()
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:2") // the first marker there
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
@@ -241,6 +256,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("given up while stopped", func(t *testing.T) {
+		t.Parallel()
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n", "SIMCUDA_FAIL=cuEventRecord:1")
 		p := m.startAs(m.command("be", program, simulated("sim.cubin")))
 		p.hears("before 1 1 after 0")
@@ -250,6 +266,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("errors", func(t *testing.T) {
+		t.Parallel()
 		p := start(t)
 		p.say("errors")
 		want := "level 2 thread 2 preempt 3 restore 3 disable 3 query 0 level 0 nowhere 2 short 2 capturing 4 enable 0 again 0 " +
@@ -262,6 +279,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		p.finish()
 	})
 	t.Run("exit", func(t *testing.T) { // with the stream stopped
+		t.Parallel()
 		p := start(t)
 		p.say("leave")
 		if last, _ := p.finish(); last != "ended 1" {
@@ -269,6 +287,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		}
 	})
 	t.Run("exit of children", func(t *testing.T) { // forked with the stream stopped, and its locks held
+		t.Parallel()
 		p := start(t)
 		p.say("children 30")
 		p.hears("ended 30 of 30 children")
@@ -281,6 +300,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		{"latency-critical", "lc", "mechanisms = [\"blp\"]", "before 1 1 after 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			m := newMachine(t, c.settings)
 			p := m.startAs(m.command(c.role, program, simulated("sim.cubin")))
 			if line := p.hear(); line != c.want {
@@ -290,6 +310,7 @@ func TestStreamsOfOneProcess(t *testing.T) {
 		})
 	}
 	t.Run("no library", func(t *testing.T) {
+		t.Parallel()
 		m := newMachine(t, "")
 		cmd := m.command("be", program, simulated("sim.cubin"))
 		cmd.Env = append(cmd.Env, "LD_PRELOAD=")

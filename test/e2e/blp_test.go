@@ -40,7 +40,7 @@ func (p *process) chains(what string, rounds int) (hash uint32) {
 	return hash
 }
 
-// blp is what a process has told of block-level preemption so far.
+// blp is a process's counters of block-level preemption.
 func (m *machine) blp(p *process) segment.BLP {
 	m.t.Helper()
 	if blp := m.peer(p).BLP; blp != nil {
@@ -145,7 +145,8 @@ func TestStoppedChainsGoOn(t *testing.T) {
 				t.Errorf("counters %+v", *blp)
 			}
 			lc.finish()
-			// A kernel above the others of BE could keep their last blocks from room, in other processes too, which may wait for each other.
+			// A kernel above the others of BE could keep their last blocks from room, in other processes too, which may wait
+			// for each other.
 			be.say("urgent 0")
 			be.hears("urgent 0")
 			if _, stderr := be.finish(); stderr != "" {

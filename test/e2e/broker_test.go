@@ -79,7 +79,7 @@ func (m *machine) runBroker() {
 	go io.Copy(io.Discard, out)
 }
 
-// look reads what there is on the machine.
+// look reads all segments of the machine.
 func (m *machine) look() ([]segment.Snapshot, error) {
 	if m.broker != "" {
 		return member.Snapshots(m.broker)
@@ -89,8 +89,8 @@ func (m *machine) look() ([]segment.Snapshot, error) {
 	return m.watch.Look()
 }
 
-// A machine with a broker: an LC process preempts, best-effort ones take turns, and all of that goes on with the next broker, after
-// this one was killed at any time.
+// A machine with a broker: an LC process preempts, and best-effort ones take turns. All of that goes on with the next broker, after this
+// one was killed at any time.
 func TestBroker(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -345,11 +345,15 @@ func TestBrokerDecidesLevels(t *testing.T) {
 	if table := asked(0, "policy"); !strings.Contains(table, pid) || !strings.Contains(table, "worker") || !strings.Contains(table, "\n[default]\nlevel = 'be'\n") {
 		t.Errorf("the policy is shown as\n%s", table)
 	}
-	asked(0, "set", pid, "--share", "0.25", "--priority", "lc")
+	if said, want := asked(0, "set", pid, "--share", "0.25", "--priority", "lc"), "process "+pid+" has priority lc, has share 0.25\n"; said != want {
+		t.Errorf("set said %q, want %q", said, want)
+	}
 	if table := asked(0, "policy"); !strings.Contains(table, "be*") || !strings.Contains(table, "0.25*") {
 		t.Errorf("what was set is shown as\n%s", table)
 	}
-	asked(0, "set", pid, "--clear")
+	if said, want := asked(0, "set", pid, "--clear"), "process "+pid+" is as the policy says\n"; said != want {
+		t.Errorf("set said %q, want %q", said, want)
+	}
 	if table := asked(0, "policy"); strings.Contains(table, "*") {
 		t.Errorf("what was cleared is shown as\n%s", table)
 	}

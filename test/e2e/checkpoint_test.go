@@ -278,8 +278,8 @@ func TestCheckpointThatFails(t *testing.T) {
 	}
 }
 
-// Another process unlocks the program, and the driver does not say so: what it takes of the program's work does, also where nobody needs to
-// know of that work.
+// Another process unlocks the program, and the driver does not say so. The driver's taking the program's work does, also where no process
+// needs to know of that work.
 func TestCheckpointEndIsSeenByWork(t *testing.T) {
 	t.Parallel()
 	for _, mechanisms := range []string{"\"timeslice\", \"hold\", \"gate\"", "\"blp\""} {

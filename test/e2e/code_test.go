@@ -76,7 +76,7 @@ const (
 	hidden = " 24+8"
 )
 
-// driverSees is what the driver says about a module or library of the program code.c.
+// driverSees is the driver's answer about a module or library of the program code.c.
 func driverSees(rewritten bool) (module, library []string) {
 	if rewritten {
 		return []string{shown + hidden}, []string{shown + hidden, "another library 1", "unloaded 1 1"}
@@ -233,7 +233,7 @@ func TestRuntimesLoadUnseen(t *testing.T) {
 	}
 }
 
-// Whatever is wrong with the cache, the code is rewritten, and damaged files are replaced.
+// The library rewrites the code, and replaces damaged files, however the cache is damaged.
 func TestDamagedCache(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/code.c")

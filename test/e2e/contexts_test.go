@@ -55,7 +55,7 @@ func TestNothingIsGivenUpAtTheEnd(t *testing.T) {
 	t.Parallel()
 	late := filepath.Join(t.TempDir(), "late.so")
 	source := filepath.Join(t.TempDir(), "late.c")
-	// What is left in a stream is written behind all destructors: the driver is gone by then, and the process lives on.
+	// libc writes the rest of a stream behind all destructors: the driver is gone by then, and the process lives on.
 	if err := os.WriteFile(source, []byte(`#define _GNU_SOURCE
 #include <stdio.h>
 #include <unistd.h>
@@ -101,7 +101,8 @@ __attribute__((constructor)) static void begin(void) {
 	lc.finish()
 }
 
-// The program kept.c: a context has other users as its end is asked for. Another thread works there meanwhile, though windows stop it: all of that runs.
+// The program kept.c: a context has other users as its end is asked for. Another thread works there meanwhile, though windows stop it: all
+// of that runs.
 func TestContextsGoOnWithOtherUsers(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "")
@@ -115,8 +116,8 @@ func TestContextsGoOnWithOtherUsers(t *testing.T) {
 	}
 }
 
-// What the library makes in a context is there before the program's first work. A load of code waits for all work of the context
-// and keeps others from putting work there, so it would wait for ever behind work that waits for the program's next call.
+// The library makes its things in a context before the program's first work. A load of code waits for all work of the context, and keeps
+// others from putting work there. So a later load would wait for ever behind work that waits for the program's next call.
 func TestFirstWorkWaitsForTheProgram(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/fresh.c")

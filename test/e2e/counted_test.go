@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Whatever mechanisms there are, others are told whether a best-effort process has work. That of one which is alone is counted where a
-// mechanism wants it, and otherwise it is told that nobody knows.
+// With any mechanisms, others learn whether a best-effort process has work. A process that is alone counts its work where a mechanism wants
+// that. Otherwise it publishes that its work is unknown.
 func TestWorkIsTold(t *testing.T) {
 	t.Parallel()
 	for some := range 8 {

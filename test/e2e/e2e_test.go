@@ -53,7 +53,7 @@ func buildAndRun(m *testing.M) (int, error) {
 		{"make", "-s", "-C", root, "all", relative(built("libgpreempt.so")), relative(built("sim/libcuda.so.1"))},
 		compiler(worker, "testdata/worker.c"),
 		compiler(filepath.Join(dir, "chains"), "testdata/chains.c"),
-		compiler(filepath.Join(dir, "memory"), "testdata/memory.c"),
+		compiler(filepath.Join(dir, "memory"), "testdata/memory.c", "-O3"),
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("%s: %w\n%s", strings.Join(command, " "), err, out)
@@ -74,8 +74,8 @@ type machine struct {
 	watch       *segment.Watch
 }
 
-// folder goes with the test. T.TempDir would name it after the test, which may have a comma in its name: lists of options and of paths
-// name what is in the folder.
+// folder goes with the test. T.TempDir would name it after the test, which may have a comma in its name: lists of options and of paths name
+// files in the folder.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gpreempt-machine")
@@ -139,6 +139,9 @@ func (m *machine) command(role, program string, arguments ...string) *exec.Cmd {
 	if role != "" {
 		cmd.Env = append(cmd.Env, "GPREEMPT_PRIORITY="+role)
 	}
+	if often(0, 1) > 0 {
+		cmd.Env = append(cmd.Env, "TEST_EVERY_BYTE=1") // testdata/memory_buffers.h
+	}
 	cmd.Env = append(cmd.Env, sanitizer.options(m.dir)...)
 	cmd.Env = append(cmd.Env, m.environment...)
 	return cmd
@@ -156,12 +159,20 @@ func threads(pid int) string {
 	return strings.Join(all, ", ")
 }
 
+// stacks says where the threads of a process are: by the kernel, and where there is gdb, by their stacks.
+func stacks(pid int) string {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	text, err := exec.CommandContext(ctx, "gdb", "-p", fmt.Sprint(pid), "-batch", "-nx", "-ex", "thread apply all backtrace 16").Output()
+	return fmt.Sprintf("%s\ngdb (%v): %s", threads(pid), err, text)
+}
+
 // driverPath is where programs find the driver, and NVML, which no sanitizer watches.
 func driverPath() string {
 	return filepath.Dir(built("sim/libcuda.so.1")) + ":" + filepath.Join(root, "build", "sim")
 }
 
-// traced is what the simulated driver has written to SIMCUDA_TRACE so far, in whole lines: who reads while others write may see a part of the last one.
+// traced is the simulated driver's SIMCUDA_TRACE so far, in whole lines: while others write, a reader may see a part of the last line.
 func traced(t *testing.T, trace string) string {
 	t.Helper()
 	text, err := os.ReadFile(trace)
@@ -171,7 +182,7 @@ func traced(t *testing.T, trace string) string {
 	return string(text[:bytes.LastIndexByte(text, '\n')+1])
 }
 
-// written is what a running process has written.
+// written is the output so far of a running process.
 type written struct {
 	mutex sync.Mutex
 	text  bytes.Buffer
@@ -281,7 +292,7 @@ func (p *process) hear() string {
 		}
 		return line
 	case <-time.After(patience):
-		p.m.t.Fatalf("worker %d does not answer: %s", p.pid(), p.m.state())
+		p.m.t.Fatalf("worker %d does not answer; stderr %q; %s\n%s", p.pid(), p.stderr.String(), p.m.state(), stacks(p.pid()))
 	}
 	return ""
 }
@@ -372,10 +383,15 @@ func (m *machine) runUntil(cmd *exec.Cmd, what string, condition func() bool) (s
 	return out.String(), errors.String()
 }
 
+// pause is how long to wait before the next look at a condition that has not come for so long: each costs time of the processors.
+func pause(waited time.Duration) time.Duration {
+	return min(max(waited/16, time.Millisecond), 8*time.Millisecond)
+}
+
 func (m *machine) until(what string, condition func() bool) {
 	m.t.Helper()
-	for deadline := time.Now().Add(patience); !condition(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !condition(); time.Sleep(pause(time.Since(began))) {
+		if time.Since(began) > patience {
 			m.t.Fatalf("never happened: %s; %s", what, m.state())
 		}
 	}
@@ -399,7 +415,7 @@ func (m *machine) mostly(what string, condition func() bool) {
 	})
 }
 
-// state is what the processes have published, to be read after a failure.
+// state is the published state of all processes, to be read after a failure.
 func (m *machine) state() string {
 	text, err := json.Marshal(m.peers())
 	if err != nil {

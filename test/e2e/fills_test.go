@@ -53,7 +53,7 @@ func TestMemsetsAndCopiesStop(t *testing.T) {
 	before := blp()
 	run(200)
 	m.until("every operation is counted as a launch", func() bool { return blp().Launches >= before.Launches+200 })
-	// Once, not twice. What ran before may be counted a moment later than it has ended.
+	// Once, not twice. An earlier launch may be counted a moment later than it has ended.
 	if after := blp(); after.Launches >= before.Launches+400 || after.Uncovered != before.Uncovered || after.Stops != 0 || after.GivenUp != 0 {
 		t.Errorf("%+v, before %+v", after, before)
 	}

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A filter of system calls (seccomp) refuses what the program does not need. The program runs and ends as without the library.
+// A filter of system calls (seccomp) refuses calls that the program does not need. The program runs and ends as without the library.
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/filters.c")

@@ -15,7 +15,7 @@ func (m *machine) startOn(gpu int, role string) *process {
 	return m.startAs(cmd)
 }
 
-// slots are those of a process, by the GPU that the segment is of.
+// slots are a process's slots, by the GPU that the segment is of.
 func (m *machine) slots(p *process) map[string]segment.Peer {
 	m.t.Helper()
 	found := map[string]segment.Peer{}
@@ -131,7 +131,7 @@ func TestFreesWaitForTheirGPU(t *testing.T) {
 		be.say("%s %d %d %d", c.what, c.of, c.from, us)
 		be.hears(fmt.Sprintf("%s %d %d runs %d", c.what, c.of, c.from, c.runs))
 	}
-	// Whose memory a pool has is not known. The wait is bounded by a second.
+	// The library does not know whose memory a pool has. The wait is bounded by a second.
 	be.say("pool 1 1 %d", 4000000)
 	be.hears("pool 1 1 runs 1")
 	be.finish()

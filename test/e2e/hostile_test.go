@@ -15,7 +15,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// liar is a best-effort member of a broker, and what it sees of the other members.
+// liar is a best-effort member of a broker, with its view of the other members.
 type liar struct {
 	*join.Client
 	common page.Mapping
@@ -73,7 +73,7 @@ func (l *liar) handOn() error {
 	return l.Turn(wire.TurnRun, wire.TurnPass, wire.Slots, turn)
 }
 
-// honest makes the page that of a process that takes turns and has no work.
+// honest makes the page look like one of a process that takes turns and has no work.
 func (l *liar) honest() {
 	clear(l.State.Bytes())
 	s := l.State.State()
@@ -83,9 +83,9 @@ func (l *liar) honest() {
 	s.Job.Store(5)
 }
 
-// A best-effort member of a broker changes one word of its page all the time, and rings. How often others do something because of that is
-// bounded: a latency-critical process changes no timeslice and looks so often, and a best-effort one sets its timeslice now and then, to one
-// for which nobody waits longer than for a switch.
+// A best-effort member of a broker changes one word of its page all the time, and rings. The reactions of others to that are bounded. A
+// latency-critical process changes no timeslice, and looks only so often. A best-effort one sets its timeslice now and then, to one for
+// which no process waits longer than for a switch.
 func TestMembersThatLie(t *testing.T) {
 	t.Parallel()
 	const (

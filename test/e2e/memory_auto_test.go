@@ -12,10 +12,10 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// What "auto" does to programs that configured nothing.
+// This file tests "auto" in programs that configured nothing.
 
-// Where nobody has been for a while who could give memory, what the driver refuses is refused at once: programs that cache memory give it
-// back then, and go on.
+// If no process that could give memory has been there for a while, the library passes on the driver's refusal at once. Programs that cache
+// memory give it back then, and go on.
 func TestNobodyToWaitFor(t *testing.T) {
 	t.Parallel()
 	for _, other := range []string{"none", "lc", ""} {
@@ -45,14 +45,15 @@ func TestNobodyToWaitFor(t *testing.T) {
 	}
 }
 
-// What pools of the process itself have is not free, once and not twice: it may have filled them before it asks for the first time.
+// Memory in pools of the process itself is not free. It counts once and not twice, though the process may have filled the pools before it
+// asks for the first time.
 func TestFreeBesideItsOwnPools(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"async", "pool"} {
 		m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20")
 		p := m.startMemory("be")
 		buffer := p.filled(how, 150<<20, 1)
-		// Others see what nobody publishes once the agent has measured it.
+		// Others see memory that no process publishes once the agent has measured it.
 		m.until("it is measured", func() bool { return m.memory(p).Other >= 150<<20 })
 		free, _ := p.free()
 		if free < 200<<20 || free > 250<<20 {
@@ -66,11 +67,13 @@ func TestFreeBesideItsOwnPools(t *testing.T) {
 	}
 }
 
-// A process that comes while memory of another one moves cannot measure what others have who give nothing. Those that are there have.
+// A process that comes while memory of another one moves cannot measure the memory of processes that give none. Processes that are there
+// already have measured it.
 func TestFreeWhileMemoryMoves(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "", "SIMCUDA_MEMORY_MB=400", "SIMCUDA_CONTEXT_MB=20", "SIMCUDA_COPY_GBS=0.05")
-	m.startFilled("lc", 120<<20, 1)
+	m.startFilled("off", 120<<20, 1)
+	m.joined(m.startMemory("lc")) // which lets others join while the next one is stopped
 	moving := m.startMemory("be")
 	if _, result := moving.allocate("memory", 150<<20); result != 0 {
 		t.Fatalf("result %d", result)
@@ -159,8 +162,8 @@ func TestNoQuestionsBeforeTheContextIsInitialised(t *testing.T) {
 	p.finish()
 }
 
-// What a program is told first of free memory leaves out what others have who give nothing, at any level, though the driver's answer to the agent
-// takes its time.
+// The first answer about free memory leaves out the memory of processes that give none, at any level. That holds though the driver's answer
+// to the agent takes its time.
 func TestFirstQuestionForFreeMemory(t *testing.T) {
 	t.Parallel()
 	for _, slow := range []string{"", "cuMemGetInfo:200000"} {
@@ -176,8 +179,8 @@ func TestFirstQuestionForFreeMemory(t *testing.T) {
 	}
 }
 
-// Threads of the library that begin before the driver is initialised tell it only then that a capture elsewhere is not to hinder them: before, it
-// refuses that, and what they ask later would end captures of the program.
+// Threads of the library that begin before the driver is initialised ask it only afterwards that a capture elsewhere does not hinder them.
+// Before, the driver refuses that, and later calls of theirs would end captures of the program.
 func TestThreadsThatBeginBeforeTheDriver(t *testing.T) {
 	t.Parallel()
 	const call = " begin cuThreadExchangeStreamCaptureMode "

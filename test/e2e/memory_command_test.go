@@ -21,7 +21,7 @@ func (m *machine) gpreempt(arguments ...string) result {
 	return got
 }
 
-// does is gpreempt with a process's number behind the arguments; it must do what it is told, and say that.
+// does runs gpreempt with a process's number behind the arguments. The command must succeed, and print what is wanted.
 func (m *machine) does(p *process, want string, arguments ...string) {
 	m.t.Helper()
 	if got := m.gpreempt(append(arguments, fmt.Sprint(p.pid()))...); got.status != 0 || !strings.Contains(got.stdout, want) || got.stderr != "" {
@@ -83,7 +83,7 @@ func TestMemoryGoesAfterALongPinning(t *testing.T) {
 	p.right(1)
 }
 
-// What another process has a handle of stays, and the command says so.
+// Memory of which another process has a handle stays, and the command says so.
 func TestMemoryCommandsSayWhatStays(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
@@ -107,7 +107,7 @@ func TestMemoryCommandsSayWhatStays(t *testing.T) {
 	p.right(other + 1)
 }
 
-// Who may by the broker's policy pauses a program, and lets it go on.
+// A user who may by the broker's policy pauses a program, and lets it go on.
 func TestSetPauses(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")

@@ -15,8 +15,8 @@ func (m *machine) suspended(p *process) {
 	}
 }
 
-// A program whose memory is out frees it, and ends, without getting it back: it may be suspended for good. What it did not free
-// comes back whole.
+// A program whose memory is out frees it, and ends, without getting it back, since it may stay suspended for ever. Memory that it did not
+// free comes back whole.
 func TestMemoryIsFreedWhileOut(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")
@@ -40,8 +40,8 @@ func TestMemoryIsFreedWhileOut(t *testing.T) {
 	p.finish()
 }
 
-// Memory that the program maps itself outlives its contexts. Where the last one ends while the memory is out, a call that waits for it
-// does not wait for ever, and the contents are there for the next context.
+// Memory that the program maps itself outlives its contexts. Its last context may end while the memory is out. A call that waits for the
+// memory does not wait for ever then, and the contents are there for the next context.
 func TestMappedMemoryIsOutAsTheContextEnds(t *testing.T) {
 	t.Parallel()
 	m := newSwapping(t, "")

@@ -99,7 +99,7 @@ func (v *victim) moves(what segment.Asked) {
 	}
 }
 
-// suffers is what happens to a victim. Whenever it can be looked at, every byte is right.
+// suffers does harm to a victim. Whenever its memory can be looked at, every byte is right.
 func (v *victim) suffers() {
 	v.m.t.Helper()
 	for i, how := range []string{"memory", "mapped", "memory", "pool", "memory"} {
@@ -131,7 +131,7 @@ var faults = map[string][]int{
 	"cuEventCreate": {1, 9}, "cuEventRecord": {1, 4}, "cuEventSynchronize": {1, 4}, "cuMemGetInfo": {1}, "cuStreamSynchronize": {2, 5, 9},
 }
 
-// A process beside a victim does what it always does, before, meanwhile and after.
+// A process beside a victim works unchanged before, meanwhile and after.
 func (m *machine) beside() (p *process, look func()) {
 	m.t.Helper()
 	p = m.startMemory("be")

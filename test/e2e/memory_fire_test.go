@@ -61,7 +61,7 @@ func ask(s *segment.Snapshot, p *segment.Peer, what segment.Asked) (segment.Requ
 	return reader.Ask(p.Slot, p.StartedNs, what)
 }
 
-// answer is what the process said to an order, if it did.
+// answer is the process's answer to an order, if there was one.
 func (m *machine) answer(p *process, o order) (answer segment.Answer, answered bool) {
 	all, err := m.look()
 	if err != nil {

@@ -24,7 +24,7 @@ func (m *machine) startFilled(role string, bytes uint64, contents int) *process 
 
 func memoryProgram() string { return filepath.Join(filepath.Dir(worker), "memory") }
 
-// allocate returns the buffer's number and what the driver returned.
+// allocate returns the buffer's number and the driver's result.
 func (p *process) allocate(how string, bytes uint64) (buffer, result int) {
 	p.m.t.Helper()
 	p.ask(fmt.Sprintf("alloc %s %d", how, bytes), "buffer %d result %d", &buffer, &result)
@@ -83,7 +83,7 @@ func (p *process) onTwoGPUs() {
 	p.carriesOut("peers")
 }
 
-// rounds returns those of the thread with the fewest. Wrong contents and allocations that failed fail the test.
+// rounds returns the rounds of the thread with the fewest. Wrong contents and allocations that failed fail the test.
 func (p *process) rounds(command string) (least int) {
 	p.m.t.Helper()
 	var wrong, failed, total int
@@ -109,7 +109,7 @@ func (p *process) free() (free, total uint64) {
 
 var ways = []string{"memory", "pitch", "managed", "async", "pool", "mapped", "pieces", "forgotten", "shareable"}
 
-// The program itself, in a process with the library: what it allocates in each way keeps its contents.
+// The program itself, in a process with the library: memory allocated in each way keeps its contents.
 func TestMemoryProgram(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -151,8 +151,8 @@ func (p *process) shared(other *process, how string, bytes uint64, seed int) (mi
 	return mine, theirs
 }
 
-// What one process has, another one opens, and what either writes the other reads. Also while memory of both leaves and comes
-// back: what is shared stays.
+// A process opens memory of another one, and each reads what the other writes. That holds also while memory of both leaves and comes back:
+// shared memory stays.
 func TestMemoryProgramsShare(t *testing.T) {
 	t.Parallel()
 	for _, settings := range []string{"", "mechanisms = [\"swap\"]\n"} {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// What no room mends is refused, as without the library: memory of a pool that is larger than the GPU, and calls that are out
-// of memory whatever is free.
+// A request that no room helps is refused, as without the library: memory of a pool that is larger than the GPU, and calls that are out of
+// memory whatever is free.
 func TestOutOfMemoryAllTheSame(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "", "SIMCUDA_MEMORY_MB=4096", "SIMCUDA_FAIL=cuMemHostAlloc:1+:2", "SIMCUDA_KILL=cuMemCreate:16")

@@ -10,7 +10,7 @@ import (
 
 const swap, stays = "mechanisms = [\"swap\"]\n", "mechanisms = [\"turns\"]\n"
 
-// disguise runs testdata/disguise.c and returns what it prints.
+// disguise runs testdata/disguise.c and returns its output.
 func (m *machine) disguise(t *testing.T, program, preload, role string) string {
 	t.Helper()
 	cmd := m.command(role, program)
@@ -26,7 +26,7 @@ func (m *machine) disguise(t *testing.T, program, preload, role string) string {
 	return string(out)
 }
 
-// Memory of cuMemAlloc answers the same to all that can be asked of it, whoever allocates it.
+// Memory of cuMemAlloc gives the same answer to each question, whether the library or the driver allocates it.
 func TestSwapDisguise(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "disguise")
@@ -46,7 +46,7 @@ func TestSwapDisguise(t *testing.T) {
 	}
 }
 
-// What the program allocates in each way works as without swap.
+// Memory that the program allocates in each way works as without swap.
 func TestSwapMemoryProgram(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, swap)
@@ -115,7 +115,7 @@ func sharesByHandle(t *testing.T, owner, other *process, bytes uint64) {
 	}
 }
 
-// The driver's copies from pageable memory return before they are done. Another process, on its turn, reads what was copied all the same.
+// The driver's copies from pageable memory return before they are done. Another process, on its turn, reads the copied bytes all the same.
 func TestCopiedOffTurn(t *testing.T) {
 	t.Parallel()
 	for _, bytes := range []uint64{1000, 60_000} {
@@ -132,7 +132,7 @@ func TestCopiedOffTurn(t *testing.T) {
 	}
 }
 
-// A copy within the device is not waited for: what is ahead of it may wait for the program.
+// The library does not wait for a copy within the device: work ahead of it may wait for the program.
 func TestCopyWithinTheDeviceReturns(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "mechanisms = [\"turns\"]\n")
@@ -151,7 +151,7 @@ func TestCopyWithinTheDeviceReturns(t *testing.T) {
 	other.finish()
 }
 
-// That the call of a copy within the device has returned does not say that the kernel ahead of it is done: the window stays open.
+// A copy within the device has returned, and the kernel ahead of it may still run: the window stays open.
 func TestWindowBehindACopyWithinTheDevice(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"gate\"]\n")
@@ -159,12 +159,13 @@ func TestWindowBehindACopyWithinTheDevice(t *testing.T) {
 	be.filled("memory", 1000, 3)
 	from, to := lc.filled("memory", 1000, 1), lc.filled("memory", 1000, 2)
 	m.joined(be, lc)
+	m.until("LC has seen BE, and counts", func() bool { return m.peer(lc).TimesliceUs > 10_000 }) // the fair slice is 2048 us
 	var us int
 	lc.ask("us 3000000", "us %d", &us)
 	lc.carriesOut("copied %d %d", from, to)
 	m.beats(lc, 1)
-	if !m.peer(lc).WindowOpen {
-		t.Error("the window is closed while the kernel runs")
+	if p := m.peer(lc); !p.WindowOpen {
+		t.Errorf("the window is closed while the kernel runs: %+v", p)
 	}
 	lc.right(2)
 	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
@@ -250,7 +251,7 @@ func TestSwapRefusedOpens(t *testing.T) {
 	}
 }
 
-// onGPU is what is in use of the GPU, as the driver tells a process that has no role.
+// onGPU is the memory in use on the GPU, as the driver tells a process that has no role.
 func (m *machine) onGPU() uint64 {
 	m.t.Helper()
 	p := m.startMemory("")

@@ -21,7 +21,7 @@ func newSmall(t *testing.T, settings string, environment ...string) *machine {
 		append([]string{"SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4"}, environment...)...)
 }
 
-// memory is what a process publishes of its memory.
+// memory is the published state of a process's memory.
 func (m *machine) memory(p *process) segment.Memory {
 	m.t.Helper()
 	if peer := m.peer(p); peer.Memory != nil {
@@ -79,7 +79,7 @@ func TestTwoThatDoNotFit(t *testing.T) {
 	}
 }
 
-// So do two on a GPU that is so full that the driver has no memory for a stream or an event.
+// Two programs work on a GPU so full that the driver has no memory for a stream or an event.
 func TestTwoOnAFullGPU(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "", "SIMCUDA_MAKING_MB=40")
@@ -181,7 +181,7 @@ func TestReserve(t *testing.T) {
 	lc.right(3)
 }
 
-// The reserve yields to what a best-effort process had before; it grants no more.
+// The reserve yields to memory that a best-effort process had before; it grants no more.
 func TestReserveYields(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "reserve_mb = 40\n")
@@ -267,7 +267,7 @@ func TestInVain(t *testing.T) {
 
 func TestLimit(t *testing.T) {
 	t.Parallel()
-	m := newSmall(t, "limit_mb = 100\n")
+	m := newSmall(t, "limit = \"110MB\"\n") // of which contexts take some
 	a, b := m.holding("be", 80), m.holding("be", 90)
 	for _, p := range []*process{a, b} {
 		if _, result := p.allocate("memory", 30<<20); result != outOfMemory {
@@ -280,7 +280,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// Whoever is killed or stopped, the others go on.
+// Processes are killed and stopped. The others go on.
 func TestKilledAndStoppedBesideOthers(t *testing.T) {
 	t.Parallel()
 	m := newSmall(t, "")

@@ -7,22 +7,38 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/configs"
 )
 
+// programs are those that tests have compiled, by source and arguments: func() (string, error).
+var programs sync.Map
+
+// compile makes a program, once for all tests that want it.
 func compile(t *testing.T, source string, arguments ...string) (program string) {
 	t.Helper()
-	program = filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c"))
-	command := compiler(program, append(arguments, source)...)
-	if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
+	once, _ := programs.LoadOrStore(strings.Join(append(slices.Clone(arguments), source), "\x00"), sync.OnceValues(func() (string, error) {
+		dir, err := os.MkdirTemp(filepath.Dir(worker), "")
+		if err != nil {
+			return "", fmt.Errorf("make a folder: %w", err)
+		}
+		program := filepath.Join(dir, strings.TrimSuffix(filepath.Base(source), ".c"))
+		command := compiler(program, append(slices.Clone(arguments), source)...)
+		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
+			return "", fmt.Errorf("gcc: %w\n%s", err, out)
+		}
+		return program, nil
+	}))
+	program, err := once.(func() (string, error))()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return program
 }
 
-// mpsPipe makes what a control daemon leaves for its clients.
+// mpsPipe makes the files that a control daemon leaves for its clients.
 func mpsPipe(t *testing.T) (environment string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -46,7 +62,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 func TestPrioritiesUnderMPS(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/priorities.c")
-	// What the program hears is always the same; what its streams have depends on the level.
+	// The program always hears the same. Its streams' real priorities depend on the level.
 	expect := func(client int, has func(asked int) int) string {
 		var b strings.Builder
 		fmt.Fprintf(&b, "client %d\n", client)
@@ -93,8 +109,8 @@ func TestPrioritiesUnderMPS(t *testing.T) {
 	}
 }
 
-// A program started by a BE process under MPS inherits its environment, but has the priority of its own role, if the
-// library is loaded into it.
+// A program started by a BE process under MPS inherits its environment. It has the priority of its own role, if the library is loaded into
+// it.
 func TestChildrenUnderMPS(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/priorities.c")
@@ -134,7 +150,7 @@ func TestChildrenUnderMPS(t *testing.T) {
 	})
 }
 
-// The doctor says what a program would get under MPS, and without.
+// The doctor says which levels and mechanisms a program would get under MPS, and without.
 func TestDoctorOfBlocks(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -201,7 +217,8 @@ func TestDoctorOfBlocks(t *testing.T) {
 	}
 }
 
-// A client of an MPS server that keeps a TSG of its own is preempted by timeslices, whatever the driver's attribute says. One that shares the server's TSG is not, though RM shows that it makes channels.
+// A client of an MPS server that keeps a TSG of its own is preempted by timeslices, whatever the driver's attribute says. One that shares
+// the server's TSG is not, though RM shows that it makes channels.
 func TestTSGsUnderMPS(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

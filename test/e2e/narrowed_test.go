@@ -72,8 +72,8 @@ func narrowing(t *testing.T, gate bool, holdMs int, share string) *machine {
 	return m
 }
 
-// The program narrowed.c: of a graph what has room in the width runs there, and holds up no other stream. Whatever happens to it then, each
-// kernel runs once, in its order.
+// The program narrowed.c: the kernels of a graph that have room in the width run there, and hold up no other stream. Each kernel runs once,
+// in its order, whatever happens to the graph then.
 func TestNarrowedGraphs(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
@@ -114,7 +114,7 @@ func TestNarrowedGraphs(t *testing.T) {
 	}
 }
 
-// The program narrowed.c: what it launches in a window goes on there.
+// The program narrowed.c: its launches in a window go on there.
 func TestNarrowedInside(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
@@ -169,7 +169,7 @@ func TestNarrowedBesideCapture(t *testing.T) {
 	<-left
 }
 
-// The program narrowed.c: what is held back beside a window gets the share of best effort all the same.
+// The program narrowed.c: work that is held back beside a window gets the share of best effort all the same.
 func TestHeldBackKeepsItsShare(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/narrowed.c")
@@ -211,8 +211,8 @@ func TestUnstoppableLaunchWaits(t *testing.T) {
 	be.hears("right")
 }
 
-// The driver makes a green context when all work of the context is over. That may wait for what is only logged while the domain is stopped, or
-// for the program. So none is made for a window: the program of narrowed.c waits in the first one.
+// The driver makes a green context when all work of the context is over. That may wait for work that is only logged while the domain is
+// stopped, or for the program. So none is made for a window: the program of narrowed.c waits in the first one.
 func TestWhatWaitsForTheProgramGoesOnBehindAWindow(t *testing.T) {
 	t.Parallel()
 	m := narrowing(t, false, 10000, "[share]\nmin_be = 0\n")

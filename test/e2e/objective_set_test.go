@@ -59,24 +59,24 @@ func TestSetObjective(t *testing.T) {
 			if o := m.peer(e.process).Objective; o != nil {
 				t.Errorf("without an objective: %+v", o)
 			}
-			m.does(e.process, "", "set", "--objective", "step=1s")
+			m.does(e.process, " has objective step=1000ms\n", "set", "--objective", "step=1s")
 			e.slots(3)
 			if table := m.gpreempt("top", "--once").stdout; !strings.Contains(table, "step=1000ms") || !strings.Contains(table, "lends what the objective leaves") {
 				t.Errorf("top shows\n%s", table)
 			}
 			m.does(e.process, "", "set", "--objective", "first=100ms,slowdown=20,p=95")
 			m.until("the next one is in force", func() bool { return e.wanted() == "first=100ms,slowdown=20,p=95" })
-			m.does(e.process, "", "set", "--objective", "none")
+			m.does(e.process, " has objective none\n", "set", "--objective", "none")
 			m.until("there is none", func() bool { return e.wanted() == "" && m.peer(e.process).Objective.State == "none" })
 			before := m.peer(e.process).Objective
 			e.works()
 			if after := m.peer(e.process).Objective; after.Slots > before.Slots+1 || after.Steps != before.Steps || after.ObjectiveNs != 0 {
 				t.Errorf("with none: %+v, and then %+v", before, after)
 			}
-			m.does(e.process, "", "set", "--objective", "step=1s")
+			m.does(e.process, " has objective step=1000ms\n", "set", "--objective", "step=1s")
 			e.slots(3)
 			stderr := e.until("slots are lent again", func(p segment.Peer) bool { return lends(p, 6) })
-			for text, times := range map[string]int{"INF another objective ": 4, "objective=step=1000ms": 2, "objective=none": 1, "objective=first=100ms,slowdown=20,p=95": 1} {
+			for text, times := range map[string]int{"info another objective ": 4, "objective=step=1000ms": 2, "objective=none": 1, "objective=first=100ms,slowdown=20,p=95": 1} {
 				if n := strings.Count(stderr, text); n != times {
 					t.Errorf("%q was said %d times, must be %d: %s", text, n, times, stderr)
 				}
@@ -85,23 +85,24 @@ func TestSetObjective(t *testing.T) {
 	}
 }
 
-// What people set counts before what the program began with, until they take it back. A program that says otherwise is not heard meanwhile.
+// An objective set by people counts before the program's own from its start, until they take it back. Meanwhile the program's own calls
+// have no effect.
 func TestSetObjectiveIsTakenBack(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "", "GPREEMPT_LOG=info")
 	m.newBestEffort()
 	e := m.startEngine("step=2s", 2000)
 	e.slots(1)
-	m.does(e.process, "", "set", "--objective", "step=1s")
+	m.does(e.process, " has objective step=1000ms\n", "set", "--objective", "step=1s")
 	m.until("it is set", func() bool { return e.wanted() == "step=1000ms" })
-	m.does(e.process, "", "set", "--clear")
+	m.does(e.process, "process ", "set", "--clear")
 	m.until("it is as before", func() bool { return e.wanted() == "step=2000ms" })
 	if stderr := e.until("it works", func(p segment.Peer) bool { return lends(p, 3) }); strings.Count(stderr, "the process's own objective again") != 1 {
 		t.Errorf("it said %s", stderr)
 	}
 }
 
-// What cannot be set is said, with what is allowed, and changes nothing.
+// An objective that cannot be set is refused with a list of what is allowed, and changes nothing.
 func TestSetObjectiveRefuses(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -167,7 +168,7 @@ func TestPolicyOfObjectives(t *testing.T) {
 	if got := m.policyLine(e.process); len(got) < 13 || got[12] != "slowdown=3*" {
 		t.Errorf("the policy is shown as %q", got)
 	}
-	m.does(e.process, "", "set", "--clear")
+	m.does(e.process, "process ", "set", "--clear")
 	m.until("it is the policy's", func() bool { return e.wanted() == "step=1000ms" })
 	e.until("it lends", func(p segment.Peer) bool { return lends(p, 3) })
 }

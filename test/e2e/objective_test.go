@@ -25,7 +25,7 @@ func (m *machine) startEngine(objective string, stepUs int, options ...string) *
 	return &engine{process: m.startAs(cmd)}
 }
 
-// until waits for a condition of what the engine's slot says, then ends the engine. Each of its steps has to have run once.
+// until waits for a condition of the engine's slot, then ends the engine. Each of its steps has to have run once.
 func (e *engine) until(what string, condition func(segment.Peer) bool) (stderr string) {
 	e.m.t.Helper()
 	e.m.until(what, func() bool { return condition(e.m.peer(e.process)) })
@@ -68,11 +68,11 @@ func TestObjectiveLends(t *testing.T) {
 					}
 				}
 				last = p
-				return lends(p, 5) && p.Objective.Steps > 20
+				return lends(p, 5) && p.Objective.Steps > 20 && ran > 0 && (p.Objective.State == "lends" || p.Objective.State == "late")
 			})
 			o := last.Objective
-			if (o.State != "lends" && o.State != "late") || o.ObjectiveNs != 1e9 || o.LentNs == 0 || ran == 0 {
-				t.Errorf("%+v, best effort ran %d ns", o, ran)
+			if o.ObjectiveNs != 1e9 || o.LentNs == 0 {
+				t.Errorf("%+v", o)
 			}
 			if o.Steps > uint64(e.steps) {
 				t.Errorf("%d steps were found of %d", o.Steps, e.steps)
@@ -81,7 +81,32 @@ func TestObjectiveLends(t *testing.T) {
 	}
 }
 
-// Each step is found once, while the window stays open: each but the one that was under way as somebody came to lend to.
+// Under MPS best effort runs beside the engine for as long as its objective allows, and a launch waits only where that leaves credit over. The
+// window is published again behind each slot: else nothing would be stopped any more.
+func TestObjectiveUnderMPS(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		objective string
+		held      bool // launches wait, too
+	}{{"step=1s", true}, {"step=1ms", false}} {
+		t.Run(c.objective, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "", "SIMCUDA_MPS=1", mpsPipe(t))
+			be := m.newBestEffort()
+			var last segment.Peer
+			e := m.startEngine(c.objective, 2000)
+			e.until("slots are lent, and best effort waits between them", func(p segment.Peer) bool {
+				last = p
+				return p.Objective != nil && p.Objective.Steps > 300 && m.peer(be).Counters.GateWaits > 5 && (!c.held || lends(p, 5))
+			})
+			if o := last.Objective; c.held != (o.Slots > 0) || c.held != (o.LentNs > 0) {
+				t.Errorf("%+v", o)
+			}
+		})
+	}
+}
+
+// The library finds each step once, while the window stays open: each but the one under way when the first borrower came.
 func TestStepsAreFound(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -105,7 +130,7 @@ func TestStepsAreFound(t *testing.T) {
 	}
 }
 
-// gone is what the slot of a process that has ended says.
+// gone is the slot of a process that has ended.
 func (m *machine) gone(pid int) segment.Peer {
 	m.t.Helper()
 	for _, s := range m.snapshots() {
@@ -169,9 +194,9 @@ func TestStepsEndWithRanges(t *testing.T) {
 			var last segment.Peer
 			stderr := e.until("slots are lent", func(p segment.Peer) bool {
 				last = p
-				return lends(p, 5) && p.Objective.Steps > 20
+				return lends(p, 5) && p.Objective.Steps > 20 && p.Objective.State == "lends"
 			})
-			if o := last.Objective; o.State != "lends" || o.Steps > uint64(e.steps) {
+			if o := last.Objective; o.Steps > uint64(e.steps) {
 				t.Errorf("%d steps were found of %d: %+v", o.Steps, e.steps, o)
 			}
 			if heard := fmt.Sprintf("tool: begun %d ended %d\n", 3*e.steps, 3*e.steps); strings.Contains(stderr, heard) != c.beside {

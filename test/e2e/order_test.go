@@ -89,7 +89,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// A kernel waits for the program, which waits for what is ahead of it, and stops come meanwhile.
+// A kernel waits for the program, which waits for work ahead of it, and stops come meanwhile.
 func TestOrderAheadOfWhatSpins(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/order.c")
@@ -103,7 +103,7 @@ func TestOrderAheadOfWhatSpins(t *testing.T) {
 	}
 }
 
-// rightWhileStopped runs a part of a program that compares what it hears with what CUDA promises, while it is stopped at random.
+// rightWhileStopped runs a part of a program that compares the answers it gets with what CUDA promises, while it is stopped at random.
 func rightWhileStopped(t *testing.T, program, what string, rounds int) {
 	t.Helper()
 	m := newStoppable(t, "")
@@ -156,8 +156,8 @@ func TestOrderOfGraphsThatEndFirm(t *testing.T) {
 	m.until("all were logged", func() bool { return m.blp(be).Launches >= before+8*4000 })
 }
 
-// What is complete for the log, since nothing can be cut any more, is not taken for what the GPU has reached. Nobody but the program
-// itself could ask for a stop.
+// Launches are complete for the log when nothing can be cut any more. The library does not take that for the GPU's progress. No process but
+// the program itself could ask for a stop.
 func TestOrderOfWhatTheLogForgets(t *testing.T) {
 	t.Parallel()
 	trace := filepath.Join(t.TempDir(), "trace")
@@ -189,9 +189,10 @@ func TestOrderOfWhatTheLogForgets(t *testing.T) {
 	}
 }
 
-// A launch that is not logged is on its way to the driver while another thread launches on its stream, or on one of another domain that
-// the legacy stream's rules order with it: when it was made, nobody could ask for a stop, its stream had no place or no domain of its
-// own, or its context was not known. Both run as a whole: what is launched beside it cannot be stopped.
+// A launch without a log entry is on its way to the driver. Meanwhile another thread launches on its stream, or on one of another domain
+// that the legacy stream's rules order with it. The first launch has no entry for one of these reasons. No process could ask for a stop
+// yet, its stream had no place or no domain of its own, or its context was not known. Both run as a whole: a launch beside it cannot be
+// stopped.
 func TestOrderOfALaunchOnItsWay(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/order.c")
@@ -279,7 +280,7 @@ func TestBusyStreamIsStopped(t *testing.T) {
 	}
 }
 
-// A launch that waited for room in the log is not logged where another one that is not came meanwhile, and is on its way to the driver.
+// A launch waits for room in the log. It gets no entry if another launch without one came meanwhile, and is on its way to the driver.
 func TestOrderOfALaunchThatWaitedForRoom(t *testing.T) {
 	t.Parallel()
 	trace := filepath.Join(t.TempDir(), "trace")

@@ -95,12 +95,12 @@ func TestRefusedByTheNextBroker(t *testing.T) {
 	if got := m.policyLine(p); len(got) < 7 || got[4] != "strangers" || got[6] != "refused" {
 		t.Errorf("the policy is shown as %q", got)
 	}
-	if _, said := p.finish(); strings.Count(said, "another level") != 1 || !regexp.MustCompile(`INF another level .*priority=7`).MatchString(said) {
+	if _, said := p.finish(); strings.Count(said, "another level") != 1 || !regexp.MustCompile(`info another level .*priority=7`).MatchString(said) {
 		t.Errorf("it said %s", said)
 	}
 }
 
-// Whom the policy gives no role runs as without the library, which says so once. Others and people see what it is.
+// A program that the policy gives no role runs as without the library, which says so once. Others and people see that it has none.
 func TestRefusedIsOff(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -129,7 +129,8 @@ func TestRefusedIsOff(t *testing.T) {
 			t.Errorf("the metrics lack %s:\n%s", want, counted)
 		}
 	}
-	if !regexp.MustCompile(`\ngpreempt_broker_refusals_total\{reason="off"\} [12]\n`).MatchString(counted) { // it asks again where it has to wait
+	// The program asks twice where it has to wait.
+	if !regexp.MustCompile(`\ngpreempt_broker_refusals_total\{reason="off"\} [12]\n`).MatchString(counted) {
 		t.Errorf("nobody is counted as off:\n%s", counted)
 	}
 	if said := m.gpreempt("doctor"); !strings.Contains(said.stdout, why) {
@@ -147,11 +148,12 @@ func TestRefusedIsOff(t *testing.T) {
 	}
 }
 
-// Programs of one user divide what a rule gives the user: who comes finds the memory that the others left, and who goes leaves its part.
+// Programs of one user divide what a rule gives the user. A newcomer finds the memory that the others left, and a program that ends leaves
+// its part.
 func TestMemoryOfAUser(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, swap)
-	m.police(swap, "[default]\nmemory_mb = 1000\nshare = 0.5\nper = 'user'\n")
+	m := newMachine(t, swap, "SIMCUDA_CONTEXT_MB=4")
+	m.police(swap, "[default]\nmemory_limit = '1000MB'\nshare = 0.5\nper = 'user'\n")
 	totals := func(p *process, mib uint64) {
 		t.Helper()
 		m.until(fmt.Sprintf("it may have %d MiB", mib), func() bool { _, total := p.free(); return total == mib<<20 })
@@ -182,8 +184,8 @@ func TestMemoryOfAUser(t *testing.T) {
 	two.finish()
 }
 
-// Two programs of one user, which take turns, have as much in their turns as one alone, beside a service that always has work: so they have
-// together what a rule gives the user.
+// Two programs of one user, which take turns, have as much in their turns as one alone, beside a service that always has work. So together
+// they have the share that a rule gives the user.
 func TestShareOfAUser(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
@@ -193,7 +195,8 @@ func TestShareOfAUser(t *testing.T) {
 	m.joined(one, lc)
 	lc.say("lc 1000000 10 4000 0 stream")
 	alone := uint32(0)
-	// A timeslice is a power of two: 32.8 ms for 0.34 of the time (19 to 28 are needed, as the service's windows come), 16.4 ms for half of that.
+	// A timeslice is a power of two: 32.8 ms for 0.34 of the time (19 to 28 are needed, as the service's windows come), 16.4 ms for
+	// half of that.
 	m.until("it has its share", func() bool { // once the service has work all the time: less than that, where it left some itself before
 		alone = m.peer(one).TimesliceUs
 		return alone > 20_000 && m.peer(one).Counters.Boosts > 0

@@ -666,7 +666,7 @@ func TestCorruptSegment(t *testing.T) {
 			writer := m.start("be")
 			m.joined(writer)
 			if inUse {
-				writer.stop() // else it mends the file within a second, which may be before the newcomer looks
+				writer.stop() // else it repairs the file within a second, maybe before the newcomer looks
 			} else {
 				writer.finish()
 			}
@@ -706,7 +706,7 @@ func TestCorruptSegment(t *testing.T) {
 				t.Fatalf("set aside: %v, %v", aside, err)
 			}
 			last, stderr := p.finish()
-			if want := files[0] + ": corrupt segment"; last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, " WRN ") ||
+			if want := files[0] + ": corrupt segment"; last != "count 0" || strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, " warn ") ||
 				!strings.Contains(stderr, want) || !strings.Contains(stderr, aside[0]) {
 				t.Errorf("last line %q, stderr %q, must warn in one line of %q and name %s", last, stderr, want, aside[0])
 			}
@@ -717,8 +717,7 @@ func TestCorruptSegment(t *testing.T) {
 // A second where a processor is free.
 const noticedWithin = 5 * time.Second
 
-// The file through which processes know of each other is removed while they run, as logind does with all of a user's at
-// the last logout.
+// The file through which processes know of each other is removed while they run. logind does that with all of a user's at the last logout.
 func TestRemovedSegment(t *testing.T) {
 	isOfFiles(t)
 	t.Parallel()
@@ -811,7 +810,7 @@ func TestSlotTaken(t *testing.T) {
 	lc.finish()
 }
 
-// A peer cuts the file short, or makes it longer: nobody gets SIGBUS, and who comes later finds the others.
+// A peer cuts the file short, or makes it longer. No process gets SIGBUS, and a later one finds the others.
 func TestTruncatedSegment(t *testing.T) {
 	isOfFiles(t)
 	t.Parallel()

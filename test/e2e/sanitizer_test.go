@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// build is a sanitizer of the compiler, "thread" or "address", that watches the C parts of the library, the simulated
-// driver and the programs of the tests; "": none does. make sanitize sets it.
+// build is a sanitizer of the compiler, "thread" or "address". It watches the C parts of the library, the simulated driver and the programs
+// of the tests. "": none does. make sanitize sets it.
 type build string
 
 var sanitizer = build(os.Getenv("GPREEMPT_SANITIZER"))
@@ -98,7 +98,7 @@ func (b build) runtime() []string {
 
 const report = "sanitizer-report"
 
-// options make processes leave what is found in a folder. Threads and memory that are there as a process ends are no fault.
+// options make processes leave their reports in a folder. Threads and memory that are there as a process ends are no fault.
 func (b build) options(dir string) []string {
 	switch log := "log_path=" + filepath.Join(dir, report); b {
 	case "thread":

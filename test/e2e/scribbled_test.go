@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -64,11 +65,12 @@ func TestScribbledSegment(t *testing.T) {
 				time.Sleep(200 * time.Microsecond) // others have the processor, too
 				return true
 			})
+			end := sync.OnceFunc(func() { close(done); <-ended })
+			t.Cleanup(end) // before the segment is no longer mapped, also where a round fails
 			for range 8 {
 				round("meanwhile")
 			}
-			close(done)
-			<-ended
+			end()
 			t.Logf("%d words were written", written)
 			shared.Magic = 0
 			shared.TurnSinceNs.Store(math.MaxUint64)

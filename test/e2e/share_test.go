@@ -33,8 +33,8 @@ func partDone(alone *process, processes ...*process) float64 {
 	return float64(total()-before) / float64(max(alone.count()-of, 1))
 }
 
-// Best effort alone completes the part of its kernels that share.max allows, on a GPU that is idle else, with turns and without. The time that it
-// is kept off is counted.
+// Best effort alone completes the part of its kernels that share.max allows, on a GPU that is idle else, with turns and without. The time
+// that it is kept off is counted.
 func TestShareMaxAlone(t *testing.T) {
 	t.Parallel()
 	alone := alone(t)
@@ -58,8 +58,8 @@ func TestShareMaxAlone(t *testing.T) {
 	}
 }
 
-// All best effort of a GPU together does what share.max_be allows. One that idles, and asks for turns now and then, takes nothing of that away; one that
-// may have less by its own share.max leaves the rest to the others.
+// All best effort of a GPU together does what share.max_be allows. One that idles, and asks for turns now and then, takes nothing of that
+// away; one that may have less by its own share.max leaves the rest to the others.
 func TestShareMaxOfAll(t *testing.T) {
 	t.Parallel()
 	alone := alone(t)
@@ -93,7 +93,8 @@ func TestShareMaxOfAll(t *testing.T) {
 	m.runs(little)
 }
 
-// Beside a service that leaves less than the maximum, best effort has what it leaves, and no less than the minimum. The service is never kept off.
+// Beside a service that leaves less than the maximum, best effort has the rest, and no less than the minimum. The service is never kept
+// off.
 func TestShareMaxBesideLC(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "[share]\nmin_be = 0.2\nmax = 0.3\n")

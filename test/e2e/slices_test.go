@@ -76,7 +76,7 @@ func TestSlicesHaveTurnsOfTheirOwn(t *testing.T) {
 	}
 }
 
-// What does not fit on one slice leaves it. Memory on another slice stays, and is counted by nobody here.
+// Memory that does not fit on one slice leaves it. Memory on another slice stays, and counts for no process here.
 func TestSlicesHaveMemoryOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	const megabytes = 80
@@ -101,7 +101,7 @@ func TestSlicesHaveMemoryOfTheirOwn(t *testing.T) {
 	}
 }
 
-// What people and scripts see of slices, and say of them.
+// The commands show slices to people and scripts, and take their names.
 func TestSlicesInCommands(t *testing.T) {
 	t.Parallel()
 	m := newSliced(t, swap)

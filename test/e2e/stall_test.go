@@ -18,8 +18,8 @@ func besideBestEffort(t *testing.T, settings string, environment ...string) (m *
 	return m, lc
 }
 
-// TestHoldsGiveWay proves that a hold which stands in the way of its own process's work does so for a millisecond or so, as the probe
-// finds it, where neither its limit nor the timeslice would end it for a second, nor a step for 200 ms.
+// TestHoldsGiveWay proves that a hold in the way of its own process's work gives way after a millisecond or so, as the probe finds it.
+// Neither its limit nor the timeslice would end it for a second, nor a step for 200 ms.
 func TestHoldsGiveWay(t *testing.T) {
 	t.Parallel()
 	const long = "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 200000\n"
@@ -84,9 +84,8 @@ func TestHoldsEndWithTheirLease(t *testing.T) {
 	})
 }
 
-// TestCallsThatWaitForTheContext proves that a thread which calls what waits for the whole context, with the driver's lock
-// of it, does not meet a hold that another thread is arming: its second link would wait for the lock, and the call for
-// the first link.
+// TestCallsThatWaitForTheContext is of a thread whose call waits for the whole context, with the driver's lock of it. It proves that the
+// call does not meet a hold that another thread is arming. The hold's second link would wait for the lock, and the call for the first link.
 func TestCallsThatWaitForTheContext(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ what, hold, environment string }{
@@ -99,7 +98,7 @@ func TestCallsThatWaitForTheContext(t *testing.T) {
 			m, lc := besideBestEffort(t, "[timeslice]\npreempting_us = 1000000\n[hold]\nmax_ms = 1000\nstep_us = 500000\n"+c.hold+"[share]\nmin_be = 0\n",
 				"SIMCUDA_DOORBELL_US=150:gpreempt_hold", c.environment)
 			var holds, calls int
-			for round := 0; round < 10 || holds < 100 || calls < 100; round++ {
+			for round := uint64(0); round < often(3, 10) || holds < 100 || calls < 100; round++ {
 				var more, behind int
 				before := m.peer(lc).Counters.Holds
 				lc.ask("beside "+c.what+" 150", "calls %d behind holds %d", &more, &behind)
@@ -148,8 +147,8 @@ func TestFirstLaunchAtAnOldAddress(t *testing.T) {
 	})
 }
 
-// TestContextInAnothersPlace proves that a call which may wait for a context, and ends when another one has its place in the
-// library, does not keep the other one from holds.
+// TestContextInAnothersPlace is of a call that may wait for a context, and ends when another context has its place in the library. It
+// proves that the call does not keep that context from holds.
 func TestContextInAnothersPlace(t *testing.T) {
 	t.Parallel()
 	m, lc := besideBestEffort(t, "")

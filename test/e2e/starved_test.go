@@ -16,13 +16,13 @@ import (
 // limits is how a process runs out of something while it runs.
 type limits struct {
 	name string
-	// start has the command obey starve, which is called when the process runs. In end it has what it lacked again.
+	// start has the command obey starve, which is called when the process runs. end gives back what it lacked.
 	start  func(t *testing.T, m *machine, role, program string, arguments ...string) *process
 	starve func(t *testing.T, p *process) (end func())
-	says   string // what the program may be told
+	says   string // The message that the program may get.
 }
 
-// What may run out: threads, as by a limit of processes, and address space.
+// whatRunsOut is threads, as by a limit of processes, and address space.
 var whatRunsOut = []limits{
 	{"threads", func(t *testing.T, m *machine, role, program string, arguments ...string) *process {
 		cmd := m.command(role, program, arguments...)
@@ -89,8 +89,8 @@ func enlarged(t *testing.T, from, to string, bytes int) {
 	}
 }
 
-// A best-effort program loads code that fits into the address space that it may have, but the rewritten code does not: Go waits for more. The
-// program does not, and stopping what it has goes on once there is some.
+// A best-effort program loads code that fits into its address space, but the rewritten code does not: Go waits for more. The program does
+// not, and stops of its present code go on once there is some.
 func TestLoadOfTooLargeCode(t *testing.T) {
 	t.Parallel()
 	const size = 100 << 20 // more than an arena of Go's heap, which takes addresses in pieces of 64 MB
@@ -164,8 +164,8 @@ func TestStoppedProgramRunsOut(t *testing.T) {
 	}
 }
 
-// A best-effort program loads code, which has to be rewritten, while it lacks something. What cannot be rewritten is loaded as it came. Neither
-// the program nor LC waits until it lacks nothing any more.
+// A best-effort program loads code, which has to be rewritten, while it lacks something. Code that cannot be rewritten is loaded unchanged.
+// Neither the program nor LC waits until the lack ends.
 func TestLoadsWhileStarved(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/gpus.c")
@@ -231,8 +231,8 @@ func TestLoadsWithFewThreads(t *testing.T) {
 	}
 }
 
-// Two best-effort programs do not fit on the GPU together, and one of them runs out of something. Who has its memory goes on with it, and who
-// lacks threads gives it and gets it back as before.
+// Two best-effort programs do not fit on the GPU together, and one of them runs out of something. A program whose memory is on the GPU goes
+// on with it. A program that lacks threads gives its memory and gets it back as before.
 func TestSwappedProgramRunsOut(t *testing.T) {
 	t.Parallel()
 	for _, what := range whatRunsOut {

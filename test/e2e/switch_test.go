@@ -31,13 +31,13 @@ func held(t *testing.T, log string, from int64) (us []int64) {
 	return us
 }
 
-// What a switch takes differs from GPU to GPU. It is learnt, and hints take the GPU so much ahead of the work. Not beside other tests: where
-// threads wait for processors a switch does take longer.
+// The time of a switch differs from GPU to GPU. The library learns it, and hints take the GPU so much ahead of the work. Not beside other
+// tests: where threads wait for processors a switch does take longer.
 func TestSwitchesAreLearnt(t *testing.T) {
 	for _, c := range []struct{ takesUs, least, most, latest int64 }{{400, 390, 600, 850}, {1000, 980, 1400, 2500}} {
 		t.Run(fmt.Sprintf("%d us", c.takesUs), func(t *testing.T) {
 			log := filepath.Join(t.TempDir(), "requests")
-			m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+fmt.Sprintf("max_cost = 0.4\nwait_us = 20000\nlog = %q\n", log),
+			m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+fmt.Sprintf("max_cost = 0.4\nlinger_us = 20000\nlog = %q\n", log),
 				fmt.Sprintf("SIMCUDA_SWITCH_US=%d", c.takesUs))
 			lc, be := m.pair()
 			m.until("it is learnt", func() bool { // where the machine is not slow

@@ -62,13 +62,14 @@ func TestWaitersOfAQueueThatIsHeldUp(t *testing.T) {
 // Copies that zero the arena of a domain, and a region of its records: of 16 MiB and a record, and of 1.5 MiB, 256 KiB at a time.
 const zeroArena, zeroRegion = 65, 6
 
-// After the driver has refused a call: the library gives up, but what it has launched is not over.
+// The driver has refused a call. The library gives up, but its earlier launches are not over.
 func TestWaitersOfWhatIsGivenUp(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/waiters.c")
 	for _, what := range []string{"given-up", "own-given-up"} {
 		t.Run(what, func(t *testing.T) {
-			m := newStoppable(t, "", fmt.Sprintf("SIMCUDA_FAIL=cuMemcpyAsync:%d", zeroArena+zeroRegion+1)) // of records, for the second time
+			// The copy that fails is of records, for the second time.
+			m := newStoppable(t, "", fmt.Sprintf("SIMCUDA_FAIL=cuMemcpyAsync:%d", zeroArena+zeroRegion+1))
 			be, lc := m.startOrdered(program)
 			done := make(chan struct{})
 			ended := fire(lc, done)
@@ -122,8 +123,8 @@ func TestGreenContextsEnd(t *testing.T) {
 	}
 }
 
-// The program meanwhile.c: who waits for work, or asks for it, hears nothing of what another thread does meanwhile. Stopped at random, or
-// not at all.
+// The program meanwhile.c: a thread that waits for work, or asks for it, hears nothing of another thread's work meanwhile. Stopped at
+// random, or not at all.
 func TestMeanwhile(t *testing.T) {
 	t.Parallel()
 	program := compile(t, "testdata/meanwhile.c")
@@ -149,7 +150,7 @@ func TestMeanwhile(t *testing.T) {
 			be.say("whole-awaited %d", way)
 			be.hears("until windows have opened")
 			be.says("lets a whole context wait for an event", 1)
-			m.until("nothing is stopped while windows open", func() bool { // what is told of stops comes late
+			m.until("nothing is stopped while windows open", func() bool { // news of stops comes late
 				stops, windows := m.stops(be), m.peer(lc).Counters.Windows
 				m.until("windows have opened", func() bool { return m.peer(lc).Counters.Windows > windows+20 })
 				return m.stops(be) == stops
@@ -266,7 +267,8 @@ func TestAfterManyFunctions(t *testing.T) {
 	})
 }
 
-// A program fills a stream's queue to its end with launches that are not logged, behind what waits for another of its threads, which gets on.
+// A program fills a stream's queue to its end with launches that are not logged. They stand behind work that waits for another of its
+// threads, which gets on.
 func TestWaitersOfAQueueThatIsFull(t *testing.T) {
 	t.Parallel()
 	for what, program := range map[string]string{"filled-before": "waiters.c", "filled-functions": "functions.c"} {
@@ -284,8 +286,8 @@ func TestWaitersOfAQueueThatIsFull(t *testing.T) {
 	}
 }
 
-// The same, while launches are logged: something ahead taints the stream.
-func TestWaitersOfAQueueThatIsFullBehindATaint(t *testing.T) {
+// The same, while launches are logged: something ahead host-blocks the stream.
+func TestWaitersOfAQueueThatIsFullBehindAHostBlock(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "", "SIMCUDA_QUEUE=512")
 	be, _ := m.startOrdered(compile(t, "testdata/waiters.c"))
@@ -330,7 +332,7 @@ func TestWaitersOfAQueueThatIsFullBehindEvents(t *testing.T) {
 	})
 }
 
-// A program whose queue is always full can be stopped between blocks soon after somebody came who may want that.
+// A program whose queue is always full can be stopped between blocks soon after a process came that may want that.
 func TestDeepQueueIsStopped(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "", "SIMCUDA_QUEUE=1000")

@@ -94,8 +94,8 @@ func TestBlocksThatAStopHasPartedGoOn(t *testing.T) {
 	}
 }
 
-// Kernels wait for kernels on other streams, and for the program, which waits for other streams. A stop may keep back just
-// what the others wait for.
+// Kernels wait for kernels on other streams, and for the program, which waits for other streams. A stop may keep back just the kernels for
+// which the others wait.
 func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"streams", "program"} {
@@ -112,7 +112,7 @@ func TestKernelsThatWaitForOtherStreamsGoOn(t *testing.T) {
 	}
 }
 
-// A launch that has not begun, since all hardware channels are taken by what waits for the program, and the program waits for the stop to end. The
+// A launch has not begun, since work that waits for the program takes all hardware channels. The program waits for the stop to end. The
 // stop reaches the GPU all the same. Such a launch of a graph is launched again in another way, once.
 func TestStopsComeThroughWhereAllChannelsAreTaken(t *testing.T) {
 	t.Parallel()
@@ -130,8 +130,8 @@ func TestStopsComeThroughWhereAllChannelsAreTaken(t *testing.T) {
 	}
 }
 
-// A graph of which a stop waits in vain for a kernel that takes long, and that waits for nobody: the kernels behind are launched
-// one by one, and the next launches of the graph can be stopped as before.
+// In a graph a stop waits in vain for a kernel that takes long, and that waits for no other. The library launches the kernels behind it one
+// by one, and the next launches of the graph can be stopped as before.
 func TestGraphsThatDrainLateStayStoppable(t *testing.T) {
 	m, be, end := startWaits(t)
 	m.runLate(be, 6, "slow sim_lamport 132 256 8")
@@ -143,7 +143,7 @@ func TestGraphsThatDrainLateStayStoppable(t *testing.T) {
 	be.finish()
 }
 
-// What is launched again behind a kernel that no stop waits for can not be stopped. It comes behind another stream's launch all the
+// A launch that is repeated behind a kernel for which no stop waits cannot be stopped. It comes behind another stream's launch all the
 // same, which is stopped again.
 func TestLaunchesBehindOtherStreamsStayThere(t *testing.T) {
 	m, be, end := startWaits(t)
@@ -155,7 +155,7 @@ func TestLaunchesBehindOtherStreamsStayThere(t *testing.T) {
 	be.finish()
 }
 
-// A launch that is logged as the stop of its domain begins, behind a kernel that the stop does not wait for, runs when the stop is over.
+// A launch is logged as the stop of its domain begins, behind a kernel that the stop does not wait for. It runs when the stop is over.
 func TestLaunchesThatMeetAStopRun(t *testing.T) {
 	m, be, end := startWaits(t)
 	m.runLate(be, 40, "during sim_lamport 132 256 20")

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// testdata/versions.txt is what the drivers of each CUDA version have. Every function that puts work on streams is exported,
-// in as many forms as there are, up to the version that hooks.h names; by its name each could be told from the others.
+// testdata/versions.txt has the functions of the drivers of each CUDA version. Every function that puts work on streams is exported, in as
+// many forms as there are, up to the version that hooks.h names. By its name each could be told from the others.
 func TestDriverFunctions(t *testing.T) {
 	read := func(path string) string {
 		text, err := os.ReadFile(path)

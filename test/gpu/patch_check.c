@@ -1,6 +1,6 @@
-// Runs kernels of an original cubin and of the same cubin rewritten, on a GPU, and compares what they
-// leave bit by bit: with no record, with a record and no stop, stopped before they begin, and stopped
-// and resumed at random moments, by single blocks, by windows and as a whole.
+// Runs kernels of an original cubin and of the same cubin rewritten, on a GPU, and compares what they leave bit by bit. The rewritten ones
+// run with no record, with a record and no stop, and stopped before they begin. They are also stopped and resumed at random moments, by
+// single blocks, by windows and as a whole.
 //
 //	patch_check ORIGINAL GUARDED [ROUNDS] [more rewritten cubins or fatbins, which only have to load]
 #include <cuda.h>
@@ -96,7 +96,7 @@ static unsigned char extra[32768];
 
 static size_t threads_of(const struct test *t) { return (size_t)t->grid[0] * t->grid[1] * t->grid[2] * t->block; }
 
-// What the record counts: blocks or, since sm_90, clusters.
+// The units that the record counts: blocks or, since sm_90, clusters.
 static unsigned long long units_of(const struct test *t)
 {
 	unsigned long long blocks = (unsigned long long)t->grid[0] * t->grid[1] * t->grid[2];
@@ -176,7 +176,7 @@ static bool compare(const struct test *t, const char *what)
 
 static void set_stop(unsigned *value, CUstream stream) { CHECK(cuMemcpyHtoDAsync(arena, value, 4, stream)); }
 
-// Sets the stop flag for launches that have not begun, then freezes those of so many records from record_at on.
+// Sets the stop flag for launches that have not begun, then freezes the launches of so many records from record_at on.
 static void stop_all(unsigned records)
 {
 	set_stop(one, control);
@@ -431,7 +431,7 @@ static void *read_file(const char *path)
 	return image;
 }
 
-// One line of the table: how long a kernel takes as it was, guarded without a record, and with one.
+// One line of the table: how long the original kernel takes, the guarded one without a record, and the guarded one with a record.
 static void cost(CUmodule original, CUmodule rewritten, const char *kernel, unsigned grid, unsigned block,
 		 unsigned argument, const char *what, size_t bytes)
 {
@@ -484,8 +484,8 @@ static void costs(CUmodule original, CUmodule rewritten)
 	bins = all_bins;
 }
 
-// How long a stop takes to reach blocks that follow each other at once: from the call to the last block's begin,
-// of grids that fill the GPU many times over, and how long what is queued behind takes to exit.
+// How long a stop takes to reach blocks that follow each other at once: from the call to the last block's begin. The grids fill the GPU
+// many times over. Also how long a queued launch behind takes to exit.
 static void stops(CUmodule rewritten)
 {
 	CUfunction guarded;

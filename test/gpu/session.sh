@@ -6,13 +6,13 @@
 #	test/gpu/session.sh --take ARCHIVE|PART...
 #	test/gpu/session.sh --merge [FOLDER]      # results of finished lines into FOLDER, or test/bench/results and the documents
 #
-# A line of a plan is: GPU SECONDS NAME COMMAND. Lines of one GPU run one after another, those of different GPUs at the
-# same time, each GPU with its part of the processors. The GPUs of a plan follow those of the plan before it. A command finds PARTS (a
-# folder of its own for partial results, which stay from call to call), JSON (a file for its result) and MINUTES (for --minutes)
-# in its environment, and the wheels of the folder WHEELS, where that is set, on PYTHONPATH. It is asked to end after SECONDS, or when
-# the session's SECONDS (default 560) are nearly over, and killed 10 s later. A line whose command ended with status 0 is finished, and
-# not started again. All that they wrote (build/session/KIND/PLAN, KIND being the GPU's name) comes into FOLDER/session.tar.gz (in
-# parts of 15 MiB where it is larger); FOLDER/table.txt is also printed last. All of build/session is of one commit.
+# A line of a plan is: GPU SECONDS NAME COMMAND. Lines of one GPU run one after another, those of different GPUs at the same time, each GPU
+# with its part of the processors. The GPUs of a plan follow those of the plan before it. A command's environment has PARTS, a folder of its
+# own for partial results, which stay from call to call. It has JSON (a file for its result) and MINUTES (for --minutes), and the wheels of
+# the folder WHEELS, where that is set, on PYTHONPATH. It is asked to end after SECONDS, or when the session's SECONDS (default 560) are
+# nearly over, and killed 10 s later. A line whose command ended with status 0 is finished, and not started again. The session packs all
+# results (build/session/KIND/PLAN, KIND being the GPU's name) into FOLDER/session.tar.gz. The archive comes in parts of 15 MiB where it is
+# larger. FOLDER/table.txt is also printed last. All of build/session is of one commit.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 export PATH="$PATH:/usr/local/nvidia/bin"
@@ -38,7 +38,7 @@ finished() {
 	{ IFS=$'\t' read -r status _ command <"$work/$1.status"; } 2>/dev/null && [ "$status" = 0 ] && [ "$command" = "$2" ]
 }
 
-# What build/session has, and is of; "" where it has nothing.
+# The commit that build/session is of; "" where it has nothing.
 commit_there() {
 	if [ -e "$work/commit" ]; then
 		cat "$work/commit"
@@ -76,7 +76,7 @@ next() {
 	done
 }
 
-# Takes an archive into build/session. What is finished there and not in the archive stays as it is.
+# Takes an archive into build/session. A line that is finished there and not in the archive stays unchanged.
 take() {
 	python3 - "$work" "$(commit_there)" "$commit" "$@" <<'END'
 import gzip, io, os, re, shutil, sys, tarfile, tempfile, zlib
@@ -283,7 +283,7 @@ run_lane() {
 	done < <(lines_of "$gpu")
 }
 
-# A line's table: what it printed, or what its partial results give.
+# A line's table: its output, or the table of its partial results.
 table_of() {
 	local name=$1
 	if [ -s "$work/$name.txt" ]; then

@@ -39,7 +39,7 @@ func cc(t testing.TB, out string, args ...string) string {
 	return path
 }
 
-// A result is what others see of a program's run.
+// A result is the outside of a program's run.
 type result struct{ status, stdout, stderr string }
 
 func (r result) String() string {

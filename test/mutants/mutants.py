@@ -159,7 +159,7 @@ def copy_tree(folder):
         if entry.name == "corpus":  # compiled once
             if not target.exists():
                 target.symlink_to(entry)
-        elif not entry.name.startswith("cuda-") and entry.name not in (WORK.name, "lint", "mutator", "dist", "packages", "sanitize"):
+        elif not entry.name.startswith("cuda-") and entry.name not in (WORK.name, "tools", "test", "dist", "packages", "sanitize"):
             subprocess.run(["cp", "-a", "-T", "--update", entry, target], check=True)
     return tree
 
@@ -206,7 +206,7 @@ def run(command, tree, limit, scratch):
 
 
 class Trial:
-    """The copy of the tree in which a folder's mutants are tried, and what its tests say of the code as it is."""
+    """The copy of the tree in which a folder's mutants are tried, and what its tests say of the unchanged code."""
 
     def __init__(self, folder, timeout):
         self.folder, self.tree = folder, copy_tree(folder)
@@ -232,7 +232,8 @@ class Trial:
             if file.endswith(".c"):
                 command = ["cc", "-O2", "-g0", "-std=gnu11", "-w", "-fPIC", "-I.", "-c", "-o", out, file]
             else:
-                command = ["go", "test", "-c", "-trimpath", "-ldflags=-s -w -buildid=", "-o", out, "./" + str(pathlib.Path(file).parent)]
+                package = "./" + str(pathlib.Path(file).parent)
+                command = ["test/go.sh", "test", "-c", "-trimpath", "-ldflags=-s -w -buildid=", "-o", out, package]
             done = subprocess.run(command, cwd=self.tree, capture_output=True)
             if done.returncode != 0:
                 return None

@@ -58,7 +58,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	return m.Run(), nil
 }
 
-// images puts those of kernels/sim.cu into the folder, as they are and rewritten.
+// images puts the images of kernels/sim.cu into the folder, unchanged and rewritten.
 func images(dir string) error {
 	guards, err := patch.ParseGuards(kernels.Guard)
 	if err != nil {

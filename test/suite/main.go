@@ -1,9 +1,10 @@
-// Command suite runs parts of the Makefile, each to its end, and says at the end what failed, what was skipped and why, and how long each took.
+// Command suite runs parts of the Makefile, each to its end. At the end it says what failed, what was skipped and why, and how long each
+// took.
 //
 //	go run ./test/suite [-at-once N] PART...
 //
-// A part is a target of the Makefile. Its `go test` commands write events (-json, by GO_TEST_FLAGS), which the suite reads; all other output
-// it passes on. With GPREEMPT_CI a test that is skipped is a failure.
+// A part is a target of the Makefile. Its `go test` commands write events (-json, by GO_TEST_FLAGS), which the suite reads; all other
+// output it passes on. With GPREEMPT_CI a test that is skipped is a failure.
 package main
 
 import (
@@ -47,7 +48,7 @@ type part struct {
 	slowest        map[test]float64 // seconds of top-level tests
 }
 
-// suite runs parts and prints what they say, a line or a test at a time.
+// suite runs parts and prints their output, a line or a test at a time.
 type suite struct {
 	command func(part string) *exec.Cmd
 	out     io.Writer
@@ -114,7 +115,7 @@ func (r *reader) ends(t test, e event) {
 	}
 }
 
-// reason is what a test said before it was skipped, in one line.
+// reason is the last output of a test before it was skipped, in one line.
 func reason(said string) string {
 	var lines []string
 	for line := range strings.Lines(said) {

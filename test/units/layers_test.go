@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// told are functions that a header declares for files above it to define: by one of them a lower file tells of what has happened.
+// told are functions that a header declares for files above it to define. By them a lower file reports an event.
 var told = map[string]string{
 	"gp_thread_ends": "preempt/process/thread.h",
 }

@@ -1,5 +1,5 @@
-// Package units runs the tests of single houses of the C core, without Go: NAME_test.c beside the code. The first line of
-// such a file names the sources that it is linked with, and says "with", or "interleaved with" where its threads run in every order.
+// Package units runs the tests of single houses of the C core, without Go: NAME_test.c beside the code. The first line of such a file names
+// the sources that it is linked with. It says "with", or "interleaved with" where its threads run in every order.
 package units
 
 import (
@@ -43,7 +43,7 @@ func tests(t *testing.T) (list []string) {
 	return list
 }
 
-// sources are those that the first line of a test names.
+// sources are the sources that the first line of a test names.
 func sources(t *testing.T, test string) (list []string, interleaved bool) {
 	text, err := os.ReadFile(test)
 	if err != nil {
@@ -70,13 +70,20 @@ func sources(t *testing.T, test string) (list []string, interleaved bool) {
 	return list, interleaved
 }
 
-// sanitizers that find what a test of one thread may do, and then also those for a test of several, which runs unwatched too: at its own speed.
-var (
-	alone    = []string{"-fsanitize=address,undefined"}
-	together = []string{"", "-fsanitize=address,undefined", "-fsanitize=thread"}
-)
+// sanitizersOf are the sanitizers that a test runs under. A test of several threads runs under both; with GPREEMPT_DEEP also under none, at
+// its own speed.
+func sanitizersOf(threads bool) []string {
+	all := []string{"-fsanitize=address,undefined"}
+	if threads {
+		all = append(all, "-fsanitize=thread")
+	}
+	if threads && os.Getenv("GPREEMPT_DEEP") != "" {
+		all = append(all, "")
+	}
+	return all
+}
 
-// thread is where a thread is started, by whoever has room for its name.
+// thread matches a call that starts a thread.
 var thread = regexp.MustCompile(`(pthread_create|gp_thread_start)\(&`)
 
 // hasThreads says whether any of a test's files starts a thread.
@@ -90,7 +97,7 @@ func hasThreads(t *testing.T, files []string) bool {
 	})
 }
 
-var common = []string{"-std=gnu11", "-O1", "-g", "-Wall", "-I" + root}
+var common = []string{"-std=gnu11", "-O1", "-g1", "-Wall", "-I" + root}
 
 func compile(arguments ...string) error {
 	if out, err := exec.Command("cc", slices.Concat(common, arguments)...).CombinedOutput(); err != nil {
@@ -99,7 +106,7 @@ func compile(arguments ...string) error {
 	return nil
 }
 
-// objects are those of all tests: a source is compiled once with the same flags, and again when what it includes has changed.
+// objects are the objects of all tests. A source is compiled once with the same flags, and again when a file that it includes has changed.
 type objects struct {
 	mutex sync.Mutex
 	made  map[string]func() (string, error)
@@ -148,7 +155,7 @@ func (o *objects) of(t *testing.T, source string, flags ...string) string {
 	return path
 }
 
-// run links a test and runs it. One that a sanitizer is missing for fails: what it would find stays unseen.
+// run links a test and runs it. If a sanitizer is missing the test fails: else its findings would stay unseen.
 func run(t *testing.T, arguments ...string) {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "test")
@@ -181,11 +188,7 @@ func TestUnits(t *testing.T) {
 			})
 			continue
 		}
-		sanitizers := alone
-		if hasThreads(t, files) {
-			sanitizers = together
-		}
-		for _, sanitizer := range sanitizers {
+		for _, sanitizer := range sanitizersOf(hasThreads(t, files)) {
 			t.Run(name+sanitizer, func(t *testing.T) {
 				t.Parallel()
 				flags := strings.Fields(sanitizer)

@@ -55,6 +55,11 @@ env:
 {{- end }}
 {{- end }}
 
+{{- /* The forms of a limit of memory, likewise. */}}
+{{- define "gpreempt.memoryLimitAllowed" -}}
+40% (of the GPU's memory), 10240MB, 10GB, or none
+{{- end }}
+
 {{- /* The forms of an objective, as every message about one names them. */}}
 {{- define "gpreempt.objectiveAllowed" -}}
 slowdown=1.5 (1 to 20) or step=20ms (0.1ms to 60s), with first=200ms and p=99 (50 to 99.99) if wanted, separated by commas; or none

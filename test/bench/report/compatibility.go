@@ -58,7 +58,7 @@ func ofProgram(reports []result.Report, program string) (found result.Row, commi
 	return found, commit
 }
 
-// compatibilityTable says what became of each program in each way to run it. What nobody ran is there too.
+// compatibilityTable says what became of each program in each way to run it. Programs and ways that nobody ran are there too.
 func compatibilityTable(reports []result.Report) string {
 	var text strings.Builder
 	text.WriteString("| program |")

@@ -55,7 +55,7 @@ func TestCompatibilityOfSeveralFiles(t *testing.T) {
 	folder := t.TempDir()
 	document := []byte(tableBegin + "a.json,b.json,c.json compatibility -->\n" + tableEnd)
 	fill := func() string {
-		text, err := FillTables(document, folder, folder)
+		text, err := FillTables(document, folder)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,13 +82,13 @@ func TestCompatibilityOfSeveralFiles(t *testing.T) {
 	if shows(document, "d.json") {
 		t.Error("a place for d.json")
 	}
-	if _, err := FillTables([]byte(tableBegin+"*.json compatibility -->\n"+tableEnd), folder, folder); err == nil || !strings.Contains(err.Error(), "*.json") {
+	if _, err := FillTables([]byte(tableBegin+"*.json compatibility -->\n"+tableEnd), folder); err == nil || !strings.Contains(err.Error(), "*.json") {
 		t.Errorf("a pattern: %v", err)
 	}
 	if err := os.WriteFile(filepath.Join(folder, "b.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := FillTables(document, folder, folder); err == nil || !strings.Contains(err.Error(), "b.json") {
+	if _, err := FillTables(document, folder); err == nil || !strings.Contains(err.Error(), "b.json") {
 		t.Errorf("a broken file: %v", err)
 	}
 }

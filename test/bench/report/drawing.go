@@ -123,12 +123,8 @@ func groups(p *plot.Plot, names []string) {
 	p.Y.Padding = 0 // NominalX leaves room for half a name
 }
 
-// render makes an SVG of a plot, with its legend on the right. It has a white ground of its own, for pages that are dark.
-func render(p *plot.Plot, width, height vg.Length) ([]byte, error) {
-	return renderStack([]*plot.Plot{p}, width, height)
-}
-
-// renderStack draws plots of equal size below each other.
+// renderStack makes an SVG of plots of equal size below each other, each with its legend on the right. It has a white ground of its own, for
+// pages that are dark.
 func renderStack(plots []*plot.Plot, width, height vg.Length) ([]byte, error) {
 	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height*vg.Length(len(plots)))
 	whole := draw.New(canvas)

@@ -22,8 +22,8 @@ var (
 	headlineWorkloads = []string{"A", "C", "E", "R", "Z", "decode", "http"} // one of each kind
 )
 
-// Headline draws what the slowest of a hundred requests takes relative to running alone, under the driver's time slicing,
-// MPS and this library, as an SVG, with a plot for each GPU. The same results give the same bytes.
+// Headline draws what the slowest of a hundred requests takes relative to running alone, under the driver's time slicing, MPS and this
+// library. It is an SVG with a plot for each GPU. The same results give the same bytes.
 func Headline(results string) ([]byte, error) {
 	files, _ := filepath.Glob(filepath.Join(results, headlineResults)) // sorted; the pattern is a good one
 	if len(files) == 0 {
@@ -31,7 +31,7 @@ func Headline(results string) ([]byte, error) {
 	}
 	var plots []*plot.Plot
 	for _, file := range files {
-		e, err := result.ReadEvaluation(file)
+		e, err := result.ReadFigures(file)
 		if err != nil {
 			return nil, fmt.Errorf("draw headline: %w", err)
 		}
@@ -66,7 +66,7 @@ func headlinePlot(e *result.Evaluation) (*plot.Plot, error) {
 			missing = workload + " under " + system
 			return column{}, false
 		}
-		return p99OfAlone(c)
+		return column{c.Ratio.P99, c.Ratio.P99CI}, true
 	})
 	if missing != "" {
 		return nil, fmt.Errorf("no %s", missing)

@@ -23,24 +23,24 @@ const (
 
 func TestDocumentsShowTheResults(t *testing.T) {
 	for _, document := range Documents {
-		path := filepath.Join(root, document.Path)
+		path := filepath.Join(root, document)
 		is, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want, err := FillTables(is, results, document.Results)
+		want, err := FillTables(is, results)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(is, []byte(tableBegin)) {
-			t.Fatalf("%s lacks tables of results", document.Path)
+			t.Fatalf("%s lacks tables of results", document)
 		}
 		if *update {
 			if err := os.WriteFile(path, want, 0o644); err != nil {
 				t.Fatal(err)
 			}
 		} else if !bytes.Equal(is, want) {
-			t.Errorf("%s does not show the committed results; run: make readme", document.Path)
+			t.Errorf("%s does not show the committed results; run: make readme", document)
 		}
 	}
 }
@@ -71,7 +71,7 @@ func TestHeadlineShowsTheResults(t *testing.T) {
 func TestNoResultIsHidden(t *testing.T) {
 	var shown []byte
 	for _, document := range Documents {
-		text, err := os.ReadFile(filepath.Join(root, document.Path))
+		text, err := os.ReadFile(filepath.Join(root, document))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,83 +95,20 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 		tableBegin + "missing.json -->\n" + tableEnd,
 		tableBegin + "h200-missing.json -->\n" + tableEnd,
 	} {
-		if out, err := FillTables([]byte(document), results, "results"); err == nil {
+		if out, err := FillTables([]byte(document), results); err == nil {
 			t.Errorf("%q gives %q", document, out)
 		}
 	}
 }
 
-// writeReports makes the reports of all evaluations among some results, each in a folder of its own, and returns these.
-func writeReports(t *testing.T, results, folder string) (names []string) {
-	t.Helper()
-	files, err := filepath.Glob(results + "/*.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		e, err := result.ReadEvaluation(file)
-		if errors.Is(err, result.ErrNoEvaluation) {
-			continue
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		names = append(names, reportFolder(file))
-		if _, err := Write(e, filepath.Join(folder, names[len(names)-1])); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return names
-}
-
-// filesBelow are the contents of a folder's files, by path in it.
-func filesBelow(t *testing.T, folder string) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	err := filepath.WalkDir(folder, func(path string, entry os.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		text, err := os.ReadFile(path)
-		files[strings.TrimPrefix(path, folder)] = string(text)
-		return err
-	})
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		t.Fatal(err)
-	}
-	return files
-}
-
-// The reports of the evaluations, with their plots, are those of the committed results.
-func TestReportIsOfTheResults(t *testing.T) {
-	if *update {
-		if err := os.RemoveAll(results + "/evaluation"); err != nil {
-			t.Fatal(err)
-		}
-		writeReports(t, results, results)
-		return
-	}
-	made := t.TempDir()
-	writeReports(t, results, made)
-	is, want := filesBelow(t, results+"/evaluation"), filesBelow(t, made+"/evaluation")
-	for path := range want {
-		if is[path] != want[path] {
-			t.Errorf("evaluation%s does not show the committed results; run: make readme", path)
-		}
-	}
-	if len(is) != len(want) {
-		t.Errorf("%d files in %s, %d of the committed results; run: make readme", len(is), results+"/evaluation", len(want))
-	}
-}
-
-// Two GPUs are in one set of documents: a table, a plot of the headline and a report for each.
+// Two GPUs are in one set of documents: a table and a plot of the headline.
 func TestTwoGPUsInTheDocuments(t *testing.T) {
 	folder := t.TempDir()
 	gpus := map[string]string{"h100-paper.json": "NVIDIA First", "h200-paper.json": "NVIDIA Second"}
 	for file, gpu := range gpus {
 		e := resulttest.Evaluation()
 		e.GPU, e.Driver, e.Commit = gpu, "of "+gpu, "at "+gpu
-		if err := e.Write(filepath.Join(folder, file)); err != nil {
+		if err := errors.Join(e.Summarise(), e.Write(filepath.Join(folder, file))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,22 +116,18 @@ func TestTwoGPUsInTheDocuments(t *testing.T) {
 		t.Error("two GPUs are one evaluation")
 	}
 	const begin, end = tableBegin + "*-paper.json", tableEnd + "\n"
-	document, err := FillTables([]byte(begin+" summary -->\n"+end+begin+" -->\n"+end), folder, "results")
+	document, err := FillTables([]byte(begin+" summary -->\n"+end+begin+" -->\n"+end), folder)
 	if err != nil {
 		t.Fatal(err)
 	}
 	short, long, _ := strings.Cut(string(document), end)
 	for _, gpu := range gpus {
-		if strings.Count(short, gpu+", driver of "+gpu) != 1 || strings.Contains(short, "###") {
-			t.Errorf("the summary of %s:\n%s", gpu, short)
-		}
-		if !strings.Contains(long, "### "+gpu+"\n\n| figure | published | source | here ("+gpu+")") || !strings.Contains(long, gpu+", driver of "+gpu) {
-			t.Errorf("the tables of %s:\n%s", gpu, long)
+		if strings.Count(short, gpu+", driver of "+gpu) != 1 || strings.Count(long, gpu+", driver of "+gpu) != 1 {
+			t.Errorf("%s:\n%s", gpu, document)
 		}
 	}
-	if strings.Index(long, "NVIDIA First") > strings.Index(long, "NVIDIA Second") || !strings.Contains(long, "](results/evaluation/h100-paper/p99-models.svg)") ||
-		!strings.Contains(long, "](results/evaluation/h200-paper/evaluation.md)") {
-		t.Errorf("order, or links:\n%s", long)
+	if !strings.Contains(long, "| NVIDIA First / NVIDIA Second | LC p99 alone | default |") {
+		t.Errorf("the table:\n%s", long)
 	}
 	headline, err := Headline(folder)
 	if err != nil {
@@ -205,23 +138,10 @@ func TestTwoGPUsInTheDocuments(t *testing.T) {
 			t.Errorf("the headline does not show %s once", gpu)
 		}
 	}
-	reports := writeReports(t, folder, folder)
-	if !slices.Equal(reports, []string{"evaluation/h100-paper", "evaluation/h200-paper"}) {
-		t.Errorf("reports in %v", reports)
-	}
-	for file, gpu := range gpus {
-		text, err := os.ReadFile(filepath.Join(folder, reportFolder(file), ReportName))
-		if err != nil || !bytes.Contains(text, []byte("\n"+gpu+", driver of "+gpu)) {
-			t.Errorf("the report of %s: %v", gpu, err)
-		}
-		if drawn, err := os.ReadFile(filepath.Join(folder, reportFolder(file), "p99-models.svg")); err != nil || !bytes.Contains(drawn, []byte(gpu)) {
-			t.Errorf("the plot of %s: %v", gpu, err)
-		}
-	}
-	// What one of them lacks beside what it has is not passed over.
+	// A workload that one of them lacks under one system is not passed over.
 	e := resulttest.Evaluation()
 	e.Cases = slices.DeleteFunc(e.Cases, func(c result.EvaluationCase) bool { return c.Case == "R" && c.System == "gpreempt" })
-	if err := e.Write(filepath.Join(folder, "h100-paper.json")); err != nil {
+	if err := errors.Join(e.Summarise(), e.Write(filepath.Join(folder, "h100-paper.json"))); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Headline(folder); err == nil || !strings.Contains(err.Error(), "no R under gpreempt") {

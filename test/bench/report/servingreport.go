@@ -20,7 +20,7 @@ const FrontierFile = "serving.svg"
 // frontierCase is the one that it shows: 6 requests a second.
 const frontierCase = "vllm-6"
 
-// servingTable shows each case in a table of its own, or only the one that is named.
+// servingTable shows each case in a table of its own, or only those that are named, with commas between them.
 func servingTable(r *result.Report, only string) string {
 	var text strings.Builder
 	var done []string
@@ -29,7 +29,7 @@ func servingTable(r *result.Report, only string) string {
 		be += " (of the time that LC left)"
 	}
 	for _, first := range r.Cases {
-		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && first.Case != only {
+		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && !slices.Contains(strings.Split(only, ","), first.Case) {
 			continue
 		}
 		done = append(done, first.Case)
@@ -110,6 +110,11 @@ func servingLabel(name string) string {
 		return "MPS, BE 25 % of the SMs"
 	case "gpreempt":
 		return "gpreempt, no objective"
+	case result.ServingUnderMPS:
+		return "gpreempt under MPS, no objective"
+	}
+	if times, found := strings.CutPrefix(name, result.ServingUnderMPS+"-"); found {
+		return "gpreempt under MPS, objective " + strings.TrimSuffix(times, "x") + " x"
 	}
 	if times, found := strings.CutPrefix(name, "gpreempt-"); found {
 		return "gpreempt, objective " + strings.TrimSuffix(times, "x") + " x"
@@ -142,11 +147,13 @@ func Frontier(results string) ([]byte, error) {
 func frontierPlot(r *result.Report) (*plot.Plot, error) {
 	p := newPlot("Training beside vLLM at 6 requests a second, "+r.GPU, "TPOT p99, "+timesAlone, "training, relative to running alone")
 	p.Y.Min, p.Y.Max, p.X.Min = 0, 1, 1
-	var ours plotter.XYs
+	var ours, underMPS plotter.XYs
 	var rivals []result.Row
 	for _, row := range r.Cases {
 		switch {
 		case row.Case != frontierCase || row.Ratio == nil || row.BE == nil:
+		case strings.HasPrefix(row.System, result.ServingUnderMPS):
+			underMPS = append(underMPS, plotter.XY{X: row.Ratio.P99, Y: row.BE.Share})
 		case strings.HasPrefix(row.System, "gpreempt"):
 			ours = append(ours, plotter.XY{X: row.Ratio.P99, Y: row.BE.Share})
 		default:
@@ -156,15 +163,25 @@ func frontierPlot(r *result.Report) (*plot.Plot, error) {
 	if len(ours) == 0 {
 		return nil, fmt.Errorf("no %s under the library", frontierCase)
 	}
-	slices.SortFunc(ours, func(a, b plotter.XY) int { return int(1000 * (a.X - b.X)) })
-	line, points, err := plotter.NewLinePoints(ours)
-	if err != nil {
-		return nil, err
+	for _, curve := range []struct {
+		name   string
+		points plotter.XYs
+		shape  draw.GlyphDrawer
+		dashes []vg.Length
+	}{{"gpreempt, by objective", ours, draw.CircleGlyph{}, nil}, {"gpreempt under MPS, by objective", underMPS, draw.BoxGlyph{}, []vg.Length{vg.Points(4), vg.Points(2)}}} {
+		if len(curve.points) == 0 {
+			continue
+		}
+		slices.SortFunc(curve.points, func(a, b plotter.XY) int { return int(1000 * (a.X - b.X)) })
+		line, points, err := plotter.NewLinePoints(curve.points)
+		if err != nil {
+			return nil, err
+		}
+		line.Color, line.Width, line.Dashes = systemColors["gpreempt"], vg.Points(1.5), curve.dashes
+		points.Color, points.Shape, points.Radius = line.Color, curve.shape, vg.Points(3.5)
+		p.Add(line, points)
+		p.Legend.Add(curve.name, line, points)
 	}
-	line.Color, line.Width = systemColors["gpreempt"], vg.Points(1.5)
-	points.Color, points.Shape, points.Radius = line.Color, draw.CircleGlyph{}, vg.Points(3.5)
-	p.Add(line, points)
-	p.Legend.Add("gpreempt, by objective", line, points)
 	shades := colors([]string{"default", "mps", "mps-priority", "mps-50", "mps-25"})
 	for _, row := range rivals {
 		point, err := plotter.NewScatter(plotter.XYs{{X: row.Ratio.P99, Y: row.BE.Share}})

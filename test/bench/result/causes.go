@@ -139,8 +139,8 @@ func (s Stall) measuredUs() float64 {
 	return thread + s.otherLCTurnsUs() + s.beTurnsUs()
 }
 
-// afterWindowUs is for how long the program did not go on when the library had closed the request's window, since its work was done. If
-// the thread's switches and DelayUs tell of nothing, whoever runs the virtual machine took the processor.
+// afterWindowUs is for how long the program did not go on when the library had closed the request's window, since its work was done. If the
+// thread's switches and DelayUs tell of nothing, the host of the virtual machine took the processor.
 func (s Stall) afterWindowUs() float64 {
 	if s.Counted["windows"] != 1 || s.Counted["window_ns"] == 0 {
 		return 0
@@ -167,43 +167,16 @@ type Stalls struct {
 	Seen map[string]float64 `json:"seen_by_all"`
 	List []Stall            `json:"list"` // slowest first
 
-	Came    int      `json:"guests_came,omitempty"` // how many, and in what time, the median
-	CameMs  float64  `json:"guests_came_ms,omitempty"`
-	Without *Without `json:"without_library,omitempty"`
+	Came   int     `json:"guests_came,omitempty"` // how many, and in what time, the median
+	CameMs float64 `json:"guests_came_ms,omitempty"`
 }
 
-// Without says how long requests of the same LC program took without the library, beside the same guests and no BE program.
-type Without struct {
-	Case    string  `json:"case"`
-	P999Us  float64 `json:"p999_us"`
-	MaxUs   float64 `json:"max_us"`
-	GuestUs float64 `json:"guest_us"` // the longest whose cause is a guest
-	Above   int     `json:"above"`
-	LimitUs float64 `json:"limit_us"`
-}
-
-// WithoutLibrary sums up a row of a system without the library, for the rows that are compared with it.
-func WithoutLibrary(row Row) *Without {
-	w := &Without{Case: row.Case, P999Us: row.LC.P999Us, MaxUs: row.LC.MaxUs, Above: row.Stalls.Above, LimitUs: row.Stalls.LimitUs}
-	for _, stall := range row.Stalls.List {
-		if stall.Cause == causeGuest {
-			w.GuestUs = max(w.GuestUs, stall.LatencyUs)
-		}
-	}
-	return w
-}
-
-// GuestList says how many guests came, and what they cost where nobody has the library; "" where there is nothing to say.
+// GuestList says how many guests came; "" where none did.
 func (s *Stalls) GuestList() string {
-	var words []string
-	if s.Came > 0 {
-		words = append(words, fmt.Sprintf("guests came %d times, in %.0f ms (median)", s.Came, s.CameMs))
+	if s.Came == 0 {
+		return ""
 	}
-	if w := s.Without; w != nil {
-		words = append(words, fmt.Sprintf("alone beside the same guests without the library: max %.1f ms, by guests %.1f ms, p99.9 %.1f ms, %d above %.1f ms",
-			w.MaxUs/1000, w.GuestUs/1000, w.P999Us/1000, w.Above, w.LimitUs/1000))
-	}
-	return strings.Join(words, "; ")
+	return fmt.Sprintf("guests came %d times, in %.0f ms (median)", s.Came, s.CameMs)
 }
 
 // listed are those in a result file: the slowest, and all whose cause is unknown.

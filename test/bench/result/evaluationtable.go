@@ -87,24 +87,13 @@ func (c *EvaluationCase) remarks() string {
 	if c.Identical != nil && !*c.Identical {
 		remarks = append(remarks, "**results differ**")
 	}
-	if mark := c.Mark(); mark != "" {
-		remarks = append(remarks, inCell("**"+mark+"**: "+c.Skipped+c.Cannot))
+	if c.Skipped != "" {
+		remarks = append(remarks, inCell("**skipped**: "+c.Skipped))
 	}
 	if c.Note != "" {
 		remarks = append(remarks, inCell(c.Note))
 	}
 	return strings.Join(remarks, "; ")
-}
-
-// Mark says in a word why the case was not measured where that is no failure, or "".
-func (c *EvaluationCase) Mark() string {
-	switch {
-	case c.Cannot != "":
-		return "cannot"
-	case c.Skipped != "":
-		return "skipped"
-	}
-	return ""
 }
 
 // Verdict says whether the target was reached, and what was missed; "" without a target.
@@ -124,7 +113,7 @@ func (c *EvaluationCase) Unmeasured() string {
 	if len(c.Runs) > 0 {
 		text = "nothing to compare with"
 	}
-	if why := c.Note + c.Skipped + c.Cannot; why != "" {
+	if why := c.Note + c.Skipped; why != "" {
 		text += ": " + inCell(why)
 	}
 	return text

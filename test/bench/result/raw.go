@@ -12,8 +12,8 @@ import (
 	"strings"
 )
 
-// A result file is what people read. What large runs give besides, samples of each request and long lists, is in the raw
-// form of the same results: a compressed file beside it, which it names.
+// A result file is what people read. Large runs also give samples of each request and long lists. These are in the raw form of the same
+// results: a compressed file beside it, which it names.
 
 const rawLimit = 1 << 30 // bytes of a raw form; more is no result of ours
 

@@ -31,7 +31,7 @@ type Head struct {
 	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
 	Raw       string `json:"raw,omitempty"`       // the file beside it with what is too much for people
 
-	// What was asked for and is not measured, or not to its end: there was no time left for it.
+	// Cases that were asked for and are not measured, or not to their end: there was no time left for them.
 	Left []string `json:"left,omitempty"`
 }
 
@@ -197,9 +197,6 @@ type Hints struct {
 	SwitchUs uint32          `json:"switch_us"`
 	SpunNs   uint64          `json:"spun_ns"`
 	Sources  []segment.Hints `json:"sources"`
-	// Of the requests that count: how many found the GPU how, and the slowest.
-	Requests map[string]int `json:"requests,omitempty"`
-	Slowest  []SlowRequest  `json:"slowest,omitempty"`
 }
 
 // Request is what became of the hints for a request: a line of the file that the setting hints.log names.
@@ -211,7 +208,7 @@ type Request struct {
 	Dropped string `json:"dropped,omitempty"`
 }
 
-// Outcome is the kind of request that it is, as Hints.Requests counts them.
+// Outcome is the kind of request that it is.
 func (r Request) Outcome() string {
 	switch {
 	case r.Ready:
@@ -226,13 +223,6 @@ func (r Request) Outcome() string {
 		return r.Dropped
 	}
 	return "not hinted"
-}
-
-// SlowRequest is the n-th request that counts.
-type SlowRequest struct {
-	N         int     `json:"n"`
-	LatencyUs float64 `json:"latency_us"`
-	Request
 }
 
 // Ratio compares with the same LC process alone. Intervals are those of ratioInterval.

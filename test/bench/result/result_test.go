@@ -3,8 +3,8 @@ package result
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"math"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -56,7 +56,7 @@ func TestRatio(t *testing.T) {
 
 func report() *Report {
 	reached, missed, ns := true, false, 12.5
-	return &Report{Head: Head{Schema: 1, Benchmark: "quick", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced"}, Cases: []Row{
+	return &Report{Head: Head{Schema: 1, Benchmark: "foundation", GPU: "Test GPU", Driver: "1.2", CUDA: "13.0", Mode: "time-sliced"}, Cases: []Row{
 		{Case: "pair", System: "alone", LC: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}},
 		{Case: "pair", System: "gpreempt", LC: &Latency{N: 10, P50Us: 4, P99Us: 5, MaxUs: 6}, LCAlone: &Latency{N: 10, P50Us: 1, P99Us: 2, MaxUs: 3}, Ratio: &Ratio{P50: 4, P99: 2.5},
 			BE: &Share{Share: 0.75, Alone: 200, Now: 100, Unit: "kernels/s"}, Target: "fast", Pass: &missed},
@@ -227,30 +227,21 @@ func suiteOf(t *testing.T, text []byte) string {
 	return head.Benchmark
 }
 
-// What a committed evaluation says follows from its samples.
+// A committed evaluation says of its targets what follows from its figures.
 func checkEvaluation(t *testing.T, file string) {
-	text, err := os.ReadFile(file)
+	e, err := ReadFigures(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var read Evaluation
-	if err := json.Unmarshal(text, &read); err != nil {
-		t.Fatal(err)
+	if e.Simulated || e.GPU == "" || e.Driver == "" || e.Commit == "" || e.Command == "" || len(e.Cases) < 30 {
+		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", e.Simulated, e.GPU, e.Driver, e.Commit, e.Command, len(e.Cases))
 	}
-	again, err := ReadEvaluation(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	least := 10 // rows
-	if strings.HasSuffix(file, "-paper.json") {
-		least = 30 // it is the whole evaluation
-	}
-	if read.Simulated || read.GPU == "" || read.Driver == "" || read.Commit == "" || read.Command == "" || len(read.Cases) < least {
-		t.Errorf("simulated %v, GPU %q, driver %q, commit %q, command %q, %d rows", read.Simulated, read.GPU, read.Driver, read.Commit, read.Command, len(read.Cases))
-	}
-	for i, c := range read.Cases {
-		if !reflect.DeepEqual(c.LC, again.Cases[i].LC) || !reflect.DeepEqual(c.Ratio, again.Cases[i].Ratio) || len(c.Runs) > 0 {
-			t.Errorf("%s, %s: %+v, %d runs; made anew from the samples %+v", c.Case, c.System, c.LC, len(c.Runs), again.Cases[i].LC)
+	for _, c := range e.Cases {
+		again := c
+		again.Target, again.Pass, again.Missed = "", nil, ""
+		again.judge()
+		if again.Target != c.Target || !reflect.DeepEqual(again.Pass, c.Pass) || again.Missed != c.Missed || len(c.Runs) > 0 {
+			t.Errorf("%s, %s: %v, %q of %q, %d runs; judged anew %v, %q of %q", c.Case, c.System, c.Pass, c.Missed, c.Target, len(c.Runs), again.Pass, again.Missed, again.Target)
 		}
 	}
 }
@@ -324,7 +315,7 @@ func TestBootstrap(t *testing.T) {
 	values := []float64{4, 1, 3, 3, 2, 9}
 	sorted := slices.Sorted(slices.Values(values))
 	for _, q := range []float64{0, .1, .5, .77, .99, 1} {
-		// Each of five different values as often as it is there, the equal ones counted at the first of them.
+		// Each of five different values, with its count; the equal ones are counted at the first of them.
 		if got, want := quantileOfCounted(sorted, []int{1, 1, 2, 0, 1, 1}, 6, q), Quantile(sorted, q); math.Abs(got-want) > 1e-9 {
 			t.Errorf("quantile %g: %g, want %g", q, got, want)
 		}
@@ -366,22 +357,27 @@ func TestStallCauses(t *testing.T) {
 		{Stall{LatencyUs: 9000, UsualUs: 500, WaitedUs: 3000, DelayUs: 4000}, 2000, causeCPU},
 		{Stall{LatencyUs: 9000, UsualUs: 500, LateUs: 7000}, 2000, causeCPU},
 		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000}, 2000, causeSubmit},
-		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000, DelayUs: 7000}, 2000, causeCPU}, // it was in a call when it lost its processor
+		// The thread was in a call when it lost its processor.
+		{Stall{LatencyUs: 9000, UsualUs: 500, SubmitUs: 7000, DelayUs: 7000}, 2000, causeCPU},
 		{Stall{LatencyUs: 101_000, UsualUs: 500, DelayUs: 1500, Counted: map[string]uint64{"holds_expired": 1}, OtherLCUs: 60_000}, 2000, causeExpired},
 		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 5000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeOtherLC},
 		{Stall{LatencyUs: 9000, UsualUs: 500, OtherLCUs: 2000, OtherLCSliceUs: 4096, Guests: "lc 1 comes"}, 2000, causeGuest},
 		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"holds": 2, "holds_stalled": 1}, Guests: "lc 1 comes"}, 2000, causeStalled},
 		{Stall{LatencyUs: 9000, UsualUs: 500, Counted: map[string]uint64{"windows_cut": 1}, OtherLCUs: 9000}, 2000, causeCut},
-		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 4096, BESliceUs: 3092}, 2000, CauseUnknown}, // their turns are not so long
+		// The turns of other LC processes are not so long.
+		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 4096, BESliceUs: 3092}, 2000, CauseUnknown},
 		{Stall{LatencyUs: 101_000, UsualUs: 500, OtherLCUs: 60_000, OtherLCSliceUs: 102_048}, 2000, causeOtherLC},
 		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 1, Guests: "lc 1 comes"}, 2000, causeGuest},
 		{Stall{LatencyUs: 9000, UsualUs: 500, BESliceUs: 3092, Guests: "lc 1 comes"}, 2000, causeSlice},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 6000}, 2000, causeWatch},
 		{Stall{LatencyUs: 9000, UsualUs: 500, WatchGapUs: 600, Counted: map[string]uint64{"holds": 2}}, 2000, CauseUnknown},
-		// On an H200, beside requests that were late by 2.4 and 3.1 ms though their thread was not switched: the processor was another machine's.
+		// On an H200, beside requests that were late by 2.4 and 3.1 ms though their thread was not switched: the processor was
+		// another machine's.
 		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, LateUs: 0.1, SubmitUs: 30.5, Counted: map[string]uint64{"windows": 1, "window_ns": 569_601}}, 2000, causeCPU},
-		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 2, "window_ns": 569_601}}, 2000, CauseUnknown}, // of which of the two, is not known
-		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 1}}, 2000, CauseUnknown},                       // the window is still open
+		// The time is of one of two windows, and not known of which.
+		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 2, "window_ns": 569_601}}, 2000, CauseUnknown},
+		// The window is still open.
+		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 1}}, 2000, CauseUnknown},
 		{Stall{LatencyUs: 3612.5, UsualUs: 418.6, Counted: map[string]uint64{"windows": 1, "window_ns": 2_400_000}}, 2000, CauseUnknown},
 		{Stall{LatencyUs: 2100, UsualUs: 1900, DelayUs: 900}, 2000, CauseUnknown}, // less than a millisecond explains none
 		{Stall{LatencyUs: 8500, UsualUs: 500, LateUs: 1500, SubmitUs: 900, OtherLCUs: 1700, OtherLCSliceUs: 4096}, 2000, causeSeveral},
@@ -396,50 +392,57 @@ func TestStallCauses(t *testing.T) {
 	}
 }
 
-// Files that say nothing of each other are no reason to be content, nor is what could not be measured.
-func TestCompareRefuses(t *testing.T) {
-	folder := t.TempDir()
-	write := func(name string, r Report) string {
-		path := filepath.Join(folder, name)
-		if err := r.Write(path); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	head, simulated := Head{Schema: 1, Benchmark: "quick"}, Head{Schema: 1, Benchmark: "quick", Simulated: true}
-	row := func(name string, p99 float64) Row {
-		return Row{Case: name, System: "gpreempt", LC: &Latency{N: 1}, LCAlone: &Latency{N: 1}, Ratio: &Ratio{P50: 1, P99: p99}}
-	}
-	missed := false
-	broken := Row{Case: "a", System: "gpreempt", Target: "measured", Pass: &missed, Note: "it hung"}
-	committed := write("committed.json", Report{Head: head, Cases: []Row{row("a", 1), row("b", 1)}})
+// The interval of a quantile holds it in 95 of 100 samples at least, whatever the distribution; at the end of few samples it may be cut off.
+func TestOrderInterval(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	const rounds = 1000
 	for _, test := range []struct {
-		name  string
-		new   Report
-		want  error
-		worse int
-	}{
-		{"same", Report{Head: head, Cases: []Row{row("a", 1)}}, nil, 0},
-		{"others", Report{Head: head, Cases: []Row{row("c", 1)}}, ErrNothingCompared, 0},
-		{"nothing", Report{Head: head}, ErrNothingCompared, 0},
-		{"simulated", Report{Head: simulated, Cases: []Row{row("a", 1)}}, errSimulated, 0},
-		{"failed", Report{Head: head, Cases: []Row{broken, row("b", 1)}}, nil, 2},
-		{"only failed", Report{Head: head, Cases: []Row{broken}}, nil, 2},
-	} {
-		comparison, err := Compare(committed, write(test.name+".json", test.new), .1)
-		if !errors.Is(err, test.want) || err == nil && comparison.Worse() != test.worse {
-			t.Errorf("%s: %+v, %v, want %d worse, %v", test.name, comparison, err, test.worse, test.want)
+		n        int
+		q, least float64
+	}{{6, .5, .95}, {300, .5, .95}, {300, .99, .925}, {1000, .99, .95}, {1000, .999, .6}} {
+		held := 0
+		for range rounds {
+			sample := make([]float64, test.n)
+			for i := range sample {
+				sample[i] = 1000 * random.Float64() // the quantile is 1000 q
+			}
+			slices.Sort(sample)
+			ci := orderInterval(sample, test.q)
+			if ci[0] <= 1000*test.q && 1000*test.q <= ci[1] {
+				held++
+			}
 		}
-		if err != nil {
-			continue
-		}
-		var out bytes.Buffer
-		if err := comparison.Print(&out); err != nil || strings.Count(out.String(), "WORSE") != test.worse {
-			t.Errorf("%s: %v\n%s", test.name, err, &out)
+		if part := float64(held) / rounds; part < test.least-.02 {
+			t.Errorf("%g of %d: held in %.3f, want %.3f", test.q, test.n, part, test.least)
 		}
 	}
-	one, two := write("one.json", Report{Head: simulated, Cases: []Row{row("a", 1)}}), write("two.json", Report{Head: simulated, Cases: []Row{row("a", 2)}})
-	if comparison, err := Compare(one, two, .1); err != nil || comparison.Worse() != 1 {
-		t.Errorf("two of the simulated driver: %+v, %v", comparison, err)
+	if ci := orderInterval([]float64{1, 2, 3, 4, 5}, .5); ci != [2]float64{} {
+		t.Errorf("of five: %v", ci)
+	}
+	for _, test := range []struct {
+		n        int
+		p, level float64
+		want     int
+	}{{10, .5, .025, 2}, {10, .5, .975, 8}, {300, .99, .025, 293}, {300, .99, .975, 300}, {1000000, .5, .5, 500000}} {
+		if k := binomialQuantile(test.n, test.p, test.level); k != test.want {
+			t.Errorf("%+v: %d", test, k)
+		}
+	}
+}
+
+// Rounds differ by more than their requests tell: the interval of all holds each.
+func TestIntervalsOfRounds(t *testing.T) {
+	alone := &Latency{P50Us: 100, P99Us: 200, P50CIUs: [2]float64{100, 100}, P99CIUs: [2]float64{200, 200}}
+	round := func(p50, p99 float64) Row {
+		return Row{LC: &Latency{N: 10, P50Us: p50, P99Us: p99, P50CIUs: [2]float64{p50 - 10, p50 + 10}, P99CIUs: [2]float64{p99 - 20, p99 + 20}}, BE: &Share{}}
+	}
+	rounds := []Row{round(200, 400), round(150, 500), round(210, 300)}
+	row := OfRounds(rounds, alone)
+	if row.LC.P50CIUs != [2]float64{140, 220} || row.LC.P99CIUs != [2]float64{280, 520} || row.Ratio.P99CI != [2]float64{1.4, 2.6} {
+		t.Errorf("%+v, %+v", row.LC, row.Ratio)
+	}
+	rounds[1].LC.P99CIUs = [2]float64{}
+	if row := OfRounds(rounds, alone); row.LC.P99CIUs != [2]float64{} || row.Ratio.P99CI != [2]float64{} {
+		t.Errorf("one has none: %+v, %+v", row.LC, row.Ratio)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// What the programs and the figures agree on.
+// The programs and the figures agree on these.
 const (
 	WarmUp = 200 * time.Millisecond // of a run, in which no request is counted
 	Drain  = time.Second            // DRAIN_NS of the programs
@@ -50,7 +50,7 @@ type EvaluationCase struct {
 	LCAlone     *Distribution `json:"lc_alone,omitempty"`
 	Ratio       *Ratios       `json:"ratio,omitempty"`
 	LCSubmitted *Distribution `json:"lc_from_submission,omitempty"` // from when its data was prepared
-	// BE.Share is relative to the BE tasks without the LC ones, which the driver's time slicing shares the GPU among.
+	// BE.Share is relative to the BE tasks without the LC ones; the driver's time slicing shares the GPU among them.
 	BE         *Share      `json:"be,omitempty"`
 	Left       *Left       `json:"be_of_left,omitempty"`
 	Throughput *Throughput `json:"throughput,omitempty"`
@@ -63,9 +63,8 @@ type EvaluationCase struct {
 	Pass   *bool  `json:"pass,omitempty"`
 	Missed string `json:"missed,omitempty"` // what of the target, and by how much
 	Note   string `json:"note,omitempty"`
-	// Why it was not measured, which is no failure: the machine lacks what the system needs; the system cannot take the workload.
+	// Why it was not measured, which is no failure: the machine lacks what the system needs.
 	Skipped string      `json:"skipped,omitempty"`
-	Cannot  string      `json:"cannot,omitempty"`
 	Runs    []RunResult `json:"runs,omitempty"`
 }
 
@@ -109,10 +108,9 @@ type TaskRun struct {
 	Unserved   int     `json:"unserved,omitempty"`
 	CPUSeconds float64 `json:"cpu_s"`
 	Identical  *bool   `json:"identical,omitempty"`
-	Again      *int    `json:"launched_again,omitempty"` // kernels, since they were reset
-	// Samples of every request, the warm-up's too: gzip of varints in base64. First the number of requests
-	// served, then all arrivals, each as the time since the one before, then for each request served the time
-	// from arrival to submission and the time from there to its end; all in units of 100 ns.
+	// Samples of every request, the warm-up's too: gzip of varints in base64. First comes the number of requests served, then all
+	// arrivals, each as the time since the one before. Then comes, for each request served, the time from arrival to submission, and
+	// from there to its end. All are in units of 100 ns.
 	Samples string `json:"samples,omitempty"`
 
 	Times Times `json:"-"`
@@ -287,9 +285,9 @@ func (e *Evaluation) Write(path string) error {
 // ErrNoEvaluation is wrapped by errors about files and folders that have no results of an evaluation.
 var ErrNoEvaluation = errors.New("no results of an evaluation")
 
-// ReadEvaluation reads results, those of several files as one: a path is a file, or a folder of which all files are
-// read but those of other benchmarks. What a later file has of a workload and a system replaces what an earlier one has.
-// The figures are made anew from the samples.
+// ReadEvaluation reads results, those of several files as one: a path is a file, or a folder of which all files are read but those of other
+// benchmarks. The results of a later file for a workload and a system replace those of an earlier one. The figures are made anew from the
+// samples.
 func ReadEvaluation(paths ...string) (*Evaluation, error) {
 	var all *Evaluation
 	first := ""
@@ -321,6 +319,22 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 		return nil, fmt.Errorf("%s: %w", strings.Join(paths, ", "), ErrNoEvaluation)
 	}
 	return all, all.Summarise()
+}
+
+// ReadFigures reads a result file without its raw form, which it need not have.
+func ReadFigures(path string) (*Evaluation, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read results: %w", err)
+	}
+	var e Evaluation
+	if err := json.Unmarshal(text, &e); err != nil {
+		return nil, fmt.Errorf("read results %s: %w", path, err)
+	}
+	if e.Schema != 1 || !workload.IsEvaluation(e.Benchmark) {
+		return nil, fmt.Errorf("read results %s: %w", path, ErrNoEvaluation)
+	}
+	return &e, nil
 }
 
 // readEvaluationFile gives nothing for what is no result file of an evaluation.
@@ -366,8 +380,8 @@ func (e *Evaluation) OfWorkload(name string) *Evaluation {
 // what was measured before.
 const AnotherRun = "of an earlier run than what it is compared with"
 
-// With returns these results with the cases of later ones, which replace earlier ones of the same name and system, unless those were
-// measured and these were left out.
+// With returns these results with the cases of later ones. A later case replaces an earlier one of the same name and system, unless only
+// the earlier one was measured.
 func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	if e == nil {
 		e = &Evaluation{Head: later.Head, Environment: later.Environment}
@@ -378,7 +392,7 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	all.Cases = nil
 	for _, c := range e.Cases {
 		switch {
-		case later.Of(c.Case, c.System) != nil && (len(c.Runs) == 0 || later.Of(c.Case, c.System).Mark() == ""):
+		case later.Of(c.Case, c.System) != nil && (len(c.Runs) == 0 || later.Of(c.Case, c.System).Skipped == ""):
 			continue
 		case later.Of(c.Case, LCAlone) != nil && len(c.Runs) > 0 && !later.Of(c.Case, LCAlone).goesOn(e.Of(c.Case, LCAlone)):
 			c.Note = AnotherRun

@@ -9,6 +9,9 @@ import (
 // ServingSuite is the name of the suite whose rows have Serving.
 const ServingSuite = "serving"
 
+// ServingUnderMPS is a system of the suite: the library, where all are clients of an MPS server. With an objective -2x and the like follow.
+const ServingUnderMPS = "gpreempt-mps"
+
 // Serving is what became of the requests to a model server, beside the times per output token, which are the row's LC.
 type Serving struct {
 	First   *Latency `json:"ttft"`    // to the first token
@@ -18,7 +21,8 @@ type Serving struct {
 
 	FirstRatio *Ratio `json:"ttft_ratio,omitempty"` // to the same server alone
 
-	// Under an objective, and of systems that are compared with it: the bound for the time per output token, and the part of requests within it.
+	// Under an objective, and of systems that are compared with it: the bound for the time per output token, and the part of requests
+	// within it.
 	BoundMs float64 `json:"bound_ms,omitempty"`
 	Held    float64 `json:"held,omitempty"`
 
@@ -44,8 +48,8 @@ type Steps struct {
 	LentMs float64 `json:"lent_ms"`
 	Slots  uint64  `json:"slots"`
 
-	// Of the server's windows: how many opened, of these how many beside work of best effort, and how long they were open. The GPU's other time
-	// is what time slicing can leave to best effort.
+	// Of the server's windows: how many opened, of these how many beside work of best effort, and how long they were open. The GPU's
+	// other time is what time slicing can leave to best effort.
 	Windows  uint64  `json:"windows"`
 	Switches uint64  `json:"switches"`
 	OpenMs   float64 `json:"open_ms"`

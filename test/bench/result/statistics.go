@@ -49,7 +49,7 @@ func Quantile(sorted []float64, q float64) float64 {
 // Median is the middle value, or the mean of the two in the middle.
 func Median(values []float64) float64 { return Quantile(slices.Sorted(slices.Values(values)), .5) }
 
-// SortedFloats are values of a unit, in one that is so many times as large.
+// SortedFloats returns values in ascending order, divided by unit.
 func SortedFloats(values []uint64, unit float64) []float64 {
 	sorted := make([]float64, len(values))
 	for i, value := range values {
@@ -142,8 +142,8 @@ func interval(values []float64, digits int) [2]float64 {
 const fewest = 6
 
 // orderInterval holds a quantile of what sorted values are of with 95 % confidence, if they are independent, whatever their distribution:
-// from one of them to another, since as many lie below the quantile as a binomial distribution tells. Where so few are above it that
-// none is surely so, the largest one stands for the upper end. What differs from run to run is not in it.
+// from one of them to another, since as many lie below the quantile as a binomial distribution tells. Where so few are above it that none
+// is surely so, the largest one stands for the upper end. It leaves out differences from run to run.
 func orderInterval(sorted []float64, q float64) [2]float64 {
 	n := len(sorted)
 	if n < fewest {

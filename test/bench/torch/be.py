@@ -2,9 +2,7 @@
 each step had completed.
 """
 import argparse
-import ctypes
 import os
-import pathlib
 import time
 
 import torch
@@ -14,62 +12,16 @@ import protocol
 import resnet
 
 
-SPIN_BLOCKS = 40  # of a launch, on each SM: two of 1024 threads fit
-SPIN_ITERATIONS = 1100  # about 10 us of a block, beside another one, on an H100
+def training():
+    return resnet.training(128, 0.01)[1]
 
 
-def training(batch):
-    return resnet.training(batch, 0.01)[1]
-
-
-def fp64_product(_):
+def fp64_product():
     matrix = torch.randn(16384, 16384, device="cuda", dtype=torch.float64)
     return lambda: torch.mm(matrix, matrix)
 
 
-def fp16_product(_):
-    matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.half)
-
-    def step():
-        for _ in range(8):
-            torch.mm(matrix, matrix)
-    return step
-
-
-def elementwise(_):
-    numbers = torch.ones(2 << 30, device="cuda")  # 8 GiB, read and written
-    return lambda: numbers.neg_()
-
-
-def spinning(_):
-    """Kernels that fill the GPU with short blocks, compute and leave memory alone."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-
-    def check(name, *arguments):
-        status = getattr(cuda, name)(*arguments)
-        if status:
-            raise RuntimeError(f"{name}: CUDA error {status}")
-
-    context, module, function, out = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
-    check("cuInit", 0)
-    check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)  # PyTorch's
-    check("cuCtxSetCurrent", context)
-    image = (pathlib.Path(__file__).resolve().parent / "programs" / "bench.fatbin").read_bytes()
-    check("cuModuleLoadData", ctypes.byref(module), image)
-    check("cuModuleGetFunction", ctypes.byref(function), module, b"bench_work")
-    blocks = SPIN_BLOCKS * int(torch.cuda.get_device_properties(0).multi_processor_count)
-    check("cuMemAlloc_v2", ctypes.byref(out), ctypes.c_size_t(4 * blocks))
-    iterations = ctypes.c_uint64(SPIN_ITERATIONS)
-
-    def step():
-        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(out), ctypes.addressof(iterations))  # which does not keep them
-        for _ in range(20):
-            check("cuLaunchKernel", function, blocks, 1, 1, 1024, 1, 1, 0, None, parameters, None)
-        check("cuCtxSynchronize")
-    return step
-
-
-def inference(_):
+def inference():
     model = torchvision.models.resnet152().half().cuda().eval().to(memory_format=torch.channels_last)
     images = torch.randn(64, 3, 224, 224, device="cuda", dtype=torch.half)
     images = images.to(memory_format=torch.channels_last)
@@ -80,7 +32,7 @@ def inference(_):
     return step
 
 
-def host(_):
+def host():
     """No work for the GPU: what a neighbour's thread on the CPU costs."""
     def step():
         end = time.monotonic() + 0.02
@@ -89,7 +41,7 @@ def host(_):
     return step
 
 
-def offline(_):
+def offline():
     """vLLM without a server: batches of prompts, greedily. The model lies where the environment says."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
@@ -104,8 +56,7 @@ def offline(_):
     return step
 
 
-KINDS = {"train": training, "gemmfp64": fp64_product, "gemmfp16": fp16_product, "infer": inference, "elementwise": elementwise,
-         "spin": spinning, "offline": offline, "host": host}
+KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference, "offline": offline, "host": host}
 
 
 def with_ballast(step, part):
@@ -144,13 +95,12 @@ def main():
                         help="those that cuDNN thinks best, not those that were the fastest just now")
     parser.add_argument("--same", action="store_true", help="results are compared with the first")
     parser.add_argument("--ballast", type=float, default=0, help="this part of the GPU's memory is taken, and read in each step")
-    parser.add_argument("--batch", type=int, default=128, help="images of a training step")
     options = parser.parse_args()
     if not protocol.begin():
         return
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
     torch.backends.cudnn.deterministic = options.same
-    step = KINDS[options.kind](options.batch)
+    step = KINDS[options.kind]()
     if options.ballast:
         step = with_ballast(step, options.ballast)
     for _ in range(5):

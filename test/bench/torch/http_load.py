@@ -72,7 +72,7 @@ def main():
     interval_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
     if not protocol.begin():
         return
-    protocol.answer({"warm_up": WARM_UP})
+    protocol.answer({})
     for _, requests, port in protocol.orders():
         protocol.answer(run(int(requests), int(port), interval_s))
 

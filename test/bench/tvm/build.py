@@ -64,47 +64,11 @@ def networks(small):
             x = pool(relax.op.nn.avg_pool2d, x, 7, 1, 0)
             return self.scores(op.reshape(x, (x.shape[0], x.shape[1])))
 
-    width, heads, tokens = 768 // part, 12, 128
-
-    class Layer(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
-            self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-            self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-
-        def forward(self, x):
-            def by_head(y):
-                return op.permute_dims(op.reshape(y, (1, tokens, heads, width // heads)), [0, 2, 1, 3])
-            y = self.before(x)
-            query, key, value = by_head(self.query(y)), by_head(self.key(y)), by_head(self.value(y))
-            scores = op.matmul(query, op.permute_dims(key, [0, 1, 3, 2])) * (width // heads) ** -0.5
-            mixed = op.matmul(op.softmax(scores, axis=-1), value)
-            x = x + self.out(op.reshape(op.permute_dims(mixed, [0, 2, 1, 3]), (1, tokens, width)))
-            return x + self.narrow(op.gelu(self.wide(self.between(x))))
-
-    class Encoder(nn.Module):
-        """Of DistilBERT's size: 6 layers of 768, 12 heads, 128 tokens, which come as their embeddings."""
-
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([Layer() for _ in range(6)])
-
-        def forward(self, x):
-            for layer in self.layers:
-                x = layer(x)
-            return x
-
     image = 224 // (4 if small else 1)
     if small:  # the last layers' images are 2 x 2, and none is left to pool
         def pool(kind, x, size, stride, padding):  # noqa: F811
             return wrap_nested(kind(x._expr, [min(size, int(x.shape[2]))] * 2, [stride] * 2, [padding] * 2), "pool")
-    return {
-        "resnet50": (ResNet50, (1, 3, image, image), "float32", False),
-        "resnet50-graph": (ResNet50, (1, 3, image, image), "float32", True),
-        "resnet50-batch": (ResNet50, (2 if small else 32, 3, image, image), "float32", False),
-        "encoder": (Encoder, (1, tokens, width), "float32", False),
-    }
+    return {"resnet50": (ResNet50, (1, 3, image, image), "float32")}
 
 
 def compile_kernels(arch):
@@ -140,16 +104,16 @@ def main():
 
     target = tvm.target.Target("llvm")
     if options.cuda:
-        # What does not depend on the GPU that this machine does not have.
+        # Attributes that do not depend on the GPU, which this machine does not have.
         target = tvm.target.Target({"kind": "cuda", "arch": options.cuda, "max_threads_per_block": 1024,
                                     "max_shared_memory_per_block": 49152, "thread_warp_size": 32}, host="llvm")
         compile_kernels(options.cuda)
     options.folder.mkdir(parents=True, exist_ok=True)
-    for name, (make, shape, kind, graph) in networks(options.cpu).items():
+    for name, (make, shape, kind) in networks(options.cpu).items():
         network = make()
         network.to(kind)
         module, weights = network.export_tvm({"forward": {"x": nn.spec.Tensor(shape, kind)}})
-        with target, tvm.transform.PassContext(config={"relax.backend.use_cuda_graph": graph and bool(options.cuda)}):
+        with target, tvm.transform.PassContext():
             module = relax.get_pipeline("zero")(module)
             if options.cuda:
                 gpu = dlight.gpu

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compiles the networks of suite tvm, and gathers beside them what of TVM runs them, for the Python and the GPU of another
+# Compiles the network of workload tvm, and gathers beside them what of TVM runs them, for the Python and the GPU of another
 # machine. TVM and NVIDIA's compiler come from PyPI into virtual environments under the build folder.
 #   test/bench/tvm/build.sh FOLDER
 set -eu

@@ -2,15 +2,10 @@
 //
 //   gpreempt-bench bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components|gemms>
 //
-// For the system `reset`, which only spin can take, PATH is a file of zeros in memory: with --resets PATH a request that comes at a time is
-// counted there while it is served, and with --reset-by PATH kernels end as long as any is, and are launched again.
-// It serves the order go of PROTOCOL.md. With --closed 1 a request comes not at its time but as long after the end of
-// the one before as it would after that one's arrival, and the answer tells when; what had not come at the end does
-// not count.
+// It serves the order go of PROTOCOL.md. With --closed 1 a request comes not at its time but after the end of the one before: as long as it
+// would after that one's arrival. The answer tells when; requests that had not come at the end do not count.
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 
 enum {
@@ -24,8 +19,6 @@ enum {
 	GEMMS = 5,
 	GEMM_SIDE = 1024,
 	GEMM_TILE = 64, // evaluation.cu
-	MAX_STREAMS = 64,
-	MAX_SPINS = 256, // kernels of a request that can be reset
 };
 static const double WEATHER_STEP = 0.001;
 static const uint64_t SPIN_BEFORE_NS = 200000; // of an arrival: sleeping alone comes back too late
@@ -37,8 +30,6 @@ static CUfunction kernel_a, kernel_b, kernel_c, kernel_fill;
 static uint32_t vertices, edges, source_vertex;
 static uint64_t spin_iterations, spin_kernels;
 static CUdeviceptr gemm_left, gemm_right, gemm_result[GEMMS];
-static CUstream gemm_stream[MAX_STREAMS];
-static uint64_t gemm_streams, gemm_next;
 static uint64_t queued_ns; // when all of the latest request was; of work that does not say, 0
 
 static CUdeviceptr allocate(size_t bytes)
@@ -257,58 +248,6 @@ static void set_up_spin(void)
 	spin_kernels = number("kernels", 1);
 }
 
-// How many requests are being served that reset others, in memory that all processes share; NULL: none does.
-static _Atomic uint32_t *resetting;
-
-static _Atomic uint32_t *shared_word(const char *path)
-{
-	int file = open(path, O_RDWR | O_CLOEXEC);
-	if (file < 0)
-		fail("open %s: %s", path, strerror(errno));
-	void *word = mmap(NULL, sizeof(uint32_t), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-	if (word == MAP_FAILED)
-		fail("map %s: %s", path, strerror(errno));
-	close(file);
-	return word;
-}
-
-static volatile uint32_t *incomplete; // for each kernel of a request: it was reset
-static uint64_t launched_again;       // kernels, since the latest order
-
-static void set_up_spin_that_is_reset(const char *path)
-{
-	long page = sysconf(_SC_PAGESIZE);
-	void *memory_of_host;
-	set_up_spin();
-	if (spin_kernels > MAX_SPINS)
-		fail("--kernels %llu: at most %d can be reset", (unsigned long long)spin_kernels, MAX_SPINS);
-	kernel_a = function("bench_work_reset");
-	resetting = shared_word(path);
-	CHECK(cuMemHostRegister_v2((void *)resetting, page, 0));
-	CHECK(cuMemHostAlloc(&memory_of_host, MAX_SPINS * sizeof *incomplete, 0));
-	incomplete = memory_of_host;
-}
-
-// Kernels that were reset, and those behind them, which ended at once, are launched again, until all are whole. A kernel has no other effect
-// than its whole result, so that it does not matter how often it began.
-static void request_spin_that_is_reset(void)
-{
-	for (uint64_t first = 0; first < spin_kernels;) {
-		while (atomic_load(resetting))
-			sleep_ns(20000);
-		for (uint64_t i = first; i < spin_kernels; i++) {
-			incomplete[i] = 0;
-			CUdeviceptr word = (uintptr_t)resetting, says = (uintptr_t)&incomplete[i];
-			void *parameters[] = {&memory, &spin_iterations, &word, &says};
-			CHECK(cuLaunchKernel(kernel_a, multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
-		}
-		CHECK(cuStreamSynchronize(stream));
-		while (first < spin_kernels && !incomplete[first])
-			first++;
-		launched_again += spin_kernels - first;
-	}
-}
-
 static void request_spin(void)
 {
 	void *parameters[] = {&memory, &spin_iterations};
@@ -318,7 +257,7 @@ static void request_spin(void)
 	CHECK(cuStreamSynchronize(stream));
 }
 
-// ---- Products of half-precision matrices, each on the next of a number of streams
+// ---- Products of half-precision matrices
 
 static CUdeviceptr some_halves(uint32_t seed)
 {
@@ -338,11 +277,6 @@ static CUdeviceptr some_halves(uint32_t seed)
 
 static void set_up_gemms(void)
 {
-	gemm_streams = number("streams", 1);
-	if (gemm_streams < 1 || gemm_streams > MAX_STREAMS)
-		fail("--streams %llu: 1 to %d", (unsigned long long)gemm_streams, MAX_STREAMS);
-	for (uint64_t i = 0; i < gemm_streams; i++)
-		CHECK(cuStreamCreate(&gemm_stream[i], CU_STREAM_NON_BLOCKING));
 	gemm_left = some_halves(1);
 	gemm_right = some_halves(2);
 	for (int i = 0; i < GEMMS; i++)
@@ -354,16 +288,12 @@ static void request_gemms(void)
 {
 	uint32_t side = GEMM_SIDE;
 	unsigned tiles = GEMM_SIDE / GEMM_TILE;
-	uint64_t first = gemm_next;
-	gemm_next += GEMMS;
 	for (int i = 0; i < GEMMS; i++) {
 		void *parameters[] = {&gemm_left, &gemm_right, &gemm_result[i], &side};
-		CHECK(cuLaunchKernel(kernel_a, tiles * tiles, 1, 1, 128, 1, 1, 0,
-				     gemm_stream[(first + i) % gemm_streams], parameters, NULL));
+		CHECK(cuLaunchKernel(kernel_a, tiles * tiles, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
 	}
 	queued_ns = monotonic_ns();
-	for (uint64_t i = 0; i < GEMMS && i < gemm_streams; i++)
-		CHECK(cuStreamSynchronize(gemm_stream[(first + i) % gemm_streams]));
+	CHECK(cuStreamSynchronize(stream));
 }
 
 // FNV-1a of the products, which every request must give again.
@@ -420,20 +350,15 @@ static void lock_file(int file)
 		;
 }
 
-// Who waits for the lock holds the queue, so that nobody who has just had it gets it again before.
+// A process that waits for the lock holds the queue. So the one that has just had the lock does not get it again before.
 static void request_under_lock(const struct evaluation_work *work, const struct evaluation_go *go)
 {
-	bool counts = resetting && !incomplete;
 	if (go->lock >= 0) {
 		lock_file(go->queue);
 		lock_file(go->lock);
 		flock(go->queue, LOCK_UN);
 	}
-	if (counts)
-		atomic_fetch_add(resetting, 1);
 	work->request();
-	if (counts)
-		atomic_fetch_sub(resetting, 1);
 	if (go->lock >= 0)
 		flock(go->lock, LOCK_UN);
 }
@@ -474,7 +399,7 @@ static void serve_continuously(const struct evaluation_work *work, const struct 
 	printf("{\"completed\":%.3f,\"cpu_ns\":%llu", completed, (unsigned long long)cpu);
 }
 
-// What the kernel says of the calling thread.
+// The kernel's counts for the calling thread.
 struct scheduled {
 	uint64_t delay_ns; // that it waited for a processor; 0 where the kernel does not count it
 	uint64_t switches; // away from it that it did not ask for
@@ -516,8 +441,8 @@ static uint64_t *list_of(int64_t count)
 	return list;
 }
 
-// A request is served when it arrives or, if others are still before it, after them; none is dropped. Those that
-// arrived in time and found no end are counted.
+// A request is served when it arrives or, if others are still before it, after them; none is dropped. Requests that arrived in time and
+// found no end are counted.
 static void serve_arrivals(const struct evaluation_work *work, const struct evaluation_go *go)
 {
 	uint64_t *submitted = list_of(go->count), *done = list_of(go->count);
@@ -626,17 +551,7 @@ static void command_evaluate(void)
 	if (!work)
 		fail("--work %s: no such work", name ? name : "");
 	set_up(CU_CTX_SCHED_AUTO);
-	const char *resets = option("resets"), *reset_by = option("reset-by");
-	struct evaluation_work with_reset = {work->name, NULL, request_spin_that_is_reset, NULL};
-	if ((resets || reset_by) && work->set_up != set_up_spin)
-		fail("--work %s: only spin can be reset", name);
-	if (reset_by) {
-		set_up_spin_that_is_reset(reset_by);
-		work = &with_reset;
-	} else {
-		work->set_up();
-		resetting = resets ? shared_word(resets) : NULL;
-	}
+	work->set_up();
 	for (int i = 0; i < WARM_UP_REQUESTS; i++)
 		work->request();
 	uint64_t expected = work->hash ? work->hash() : 0;
@@ -648,9 +563,6 @@ static void command_evaluate(void)
 		else
 			serve_arrivals(work, &go);
 		printf(",\"hinted\":%s", go.hint ? "true" : "false");
-		if (incomplete)
-			printf(",\"launched_again\":%llu", (unsigned long long)launched_again);
-		launched_again = 0;
 		if (work->hash)
 			printf(",\"identical\":%s", work->hash() == expected ? "true" : "false");
 		answer("}");

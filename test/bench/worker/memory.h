@@ -26,7 +26,7 @@ static struct {
 	pthread_mutex_t stepping;
 } held = {.stepping = PTHREAD_MUTEX_INITIALIZER};
 
-// What lies in a piece at first: the same in each process, and different in each word.
+// The first contents of a piece: the same in each process, and different in each word.
 static void fill_staging(uint64_t seed, size_t bytes)
 {
 	for (size_t i = 0; i < bytes / sizeof *held.staging; i++)
@@ -331,7 +331,7 @@ static void command_allocate(void)
 		fail("--rounds %llu: cannot do that many", (unsigned long long)most);
 	await_begin();
 	for (int size = 0; size < ALLOCATED && allocated_bytes[size] <= memory_bytes / 4; size++, count++) {
-		// Calls of 1 us are told apart by many of them; those of 1 ms need fewer.
+		// The time of a call of 1 us needs many of them; calls of 1 ms need fewer.
 		uint64_t rounds = allocated_bytes[size] <= 2 << 20 || most < 8 ? most : most / 8;
 		for (uint64_t round = 0; round < rounds; round++) {
 			CUdeviceptr p;

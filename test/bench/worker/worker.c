@@ -321,8 +321,8 @@ static uint64_t batch_ns(struct work *work, int count)
 	return least;
 }
 
-// Finds the iterations for a kernel of --us microseconds. What a launch costs whatever it does drops
-// out: the time of an iteration is the difference between two kernels.
+// Finds the iterations for a kernel of --us microseconds. The cost that every launch has drops out: the time of an iteration is the
+// difference between two kernels.
 static void command_calibrate(void)
 {
 	enum { MOST_DOUBLINGS = 6 };
@@ -368,40 +368,14 @@ static uint64_t jittered(uint64_t mean, uint64_t least, uint32_t *state)
 	return least + (2 * (mean - least) * (*state >> 8) >> 24);
 }
 
-// Exponential with this mean, the same sequence in every run; at most ten times the mean.
-static uint64_t exponential(uint64_t mean, uint32_t *state)
-{
-	*state = *state * 1664525u + 1013904223u;
-	double gap = -log(((*state >> 8) + 1) / 16777216.0) * mean;
-	return gap < 10.0 * mean ? gap : 10 * mean;
-}
-
-static void sleep_until(uint64_t ns)
-{
-	struct timespec time = {ns / 1000000000, ns % 1000000000};
-	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == EINTR)
-		;
-}
-
 // The library's, where it is preloaded (gpreempt.h).
 static int (*find_hint(void))(int64_t, double)
 {
 	return (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
 }
 
-static void *give_wrong_hints(void *period_us)
-{
-	int (*hint)(int64_t, double) = find_hint();
-	while (hint && !stopped) {
-		hint(300, 1);
-		sleep_ns((uintptr_t)period_us * 1000);
-	}
-	return NULL;
-}
-
 // Before a request its data is prepared for --prepare-us, with --hint 1 announced at the start; the request
-// and its latency begin afterwards. With --period-us requests come by the clock, with --poisson-us at random
-// with that mean. --wrong-us: a thread gives hints that nothing follows.
+// and its latency begin afterwards.
 //
 // Requests one after another: a gap, --kernels launches, each or all of them synchronised.
 static void command_lc(void)
@@ -411,12 +385,8 @@ static void command_lc(void)
 	uint64_t kernels = number("kernels", 1), gap_ns = number("gap-us", 3000) * 1000;
 	uint64_t requests = number("requests", 600), warm_up = number("warm-up", 20);
 	uint64_t seconds = number("seconds", 10);
-	uint64_t prepare_us = number("prepare-us", 0), period_ns = number("period-us", 0) * 1000;
-	uint64_t poisson_ns = number("poisson-us", 0) * 1000, wrong_us = number("wrong-us", 0);
+	uint64_t prepare_us = number("prepare-us", 0);
 	int (*hint)(int64_t, double) = number("hint", 0) ? find_hint() : NULL;
-	pthread_t wrong;
-	if (wrong_us && pthread_create(&wrong, NULL, give_wrong_hints, (void *)(uintptr_t)wrong_us))
-		fail("start a thread: %s", strerror(errno));
 	bool each = number("sync-each", 0), context = number("sync-context", 0), jitter = number("jitter", 0);
 	uint64_t least_ns = number("gap-least-us", gap_ns / 2000) * 1000; // with --jitter 1
 	if (least_ns > gap_ns)
@@ -429,20 +399,14 @@ static void command_lc(void)
 	under_way();
 
 	uint64_t began = monotonic_ns(), start = began, done = 0;
-	uint64_t tick = began;
 	uint64_t last = began + seconds * 1000000000;
-	for (uint64_t i = 0; i < warm_up + requests && (!stopped || !done); i++) { // one is counted whenever it is told to stop
-		// Warm-up requests are never counted, so a slow one may use up no more than half of the time.
+	for (uint64_t i = 0; i < warm_up + requests && (!stopped || !done); i++) { // one counts, however soon stop comes
+		// Warm-up requests are never counted: a slow one may use up no more than half of the time.
 		if (i < warm_up && (stopped || monotonic_ns() > began + seconds * 500000000))
 			i = warm_up;
 		if (i == warm_up)
 			start = monotonic_ns();
-		if (period_ns || poisson_ns) {
-			tick += period_ns ? period_ns : exponential(poisson_ns, &random);
-			sleep_until(tick);
-		} else {
-			sleep_ns(jitter ? jittered(gap_ns, least_ns, &random) : gap_ns);
-		}
+		sleep_ns(jitter ? jittered(gap_ns, least_ns, &random) : gap_ns);
 		if (hint)
 			hint(prepare_us, 1);
 		for (uint64_t from = monotonic_ns(); prepare_us && monotonic_ns() - from < prepare_us * 1000;)
@@ -529,8 +493,8 @@ static int by_value(const void *left, const void *right)
 	return (difference > 0) - (difference < 0);
 }
 
-// What a launch costs the CPU: the median and the least of many rounds. A round is short enough for the
-// driver's queue to take it without waiting for the GPU.
+// The CPU time of a launch: the median and the least of many rounds. A round is short enough for the driver's queue to take it without
+// waiting for the GPU.
 static void command_launch(void)
 {
 	enum { ROUND = 200, MAX_ROUNDS = 1000 };

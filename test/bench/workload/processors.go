@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Place says which of the processors that we may use a program runs on: a process that begins or ends holds a processor in
-// the kernel for up to tens of milliseconds, and a thread that waits for it there waits as long.
+// Place says which of the processors that we may use a program runs on. A process that begins or ends holds a processor in the kernel for
+// up to tens of milliseconds. A thread that waits for that processor waits as long.
 type Place string
 
 const (

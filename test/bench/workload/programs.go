@@ -69,7 +69,7 @@ var Ways = []Way{
 	{Name: "blp-fire", Title: "be, BLP, preempted", Role: "be", Mechanisms: `mechanisms = ["blp"]`, UnderFire: true},
 }
 
-// What became of a program in one of the ways.
+// Outcomes of a program in one of the ways.
 const (
 	Same       = "same" // as without the library
 	NotEvicted = "same, not evicted"

@@ -27,17 +27,7 @@ type System struct {
 	Lock     bool              // a request holds a lock that all processes share
 	Config   string            // of the library, which is preloaded where this is not empty
 	Hints    string            // of the library: "off", or "given" by the LC program
-	LC, BE   map[string]string // environment variables; see Variables
-
-	Rival    bool              // only where it is asked for, or with a folder of rivals
-	Reset    bool              // kernels of the BE processes end when a request comes, and are launched again
-	BEChunks int               `toml:"be_chunks"` // of SMs, in a static partition of the MPS server; LC has the rest
-	Nice     int               // of the BE processes
-	Managed  bool              // what the processes allocate is managed memory
-	Loads    string            // a library that the processes have to have loaded
-	Needs    Needs             // without which it is skipped
-	Daemon   *Daemon           // that serves the processes
-	Cannot   map[string]string // by property of workloads: why such ones are not measured
+	LC, BE   map[string]string // environment variables
 }
 
 //go:embed systems/*.toml
@@ -74,7 +64,7 @@ func Systems(names []string) ([]System, error) {
 	}
 	known := slices.Clone(all)
 	if len(names) == 0 {
-		return slices.DeleteFunc(known, func(s System) bool { return s.Optional || s.Rival }), nil
+		return slices.DeleteFunc(known, func(s System) bool { return s.Optional }), nil
 	}
 	var picked []System
 	for _, name := range names {
@@ -119,9 +109,6 @@ func parseSystem(file string, text []byte) (System, error) {
 		err = errors.New("about is missing")
 	}
 	if err == nil {
-		err = system.checkRival()
-	}
-	if err == nil {
 		_, err = system.LibraryConfig("/")
 	}
 	if err != nil {
@@ -159,16 +146,20 @@ func (s System) LibraryConfig(segment string) (string, error) {
 	return text, nil
 }
 
+// Variables are those of the environment of processes of a role.
+func (s System) Variables(role string) map[string]string {
+	if role == "lc" {
+		return s.LC
+	}
+	return s.BE
+}
+
+// IsSpin says whether a program is one of a number of kernels of equal length.
+func IsSpin(program string) bool { return strings.HasPrefix(program, "spin-") }
+
 // Processes is a key. Systems with equal keys use the same processes: they differ only in what a request does.
 func (s System) Processes(role string) string {
-	environment := s.BE
-	if role == "lc" {
-		environment = s.LC
-	}
-	key := fmt.Sprint(s.MPS, environment)
-	if s.Reset || s.BEChunks > 0 || s.Daemon != nil || s.Managed || s.Nice > 0 && role == "be" {
-		key += fmt.Sprint(s.Server(), s.Managed, s.Nice, s.Reset)
-	}
+	key := fmt.Sprint(s.MPS, s.Variables(role))
 	if s.Config != "" {
 		key += s.Name
 	}

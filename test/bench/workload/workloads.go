@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -32,37 +31,8 @@ type Workload struct {
 	suites      []string
 }
 
-// Sweeps are the beginnings of the names of workloads that differ in the number that follows. Workloads that are a point of a
-// sweep, too, come under their name.
-var (
-	RateSweep, PrepareSweep = Sweep{"rate-", nil}, Sweep{"prepare-", map[string]float64{"rate-100": PrepareUs}}
-	LoadSweep, BESweep      = Sweep{"load-", nil}, Sweep{"be-", map[string]float64{"rate-100": 1}}
-	sweeps                  = []Sweep{RateSweep, PrepareSweep, LoadSweep, BESweep}
-)
-
-// Sweep is the workloads whose names begin alike, and others that are points of it.
-type Sweep struct {
-	prefix string
-	others map[string]float64
-}
-
-// At is a workload's place in the sweep.
-func (s Sweep) At(workload string) (float64, bool) {
-	if x, ok := s.others[workload]; ok {
-		return x, true
-	}
-	digits, ok := strings.CutPrefix(workload, s.prefix)
-	if !ok {
-		return 0, false
-	}
-	x, err := strconv.ParseFloat(digits, 64)
-	return x, err == nil
-}
-
-// InSweep says whether a workload is a point of one.
-func InSweep(workload string) bool {
-	return slices.ContainsFunc(sweeps, func(s Sweep) bool { _, in := s.At(workload); return in })
-}
+// InSweep says whether a workload is a point of the sweep of loads.
+func InSweep(workload string) bool { return strings.HasPrefix(workload, "load-") }
 
 // OwnPrograms are those of worker.c; the others are models of ../torch/model.py.
 var OwnPrograms = map[string][]string{
@@ -75,9 +45,6 @@ var OwnPrograms = map[string][]string{
 	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
 	"spin-many":  {"--work", "spin", "--iterations", "12500", "--kernels", "200"},
 	"gemms":      {"--work", "gemms", "--closed", "1"}, // five products of half-precision matrices
-	"gemms-s8":   {"--work", "gemms", "--closed", "1", "--streams", "8"},
-	"gemms-s33":  {"--work", "gemms", "--closed", "1", "--streams", "33"},
-	"gemms-s64":  {"--work", "gemms", "--closed", "1", "--streams", "64"},
 }
 
 // HTTPService is the program of ../torch/http_service.py. Its requests announce themselves by nothing but their arrival.
@@ -129,7 +96,7 @@ func Continuous(programs ...string) []Task { return at(0, "", programs...) }
 var (
 	fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
 	algorithms = []string{"bfs", "sssp", "pagerank", "components"}
-	everywhere = []string{"paper", "full"}
+	everywhere = []string{"paper"}
 )
 
 // All lists the workloads in the order of the report: the nine of the GPreempt paper, then others.
@@ -148,37 +115,9 @@ var All = func() []Workload {
 	add := func(suites []string, name, about, label string, lc, be []Task, prepare int) {
 		all = append(all, Workload{name, about, label, lc, be, prepare, false, suites})
 	}
-	for _, hz := range []float64{100, 150, 200, 250, 300} {
-		suites := everywhere
-		if hz == 150 || hz == 250 {
-			suites = []string{"full"}
-		}
-		add(suites, fmt.Sprintf("rate-%g", hz), fmt.Sprintf("VGG-19, %g requests/s, beside ResNet-152 without pause", hz), "",
-			at(hz, "", "vgg19"), Continuous("resnet152"), PrepareUs)
-	}
-	for _, us := range []int{0, 50, 100, 150, 200, 400} {
-		suites := everywhere
-		if us%100 != 0 || us == 400 {
-			suites = []string{"full"}
-		}
-		add(suites, fmt.Sprintf("prepare-%d", us), fmt.Sprintf("VGG-19, 100 requests/s that take %d us of preparation, beside ResNet-152 without pause", us), "",
-			at(100, "", "vgg19"), Continuous("resnet152"), us)
-	}
 	for _, percent := range []int{10, 30, 50, 70, 90} {
-		suites := everywhere
-		if percent == 30 || percent == 70 {
-			suites = []string{"full"}
-		}
-		add(suites, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
+		add(everywhere, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, Continuous("resnet152"), PrepareUs)
-	}
-	for _, count := range []int{2, 4, 8} { // rate-100 has one
-		suites := everywhere
-		if count == 4 {
-			suites = []string{"full"}
-		}
-		add(suites, fmt.Sprintf("be-%d", count), fmt.Sprintf("VGG-19, 100 requests/s, beside %d x ResNet-152 without pause", count), "",
-			at(100, "", "vgg19"), Continuous(slices.Repeat([]string{"resnet152"}, count)...), PrepareUs)
 	}
 	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
 		"two GPUs:\nbeside another\non each", eachOn(2, at(100, "", "vgg19")), eachOn(2, Continuous("resnet152")), PrepareUs)
@@ -188,13 +127,13 @@ var All = func() []Workload {
 		"HTTP service\nbeside\ntraining", at(100, "", HTTPService), Continuous("train"), 0)
 	add(everywhere, "tvm", "ResNet-50 that TVM compiled, 25 requests/s, beside training of ResNet-50",
 		"a network\nof TVM beside\ntraining", at(25, "", TVMPrefix+"resnet50"), Continuous("train"), PrepareUs)
-	add([]string{"full", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
+	add([]string{"paper", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
 		"short kernels\nbeside long", at(100, "", "spin-short"), Continuous("spin-long"), PrepareUs)
 	return all
 }()
 
 // firstMeasured come before the others: in this order each program is started once, or runs on from the workload before.
-var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B", "be-8", "be-4", "be-2"}
+var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B"}
 
 // Workloads picks those of a suite, in the order in which they are measured.
 func Workloads(suite string, only []string) ([]Workload, error) {
@@ -262,8 +201,8 @@ func (t Task) Arrivals(length time.Duration, random *rand.Rand) []time.Duration 
 	case "uniform":
 		next = func() float64 { return shortestGap*period + random.Float64()*2*(1-shortestGap)*period }
 	case "bursty":
-		// Poisson arrivals whose rate is a quarter of the mean for some time and two and a half times the
-		// mean for a third of it.
+		// Poisson arrivals at two rates in turns: two and a half times the mean for a third of the time, a quarter of the mean
+		// otherwise.
 		until, factor := 0.0, 2.5
 		next = func() float64 {
 			at := now

@@ -1,14 +1,14 @@
 // arguments.c - calls each intercepted function with arguments at and beyond their bounds, and writes down what it answers.
 //
 // rows.h, which the test generates from exports/table.h, has a struct row for each function. A call is a row and a choice of a value for
-// each of its parameters: all usual; one of them odd, or all numbers, or addresses; all null, all ones; some odd at random. So each function
-// gets each odd value of each parameter. Calls have numbers, the same in each process.
+// each of its parameters: all usual; one of them odd, or all numbers, or addresses; all null, all ones; some odd at random. So each
+// function gets each odd value of each parameter. Calls have numbers, the same in each process.
 //
-//   arguments RESULTS IMAGE FIRST SECONDS       from that call on, but for those whose result is SKIP; each may take so long
-//   arguments RESULTS IMAGE FIRST SECONDS once  that call alone
-//   arguments - IMAGE N                 prints what call N is
+//   arguments RESULTS IMAGE FIRST SECONDS       from that call on, but for those whose result is SKIP; each may take SECONDS.
+//   arguments RESULTS IMAGE FIRST SECONDS once  that call alone.
+//   arguments - IMAGE N                 prints call N.
 //
-// Ends with 0 after the last call, and with AGAIN where the process can make no more calls: it is to go on in another one.
+// Ends with 0 after the last call. Ends with AGAIN where the process can make no more calls: the test goes on in another one.
 #define _GNU_SOURCE
 #include "preempt/driver/cuda.h"
 
@@ -86,7 +86,7 @@ static void *driver;
 		} \
 	} while (0)
 
-// What calls are about. The last three of each kind of handle: of another context, or another one at least; destroyed; alive.
+// The objects that calls are about. Each kind of handle has three: of another context, or another one at least; destroyed; alive.
 enum { OTHER, GONE, ALIVE, STATES };
 static struct {
 	void *handle[HANDLES][STATES];
@@ -329,7 +329,7 @@ static void fill_in(void)
 	pointer_attributes[0] = CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
 }
 
-// What a pointer points to in such a call, and how many of its bytes are worth a change; NULL: a place of the parameter's own.
+// The target of a pointer in such a call, and how many of its bytes are worth a change; NULL: a place of the parameter's own.
 static void *behind(const struct row *r, const char *name, size_t *bytes)
 {
 	const struct {
@@ -700,7 +700,7 @@ static bool choose(const struct row *r, unsigned n, struct choice *c)
 	return true;
 }
 
-// What is behind pointers: numbers as they are; of an address only that it is one.
+// A sum of the changed memory behind pointers: of numbers their value, of an address only that it is one.
 static uint64_t sum(const char *at, const char *before)
 {
 	uint64_t s = 0;

@@ -27,8 +27,7 @@ enum {
 	ADD = 5, // of launches in graphs
 };
 
-// Each buffer belongs to the stream that used it last; events hand it on. What the CPU expects is of the time
-// after all that was submitted.
+// Each buffer belongs to the stream that used it last; events hand it on. The CPU's expectation is of the time after all submitted work.
 static struct buffer {
 	ptr at;
 	uint32_t expected[WORDS];

@@ -1,6 +1,6 @@
-// A best-effort program whose every block leaves a trace that a second run of it, or another order, would spoil.
-// Says "ready", does at each line of its input "<what> <rounds>" a piece of work, and answers with a hash of the result, or
-// says which of its checks failed. Device memory of the simulated driver can be read by the CPU at any time.
+// A best-effort program whose every block leaves a trace that a second run of it, or another order, would spoil. Says "ready". At each line
+// of its input, "<what> <rounds>", it does a piece of work. It answers with a hash of the result, or says which of its checks failed.
+// Device memory of the simulated driver can be read by the CPU at any time.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -269,7 +269,7 @@ static void look(void *argument)
 	s->right = all_are(s->data, s->value);
 }
 
-// What can not be stopped behind what can: copies both ways, memsets, host functions.
+// Work that cannot be stopped behind work that can: copies both ways, memsets, host functions.
 static uint32_t behind(unsigned rounds)
 {
 	handle stream;
@@ -317,7 +317,7 @@ static void wait_for_program(void *argument)
 		usleep(20);
 }
 
-// What is queued waits for the program, which goes on launching.
+// Queued work waits for the program, which goes on launching.
 static uint32_t handshakes(unsigned rounds)
 {
 	handle stream, beside;

@@ -1,7 +1,7 @@
 // A program that is locked, checkpointed, restored and unlocked. It answers each line of its input:
 //   run              begins to launch kernels, again and again, by a thread
 //   own WHAT [MS]    lock, checkpoint, restore or unlock, as the program itself does it; how long a lock may take
-//   other WHAT       as another process does it, by a call that nobody intercepts; fail: a restore fails for good
+//   other WHAT       as another process does it, by a call that is not intercepted; fail: every later restore fails
 //   count            how many kernels are over
 //   slice            the timeslice of its TSG, us; 0: it has none
 //   busy, free      a stream waits for the program, and does no more

@@ -1,5 +1,5 @@
-// A program whose kernels on two GPUs wait for each other, as those of a collective operation do that one process launches on
-// each of its GPUs in turn. Says "ready" and, for each line of its input, how many launches were right.
+// A program whose kernels on two GPUs wait for each other. A collective operation does that which one process launches on each of its GPUs
+// in turn. Says "ready" and, for each line of its input, how many launches were right.
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdint.h>

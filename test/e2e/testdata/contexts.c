@@ -1,5 +1,5 @@
-// A program that makes contexts, works in each for a while and destroys it. Says the number of each that has ended, until
-// the end of its input. With an argument it retains a primary context first, and leaves that as it is.
+// A program that makes contexts, works in each for a while and destroys it. Says the number of each that has ended, until the end of its
+// input. With an argument it retains a primary context first, and leaves that alone.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>

@@ -148,7 +148,7 @@ static void show(ptr start, size_t bytes)
 	}
 }
 
-// What a capture forbids, in each mode of the thread.
+// Calls that a capture forbids, in each mode of the thread.
 static void captured(int mode)
 {
 	handle stream, graph = NULL;
@@ -174,7 +174,7 @@ static size_t free_now(void)
 	return free_bytes;
 }
 
-// What a context has ends with it, and nothing of others.
+// Memory of a context ends with it, and memory of others does not.
 static void contexts_end(void)
 {
 	handle other;

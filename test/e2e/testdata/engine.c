@@ -1,11 +1,11 @@
-// engine.c - steps as an engine with continuous batching makes them: a graph of kernels, a few kernels behind it, a small copy to the host
-// on a copy stream, and an event that another thread waits for, while the next step is queued already.
+// engine.c - steps as an engine with continuous batching makes them. A step is a graph of kernels, a few kernels behind it, and a small
+// copy to the host on a copy stream. Another thread waits for an event at its end, while the next step is queued already.
 //
-// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests] [rank]   runs until its input ends, then prints: steps N
-// sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each. silent: nothing is copied to the
-// host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each wait, of that kind. early: NVTX is there
-// before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before. rank: its second kernel has a name of NCCL's.
-// Its result is that each step ran once.
+// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests] [rank]   runs until its input ends,
+// then prints: steps N sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each.
+// silent: nothing is copied to the host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each
+// wait, of that kind. early: NVTX is there before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before.
+// rank: its second kernel has a name of NCCL's. Its result is that each step ran once.
 #include "driver.h"
 #include "nvtx.h"
 

@@ -140,7 +140,7 @@ static void run(unsigned count)
 	printf("same %u\n", done);
 }
 
-// What is not for kernels: host memory, ranges that leave their allocation, odd addresses. The driver answers.
+// Calls that the library's kernels do not carry out: host memory, ranges that leave their allocation, odd addresses. The driver answers.
 static void refused(void)
 {
 	void *host;

@@ -26,7 +26,7 @@ static handle context, spin, add, stream;
 static ptr words;
 static unsigned done;
 
-// What a thread needs that reads, and ends.
+// System calls of a thread that reads, and ends.
 static const int needed[] = {SYS_read,           SYS_recvfrom, SYS_write,  SYS_exit, SYS_exit_group,
 			     SYS_rt_sigprocmask, SYS_madvise,  SYS_munmap, SYS_futex};
 

@@ -142,8 +142,8 @@ static void *launch_in(void *other)
 	return NULL;
 }
 
-// A launch on the legacy stream behind many host functions, the last of which waits for the program, is not stopped before that has
-// happened, also where a thread with another context looks at taints meanwhile.
+// A launch on the legacy stream comes behind many host functions, the last of which waits for the program. It is not stopped before that
+// has happened, also where a thread with another context looks at host blocks meanwhile.
 static void functions_elsewhere(unsigned rounds)
 {
 	struct chained b = buffer();

@@ -1,5 +1,5 @@
-// A program with work on two GPUs. Says "ready" and, for each line of its input, what was freed, unmapped or made accessible
-// while GPU 0 ran a kernel, and whether that still ran when the call had returned.
+// A program with work on two GPUs. Says "ready". Each line of its input frees, unmaps or makes accessible something while GPU 0 runs a
+// kernel. It says what, and whether that kernel still ran when the call had returned.
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ int main(int count, char **argument)
 	OK(cuMemAlloc_v2(&data, BLOCKS * sizeof(uint32_t)));
 	puts("ready");
 	fflush(stdout);
-	// What is freed, of which GPU, while the context of which is current, and how long the kernel runs.
+	// A line names the object to free, its GPU, the GPU whose context is current, and how long the kernel runs.
 	for (int of; fgets(line, sizeof line, stdin) && sscanf(line, "%15s %d %d %u", what, &of, &from, &us) == 4;) {
 		int n = 1, add = 1;
 		void *parameters[] = {&data, &n, &add, &us}, *host = NULL;

@@ -12,13 +12,16 @@ static struct worker {
 	_Atomic bool over;
 } worker;
 
+enum { MOST_AHEAD = 32 }; // of the GPU
+
 static void *work(void *unused)
 {
 	OK(cuCtxSetCurrent(worker.context));
 	while (!worker.over) {
 		launch(&worker.b, worker.stream, 1, 300);
 		OK(cuEventRecord(worker.event, worker.stream));
-		worker.launches++;
+		if (++worker.launches % MOST_AHEAD == 0)
+			until_reached(worker.event);
 	}
 	copy(&worker.b, worker.stream);
 	OK(cuStreamSynchronize(worker.stream));

@@ -59,7 +59,7 @@ static pthread_t begin_to_let_go(void)
 	return begin(let_go_when_told, NULL);
 }
 
-// What a thread does for which the driver waits with its lock.
+// Calls of a thread in which the driver waits with its lock.
 
 static void *load_module(void *unused)
 {
@@ -102,7 +102,7 @@ static void *free_memory(void *unused)
 	return NULL;
 }
 
-// What another one does then, which waits for that lock.
+// Calls of another thread then, which wait for that lock.
 
 static void *launch_one(void *stream)
 {
@@ -253,7 +253,7 @@ static void find_fresh_graph(void)
 	exec = instantiate(fresh);
 }
 
-// A graph's kernels are loaded as it is instantiated, or by its first launch.
+// The driver loads a graph's kernels when it instantiates the graph, or at its first launch.
 static void asked_while_first_graph(unsigned rounds)
 {
 	handle another = stream_of(NON_BLOCKING);
@@ -483,7 +483,7 @@ static void library_unloaded(unsigned rounds) { unloaded_meanwhile(rounds, true,
 static void many_unloaded(unsigned rounds) { unloaded_meanwhile(rounds, false, MOST, false); }
 static void unloaded_while_captured(unsigned rounds) { unloaded_meanwhile(rounds, false, 1, true); }
 
-// What is unloaded is in the log, and is cut again and again. What was there when the call began is over when it returns.
+// The unloaded kernels are in the log, and are cut again and again. Launches from before the call are over when it returns.
 static void unloaded_in_use(unsigned rounds)
 {
 	struct chained b = buffer();
@@ -502,7 +502,7 @@ static void unloaded_in_use(unsigned rounds)
 	}
 }
 
-// Two threads unload the same: one of them is told that it is unknown.
+// Two threads unload the same: the driver answers one of them that it is unknown.
 static void unloaded_twice(unsigned rounds)
 {
 	struct chained b = buffer();

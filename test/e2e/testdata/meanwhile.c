@@ -24,7 +24,7 @@ struct resource { // CUdevResource
 #include "order.h"
 #include <dlfcn.h>
 
-// What a thread waits for, while another one launches a kernel that waits for it.
+// A thread waits for this, while another one launches a kernel that waits for the thread.
 static struct meanwhile {
 	handle stream;        // NULL: the legacy stream
 	bool all;             // of the context
@@ -85,8 +85,8 @@ static void stream_meanwhile(unsigned rounds)
 	launched_meanwhile(false, one, one, one, rounds);
 }
 
-// A thread calls something, and another one does more meanwhile. True: the call returned before the program let W go, the kernel that
-// was launched on a stream after the call had begun. What else was to end has ended by the time of this call.
+// A thread calls something, and another one does more meanwhile. True: the call returned before the program let W go, the kernel that was
+// launched on a stream after the call had begun. All other work that was to end has ended by the time of this call.
 static bool returns_before(pthread_t thread, _Atomic bool *over)
 {
 	bool returned = comes(over);
@@ -128,7 +128,7 @@ static void many_meanwhile(unsigned rounds)
 	}
 }
 
-// A stream is destroyed that a thread waits for, with the rest of the context. What was there is over soon.
+// A stream is destroyed that a thread waits for, with the rest of the context. Its work is over soon.
 static void destroyed_meanwhile(unsigned rounds)
 {
 	struct chained b = buffer();
@@ -440,7 +440,7 @@ static void freed_green(unsigned rounds)
 	CHECK(late <= rounds);
 }
 
-// Who waits for all of the primary context waits for its green ones, too.
+// A thread that waits for all of the primary context waits for its green ones, too.
 static void green_awaited(unsigned rounds)
 {
 	struct chained b = buffer();
@@ -478,7 +478,7 @@ static void green_ended(unsigned rounds)
 	}
 }
 
-// Who waits for an event that was recorded for a whole context waits for all of its streams.
+// A thread that waits for an event that was recorded for a whole context waits for all of its streams.
 static void whole_recorded(unsigned rounds)
 {
 	enum { WAYS = 4 };
@@ -506,8 +506,8 @@ static void whole_recorded(unsigned rounds)
 	}
 }
 
-// All that a context gets comes behind an event that waits for the program, on a stream that was there or comes later, or that the program
-// stops; it lets the event go once it has seen work of another context. From the wait on nothing is stopped.
+// All work of a context comes behind an event that waits for the program. That work is on a stream that was there, that comes later, or
+// that the program stops. The program lets the event go once it has seen work of another context. From the wait on nothing is stopped.
 static void whole_awaited(unsigned way)
 {
 	enum { HERE, ELSEWHERE, NEW, GREEN, STOPPED };

@@ -150,7 +150,7 @@ static void check_all(void)
 	printf("wrong %d of %d\n", wrong, all);
 }
 
-// Answers are told as offsets and kinds, so that they can be compared between processes.
+// Answers are printed as offsets and kinds, so that they can be compared between processes.
 static void attributes(const struct buffer *b, size_t offset)
 {
 	enum { CONTEXT = 1, DEVICE_POINTER = 3, BUFFER_ID = 7, RANGE_START = 11, POOL = 17, BASE = 19, LAST = 19 };
@@ -467,7 +467,7 @@ static bool obey_other(const char *line)
 	return true;
 }
 
-// A handler that was registered before the library had anything to register. The program is told when it may end.
+// A handler that was registered before the library had anything to register. A line of the input says when the program may end.
 static bool lingers;
 static void linger(void)
 {
@@ -567,6 +567,7 @@ int main(int count, char **argument)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	atexit(linger);
 	image = "simulated image";
+	every_byte = getenv("TEST_EVERY_BYTE");
 	if (count > 1)
 		read_image(argument[1]);
 	find_driver();

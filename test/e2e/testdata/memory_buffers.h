@@ -4,6 +4,9 @@
 
 enum { DEVICES = 8, BUFFERS = 4096, JOBS = 64, BLOCKS = 1320, NON_BLOCKING = 1, OUT_OF_MEMORY = 2 };
 enum { GRANULE = 2 << 20, PIECE = 1 << 20 };
+// A larger buffer has contents in a sample of each piece alone, and kernels change its first bytes, unless TEST_EVERY_BYTE is set.
+enum { SAMPLED = 16 << 20, SAMPLE = 8 << 10 };
+static bool every_byte;
 
 static struct gpu { handle context, chain, pool; } gpus[DEVICES];
 static int device; // of the commands
@@ -112,7 +115,7 @@ static int shrink(struct buffer *b)
 	return r ? r : cuMemRelease(b->physical[b->pieces]);
 }
 
-// What uses it has ended.
+// To be called when no operation uses it any more.
 static int release_mapped(struct buffer *b)
 {
 	int r = 0;
@@ -204,7 +207,9 @@ static int release(struct buffer *b)
 	return r;
 }
 
-static size_t per_block(const struct buffer *b) { return b->bytes / 4 / BLOCKS; }
+static bool sampled(const struct buffer *b) { return b->bytes > SAMPLED && !every_byte; }
+
+static size_t per_block(const struct buffer *b) { return (sampled(b) ? SAMPLED : b->bytes) / 4 / BLOCKS; }
 
 static void expect(const struct buffer *b, size_t first_word, uint32_t *words, size_t count)
 {
@@ -217,7 +222,18 @@ static void expect(const struct buffer *b, size_t first_word, uint32_t *words, s
 	}
 }
 
-static size_t piece_at(const struct buffer *b, size_t at) { return b->bytes - at < PIECE ? b->bytes - at : PIECE; }
+struct part { size_t at, bytes; };
+
+// The part to check of the piece that begins there: all of it, or a sample at an offset of its own.
+static struct part part_of(const struct buffer *b, size_t piece)
+{
+	struct part p = {piece, b->bytes - piece < PIECE ? b->bytes - piece : PIECE};
+	if (sampled(b) && p.bytes > SAMPLE) {
+		p.at += (uint32_t)(piece / PIECE * 2654435761u) % (p.bytes - SAMPLE) / 4 * 4;
+		p.bytes = SAMPLE;
+	}
+	return p;
+}
 
 static void newly_filled(struct buffer *b, uint32_t seed)
 {
@@ -226,16 +242,25 @@ static void newly_filled(struct buffer *b, uint32_t seed)
 	b->addend = 0;
 }
 
+// Each thread has two pieces: they are not given back to the kernel, which would have to zero others.
+static uint32_t *scratch(size_t which)
+{
+	static __thread uint32_t *words;
+	if (!words && !(words = malloc(2 * PIECE)))
+		_Exit(1);
+	return words + which * (PIECE / 4);
+}
+
 static int fill(struct buffer *b, uint32_t seed)
 {
-	uint32_t *words = malloc(PIECE);
+	uint32_t *words = scratch(0);
 	int r = 0;
 	newly_filled(b, seed);
-	for (size_t at = 0; !r && at < b->bytes; at += PIECE) {
-		expect(b, at / 4, words, PIECE / 4);
-		r = cuMemcpyHtoD_v2(b->at + at, words, piece_at(b, at));
+	for (size_t piece = 0; !r && piece < b->bytes; piece += PIECE) {
+		struct part p = part_of(b, piece);
+		expect(b, p.at / 4, words, (p.bytes + 3) / 4);
+		r = cuMemcpyHtoD_v2(b->at + p.at, words, p.bytes);
 	}
-	free(words);
 	return r;
 }
 
@@ -250,18 +275,15 @@ static long long first_difference(const unsigned char *a, const unsigned char *b
 // Offset of the first wrong byte, or -1.
 static long long wrong_at(const struct buffer *b)
 {
-	uint32_t *wanted = malloc(PIECE), *found = malloc(PIECE);
-	long long wrong = -1;
-	for (size_t at = 0; wrong < 0 && at < b->bytes; at += PIECE) {
-		expect(b, at / 4, wanted, PIECE / 4);
-		OK(cuMemcpyDtoH_v2(found, b->at + at, piece_at(b, at)));
-		if (memcmp(found, wanted, piece_at(b, at)) != 0)
-			wrong = (long long)at +
-				first_difference((unsigned char *)found, (unsigned char *)wanted, piece_at(b, at));
+	uint32_t *wanted = scratch(0), *found = scratch(1);
+	for (size_t piece = 0; piece < b->bytes; piece += PIECE) {
+		struct part p = part_of(b, piece);
+		expect(b, p.at / 4, wanted, (p.bytes + 3) / 4);
+		OK(cuMemcpyDtoH_v2(found, b->at + p.at, p.bytes));
+		if (memcmp(found, wanted, p.bytes) != 0)
+			return (long long)p.at + first_difference((unsigned char *)found, (unsigned char *)wanted, p.bytes);
 	}
-	free(wanted);
-	free(found);
-	return wrong;
+	return -1;
 }
 
 typedef int (*launch_function)(handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle,

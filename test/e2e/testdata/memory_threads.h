@@ -234,8 +234,8 @@ static void contexts(struct job *j)
 	} while (goes_on(j));
 }
 
-// A reservation in which memory is mapped piece by piece as it is needed, and unmapped from the end, as PyTorch's expandable
-// segments do. The rest of it must not be touched.
+// A reservation in which the thread maps memory piece by piece when it needs it, and unmaps it from the end. PyTorch's expandable segments
+// do that. The rest of it must not be touched.
 static void growing(struct job *j)
 {
 	enum { PIECES = 8 };

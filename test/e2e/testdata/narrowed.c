@@ -294,17 +294,20 @@ static void held(unsigned rounds)
 	check_all(&b);
 }
 
-// At each line a kernel that takes so long alone: one of two.
-static void hurting(unsigned us)
+// At each line, "harmful US" or "harmless US", one of two kernels, which takes so long alone.
+static void hurting(unsigned unused)
 {
+	(void)unused;
 	handle module, increment, stream = stream_of(NON_BLOCKING), event = new_event();
 	struct chained b[2] = {buffer(), buffer()};
 	char line[64];
 	OK(cuModuleLoad(&module, image));
 	OK(cuModuleGetFunction(&increment, module, "sim_increment"));
 	while (fgets(line, sizeof line, stdin) && strcmp(line, "end\n")) {
-		bool harmful = !strcmp(line, "harmful\n");
-		unsigned n = 1;
+		char kind[16];
+		unsigned n = 1, us;
+		CHECK(sscanf(line, "%15s %u", kind, &us) == 2);
+		bool harmful = !strcmp(kind, "harmful");
 		void *parameters[] = {&b[1].data, &n, &us};
 		if (harmful) {
 			OK(cuLaunchKernel(increment, BLOCKS, 1, 1, 256, 1, 1, 0, stream, parameters, NULL));
@@ -323,7 +326,7 @@ static void hurting(unsigned us)
 	CHECK(right(&b[0]) && right(&b[1]));
 }
 
-// So many kernels of different functions, each of which fills the GPU for a while alone, follow each other all the time until a line comes.
+// So many kernels of different functions follow each other all the time until a line comes. Each fills the GPU for a while alone.
 static void steady(unsigned functions)
 {
 	enum { MOST = 16, FILL = 132 * 8, TAKES_US = 500, ROUNDS = 2 };

@@ -1,5 +1,5 @@
-// nothreads.c - preloaded, lets libgpreempt.so start only so many threads (THREADS, 0 if unset), and none while the file
-// THREADS_RUN_OUT exists, like a limit of processes.
+// nothreads.c - preloaded, like a limit of processes: it lets libgpreempt.so start only so many threads (THREADS, 0 if unset). While the
+// file THREADS_RUN_OUT exists, it lets it start none.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -14,7 +14,7 @@
 enum { PLACES = 256, STREAMS = PLACES + 32, ENTRIES = 128 };
 static _Atomic bool enough, busy;
 
-// Captures, for as long as it is to, on a stream that nobody else uses.
+// A capture that goes on until it is to end, on a stream of its own.
 static struct {
 	pthread_t thread;
 	handle stream;
@@ -494,7 +494,7 @@ static void answers(unsigned rounds)
 	}
 }
 
-// A kernel on the legacy stream waits for the program, which waits for blocking streams that have nothing behind that kernel, but
+// A kernel on the legacy stream waits for the program. The program waits for blocking streams that have nothing behind that kernel, but
 // something ahead of it.
 static void ahead(unsigned rounds)
 {
@@ -622,8 +622,8 @@ static void ahead_through_legacy(unsigned rounds)
 	}
 }
 
-// The legacy stream comes behind a kernel that waits for the program, and behind the stream's launch, which comes behind another
-// one by the legacy stream before.
+// The legacy stream comes behind a kernel that waits for the program, and behind the stream's launch. That launch comes behind another one
+// by earlier work of the legacy stream.
 static void ahead_of_record(unsigned rounds)
 {
 	struct chained b = buffer(), c = buffer();
@@ -647,8 +647,8 @@ static void ahead_of_record(unsigned rounds)
 	}
 }
 
-// A copy on the legacy stream comes behind two kernels that wait for the program, and behind what was cut ahead of them. Who asks or
-// waits for the stream of one of them hears of that kernel, and of nothing behind it.
+// A copy on the legacy stream comes behind two kernels that wait for the program, and behind work that was cut ahead of them. A thread that
+// asks or waits for the stream of one of them hears of that kernel, and of nothing behind it.
 static void ahead_of_copy(unsigned rounds)
 {
 	struct chained b = buffer(), c = buffer();
@@ -710,8 +710,7 @@ static void own_ahead_of_copy(unsigned rounds)
 	}
 }
 
-// A thread's own stream has a record that is not known to be reached when a copy on the legacy stream comes, which waits for the
-// program.
+// A thread's own stream has a record that is not known to be reached. Then a copy comes on the legacy stream, which waits for the program.
 static void own_ahead_of_waiting_copy(unsigned rounds)
 {
 	struct chained b = buffer(), c = buffer();
@@ -1025,7 +1024,7 @@ static void follows(unsigned rounds)
 	}
 }
 
-// Threads that wait. Who started the program reads in the driver's trace when one does, and says so.
+// Threads that wait. The test that started the program reads in the driver's trace when one does, and says so.
 static _Atomic bool over;
 
 static void *sync_own(void *none)

@@ -1,5 +1,5 @@
-// order.h - what programs share whose results show whether work overtook what it comes behind, and which hang where a call that
-// returns at once without the library waits for what the program does only then. Before such a program includes this, it defines
+// order.h - shared by programs whose results show whether work overtook what it comes behind. They hang if a call waits for something that
+// the program does only after the call. Without the library such a call returns at once. Before such a program includes this, it defines
 // MORE_FUNCTIONS(F), as FUNCTIONS of driver.h, if it calls others than these. Its main is serve.
 #ifndef TEST_ORDER_H
 #define TEST_ORDER_H
@@ -159,7 +159,7 @@ static inline void spin(handle stream) { spin_until(stream, word); }
 
 static inline void let_go(void) { write_word(word); }
 
-// Who started the program answers when some stops have begun and ended.
+// The test that started the program answers when some stops have begun and ended.
 static inline void until_stopped(void)
 {
 	char line[64];
@@ -234,7 +234,7 @@ static inline void *write_later(void *at)
 	return NULL;
 }
 
-// What a line of the input names.
+// A task that a line of the input names.
 struct task {
 	const char *name;
 	void (*run)(unsigned rounds);

@@ -201,8 +201,9 @@ static void until_more(ptr data, unsigned before)
 		usleep(100);
 }
 
-// Stops a large launch as soon as a wave of its blocks has run, and says how many blocks have run by the end of that. "wide": as it was launched.
-// "narrow": it was launched while the stream was stopped, and goes on in a width. "cut": it was stopped before, and what counts comes later.
+// Stops a large launch as soon as a wave of its blocks has run. Says how many blocks have run by the end of the stop. "wide": the launch is
+// unchanged. "narrow": it was launched while the stream was stopped, and goes on in a width. "cut": it was stopped before, and the stop
+// that counts comes later.
 static void large(handle kernel, const char *how, unsigned threads, unsigned shared, int sms)
 {
 	enum { DYNAMIC_SHARED = 8, SMS = 132, THREADS = 2048 }; // of an SM
@@ -243,7 +244,7 @@ static void large(handle kernel, const char *how, unsigned threads, unsigned sha
 	OK(gpreempt_stream_disable(background));
 }
 
-// The driver refuses a call while kernels run narrow. What comes behind them still does.
+// The driver refuses a call while kernels run narrow. Later work still comes behind them.
 static void given_up(void)
 {
 	enum { FEW = 64, LONG_us = 600000 };
@@ -294,8 +295,8 @@ static bool cut_behind(void)
 	return have[BLOCKS - 1] == before;
 }
 
-// A kernel with clusters that has ended, one that is cut behind it, and a stop in which neither of them can begin again, since the
-// urgent stream has all SMs: for longer than a stop waits.
+// A kernel with clusters that has ended, and one that is cut behind it. In the stop neither of them can begin again, for longer than a stop
+// waits, since the urgent stream has all SMs.
 static void clusters(handle clustered)
 {
 	enum { REQUIRED_CLUSTER_WIDTH = 11, SMS = 132, AWAY_us = 300000 };
@@ -374,8 +375,9 @@ static void until_done(void *none)
 			usleep(50);
 }
 
-// Widths are asked for while a stream waits for what is only logged: until the end of a stop that another thread sees to, which has another stream
-// to see to first, or until it has gone on in the width that there is. And while one waits for the program, which is not waited for.
+// Widths are asked for while a stream waits for work that is only logged. The call waits until the end of a stop that another thread sees
+// to, which has another stream to see to first. Or it waits until the stream has gone on in the present width. It does not wait for a
+// stream that waits for the program.
 static void waited(void)
 {
 	uint32_t value = want;
@@ -568,7 +570,7 @@ static void priorities(int (*priority_of)(handle))
 	printf("\n");
 }
 
-// What cudart does at the end of a program, registered when it starts.
+// A handler like cudart's for the end of a program, registered when it starts.
 static void at_exit(void)
 {
 	if (context && stopped_at_end) {

@@ -1,6 +1,6 @@
-// Prints the priorities of streams: asked for, as the program hears of them, and in the driver. With an argument it
-// first prints the priority of the client and then becomes that program; NAME=VALUE before it is put into its environment. What LATE says is put
-// into its own before the driver is initialised.
+// Prints the priorities of streams: asked for, as the program hears of them, and in the driver. With an argument it first prints the
+// priority of the client and then becomes that program; NAME=VALUE before it is put into its environment. The program applies LATE
+// (NAME=VALUE; NAME alone removes it) to its own environment before the driver is initialised.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-// A program whose threads are sent signals without a pause while CUDA is initialised. Then each handler has to be what it was. Says "taken".
+// A program whose threads are sent signals without a pause while CUDA is initialised. Then each handler has to be the same as before. Says
+// "taken".
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

@@ -57,7 +57,7 @@ static void *on_its_own(void *unused)
 	return NULL;
 }
 
-// What another thread has on its own default stream.
+// Work of another thread on its own default stream.
 static void own(unsigned rounds)
 {
 	others = buffer();
@@ -104,7 +104,7 @@ static void refused(unsigned rounds)
 	}
 }
 
-// A context that the driver does not destroy, since it is the primary one. Nobody makes it current again. Its stream is known as before.
+// A context that the driver does not destroy, since it is the primary one. No thread makes it current again. Its stream is known as before.
 static void kept(unsigned rounds)
 {
 	static handle one;
@@ -121,7 +121,7 @@ static void kept(unsigned rounds)
 	}
 }
 
-// What is destroyed is none, or none any more. All that there is is known as before.
+// Calls that destroy NULL, or a handle that is destroyed already. The library knows all existing objects as before.
 static void invalid(unsigned rounds)
 {
 	static handle one;

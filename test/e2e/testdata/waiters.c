@@ -59,8 +59,7 @@ static void moved(unsigned rounds)
 	}
 }
 
-// A kernel on the legacy stream that is not logged, since nobody could ask for a stop, while the log has a record of the thread's own
-// stream.
+// A kernel on the legacy stream is not logged, since no process could ask for a stop. The log has a record of the thread's own stream then.
 static void own_behind_nothing(unsigned rounds)
 {
 	struct chained b = buffer();
@@ -166,7 +165,7 @@ static void launch_many(struct chained *b, handle stream)
 		OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL));
 }
 
-// What was launched again beside a stream is over before the stream is, also where nothing is stopped any more.
+// A launch that was repeated beside a stream is over before the stream is, also where nothing is stopped any more.
 static void given_up(unsigned rounds)
 {
 	struct chained b = buffer(), c = buffer();
@@ -303,7 +302,7 @@ static void deep(unsigned rounds)
 	OK(cuStreamSynchronize(one));
 }
 
-// As filled, behind a kernel that waits for another thread, while a host function ahead of that taints the stream. The function ends first.
+// As filled, behind a kernel that waits for another thread, while a host function ahead of that host-blocks the stream. The function ends first.
 static void filled_behind(unsigned rounds)
 {
 	enum { LAUNCHES = 450 };
@@ -393,7 +392,8 @@ static void launch_on(void *stream)
 	launch(&b, stream, 1, 1);
 }
 
-// An instance of a graph runs to its end, as something that is not logged comes behind it, and is launched on a stream whose queue is full.
+// An instance of a graph runs to its end, since something that is not logged comes behind it. It is launched on a stream whose queue is
+// full.
 static void filled_ahead(unsigned rounds)
 {
 	struct chained b = buffer();
@@ -570,8 +570,8 @@ static void *record_left(void *stream)
 
 static void ask_for_reached(void *event) { CHECK(cuEventQuery(event) == 0); }
 
-// A thread waits for the event, which is recorded anew, so that the library marks its stream. As it is about to, the queue is filled. Where the
-// thread began to wait too late, it goes on at once.
+// A thread waits for the event, which is recorded anew, so that the library marks its stream. Just before the library does, another thread
+// fills the queue. Where the thread began to wait too late, it goes on at once.
 static void filled_marked(unsigned rounds)
 {
 	handle another = stream_of(NON_BLOCKING);

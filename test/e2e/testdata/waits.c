@@ -80,8 +80,8 @@ static void in_graph(handle kernel, unsigned blocks, unsigned threads, int us, i
 	OK(cuGraphDestroy(graph));
 }
 
-// Launches of a kernel, alone and as a graph, every second one while all hardware channels are taken by streams that wait for the program, which
-// meanwhile waits for a stop to end. Returns how many were made.
+// Launches of a kernel, alone and as a graph. For every second one, streams that wait for the program take all hardware channels, and the
+// program waits for a stop to end meanwhile. Returns how many were made.
 static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, int launches, handle stream, handle other)
 {
 	static _Atomic uint32_t *said;
@@ -120,8 +120,8 @@ static int behind_the_program(handle kernel, unsigned blocks, unsigned threads, 
 	return launches + launches % 2;
 }
 
-// A kernel that no stop waits for, and behind it on its stream one that comes behind what another stream has, which is stopped
-// several times.
+// A kernel for which no stop waits. Behind it on its stream comes one that is also behind another stream's launch, which is stopped several
+// times.
 static int behind_a_slow_one(handle kernel, int launches, handle slow, handle stream)
 {
 	enum { BLOCKS = 8000 };

@@ -1,4 +1,4 @@
-// width.c - a program whose requests are as long as it is told while they run, and one that has work all the time and needs no SM.
+// width.c - a program with requests whose length its input says while they run. It can also have work all the time that needs no SM.
 //
 //	works            work that waits for this program is on a stream from now on: "works"
 //	request N US     a kernel of N blocks begins a request and takes so long: "begun". The request goes on when the next line comes,

@@ -209,7 +209,7 @@ static void *best_effort(void *unused)
 	return unused;
 }
 
-// What waits for the whole context, in the middle of a request; answers how many such calls met a hold.
+// Calls that wait for the whole context, in the middle of a request. Answers how many of them met a hold.
 static void context_wide(const char *what)
 {
 	ptr memory;
@@ -524,8 +524,8 @@ static void both(unsigned n)
 	printf("both %u\n", n);
 }
 
-// Requests of one kernel, each announced ahead_us before; answers how many hints were listened to, for how many this thread
-// armed the hold at once, and for how many only as the work came.
+// Requests of one kernel, each announced ahead_us before. Answers how many hints were listened to. Also for how many this thread armed the
+// hold at once, and for how many only as the work came.
 static void hinted(unsigned requests, unsigned ahead_us, unsigned gap_us)
 {
 	int (*hint)(int64_t, double) = (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");

@@ -1,4 +1,4 @@
-// A core that prints what it is told.
+// A core that prints its calls.
 #include "exports/layer.h"
 #include <pthread.h>
 #include <signal.h>
@@ -152,7 +152,7 @@ static const struct gp_hooks hooks = {
 	.complete = complete,
 };
 
-// What stands for two functions of the driver, and for one that it lacks.
+// Stand-ins for two functions of the driver, and for one that it lacks.
 static CUresult free_instead(CUdeviceptr address) { return SAY("free of %#llx", address), 31; }
 static CUresult attribute_instead(void *data, int attribute, CUdeviceptr address)
 {
@@ -191,7 +191,7 @@ static void start(void)
 	atomic_store(&gp_armed, getenv("TEST_UNARMED") == NULL);
 }
 
-// What stands for Go's constructor: it takes signals, and changes how the program gets its own.
+// A stand-in for Go's constructor: it takes signals, and changes how the program gets its own.
 static void taken(int signal) { _Exit(signal); }
 
 static void runtime(int argc, char **argv, char **envp)

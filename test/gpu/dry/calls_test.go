@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// calls are calls of one plan after another, with what they leave in a folder.
+// calls are calls of one plan after another, with the results that they leave in a folder.
 type calls struct {
 	t                    *testing.T
 	folder, plan, commit string
@@ -61,7 +61,7 @@ const twoLines = `0 30 once     mkdir $ONCE/ran && echo '{}' > $PARTS/suite-part
 0 40 in-parts [ -e $PARTS/first ] || { echo begun > $PARTS/first; exit 3; }
 `
 
-// What was measured on one machine is taken along to the next, which goes straight to what is left.
+// Measurements of one machine go along to the next one, which goes straight to what is left.
 func TestSessionGoesOnElsewhere(t *testing.T) {
 	c := newCalls(t, twoLines)
 	run := []string{c.plan, filepath.Join(c.folder, "out"), "200"}
@@ -79,7 +79,7 @@ func TestSessionGoesOnElsewhere(t *testing.T) {
 	c.want(true, "here", []string{"--next", c.plan}, kind+"\tsome\tonce\tGPU 0\t30 s\tstatus 0 after ", kind+"\t1 lines are open")
 }
 
-// What is finished here stays so, though the archive of another call has less of it.
+// A line that is finished here stays so, though the archive of another call has less of it.
 func TestTakeKeepsWhatIsFinished(t *testing.T) {
 	c := newCalls(t, "0 30 line [ -e $ONCE/known ] && echo whole > $PARTS/x\n")
 	run := []string{c.plan, filepath.Join(c.folder, "out"), "200"}
@@ -126,7 +126,7 @@ func TestTakeOfParts(t *testing.T) {
 	c.want(true, "here", []string{"--next", c.plan}, "0 lines are open")
 }
 
-// What could write elsewhere is refused, all of it; links are left out.
+// An archive that could write elsewhere is refused, all of it. Links are left out.
 func TestTakeOfForeignArchives(t *testing.T) {
 	c := newCalls(t, "")
 	commit := tar.Header{Name: "commit", Typeflag: tar.TypeReg}
@@ -237,7 +237,7 @@ func TestSessionIsMerged(t *testing.T) {
 		results.Cases[0].Case != "launch-off" || results.Cases[1].Case != "launch-lc" {
 		t.Errorf("%v, %s", err, text)
 	}
-	// What is there and was not measured again is not lost.
+	// A result that is there and was not measured again is not lost.
 	if err := os.WriteFile(path, []byte(`{"cases": [{"case": "be-rate", "system": "gpreempt"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ func TestPlansCanBeRun(t *testing.T) {
 	if err != nil || len(plans) == 0 {
 		t.Fatalf("no plans, %v", err)
 	}
-	// What says how it is run, and not what is measured.
+	// runs matches options that say how to run a case, and not what is measured.
 	runs := regexp.MustCompile(`--busy|--(against|minutes|out|json) \S+`)
 	line := regexp.MustCompile(`^(\d+) +(\d+) +([\w-]+) +(?:CUDA_VISIBLE_DEVICES=[\d,]+ )?(build/\S+) (.*)$`)
 	for _, plan := range plans {
@@ -55,8 +55,8 @@ func TestPlansCanBeRun(t *testing.T) {
 	}
 }
 
-// The plans of the evaluation have each of its workloads once, with equal runs and systems, which one document takes, and for some a system
-// more or more requests; and by the command's own estimate each ends within its time. What TVM compiled has as many requests.
+// The plans of the evaluation have each of its workloads once, with equal runs and systems, which one document takes. Some workloads have
+// one more system, or more requests. By the command's own estimate each plan ends within its time.
 func TestPlansOfTheEvaluation(t *testing.T) {
 	t.Chdir("../../..")
 	want := []string{"A", "B", "C", "D", "E", "REAL", "R", "Y", "Z", "decode", "http", "load-50", "load-90", "tvm"}
@@ -78,13 +78,11 @@ func TestPlansOfTheEvaluation(t *testing.T) {
 	line := regexp.MustCompile(`(?m)^0 +(\d+) +paper +build/gpreempt bench --busy --suite paper --only (\S+) (.*) --minutes \$MINUTES --out \$PARTS --json \$JSON$`)
 	estimate := regexp.MustCompile(`About (\d+):(\d\d) in all`)
 	var workloads []string
-	tvm := 0
 	for _, plan := range plans {
 		text, err := os.ReadFile(plan)
 		if err != nil {
 			t.Fatal(err)
 		}
-		tvm += strings.Count(string(text), "--suite tvm --only tvm-")
 		if strings.Count(string(text), "000 --minutes ") != strings.Count(string(text), "--suite ") {
 			t.Errorf("%s: a line without thousands of requests", plan)
 		}
@@ -108,8 +106,5 @@ func TestPlansOfTheEvaluation(t *testing.T) {
 	}
 	if slices.Sort(workloads); !slices.Equal(workloads, want) {
 		t.Errorf("workloads %v, want %v", workloads, want)
-	}
-	if tvm != 3 {
-		t.Errorf("%d networks of TVM, want 3", tvm)
 	}
 }

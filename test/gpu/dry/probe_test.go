@@ -1,4 +1,4 @@
-// Package dry tries what is meant for machines with a GPU on the simulated driver.
+// Package dry tries on the simulated driver the programs that are meant for machines with a GPU.
 package dry
 
 import (
@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// probed is what a probe writes.
+// probed is a probe's output.
 type probed struct {
 	Schema   int               `json:"schema"`
 	Mode     string            `json:"mode"`
@@ -23,20 +23,6 @@ type probed struct {
 	} `json:"figures"`
 	Facts []struct{ Name, Value string } `json:"facts"`
 	Rows  []map[string]any               `json:"rows"`
-}
-
-// expectFacts checks what the probe says of some things; the last it says of one counts.
-func (found probed) expectFacts(t *testing.T, want map[string]string) {
-	t.Helper()
-	said := map[string]string{}
-	for _, f := range found.Facts {
-		said[f.Name] = f.Value
-	}
-	for name, value := range want {
-		if said[name] != value {
-			t.Errorf("%s: %q, want %q", name, said[name], value)
-		}
-	}
 }
 
 func build(t *testing.T, name string) string {
@@ -70,7 +56,7 @@ func probe(t *testing.T, name string, environment []string, options ...string) (
 	return found, string(printed), err
 }
 
-// What the probe has to find, by section: figures or facts.
+// expected are the figures or facts that the probe has to find, by section.
 var expected = map[string][]string{
 	"machine":    {"device", "granularity, minimum and recommended", "device attribute VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED"},
 	"costs":      {"cuMemGetInfo", "cuCtxSynchronize, idle"},
@@ -122,7 +108,7 @@ func TestMemoryProbeFindsEverything(t *testing.T) {
 	}
 }
 
-// A section that fails costs only itself, and is told.
+// A section that fails costs only itself, and the probe says so.
 func TestMemoryProbeGoesOn(t *testing.T) {
 	found, printed, err := probe(t, "memory-probe", []string{"SIMCUDA_FAIL=cuMemMap:1+"}, "--only", "costs,graphs,machine")
 	var status *exec.ExitError

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// kind is the folder of what is measured on the GPU of these tests.
+// kind is the folder of measurements on the GPU of these tests.
 const kind = "Stub-GPU-80GB"
 
 // sessionScript runs the script on a machine with such GPUs.
@@ -32,7 +32,7 @@ func sessionScript(t *testing.T, environment []string, arguments ...string) (pri
 	return string(text), err
 }
 
-// session runs plans, which are called 0, 1 and so on; files is what the archive has, without the kind of the GPU.
+// session runs plans, which are called 0, 1 and so on; files are the archive's files, without the kind of the GPU.
 func session(t *testing.T, plans []string, seconds string, environment ...string) (printed string, files map[string]string, err error) {
 	t.Helper()
 	folder := t.TempDir()
@@ -76,7 +76,8 @@ func session(t *testing.T, plans []string, seconds string, environment ...string
 	return text, files, err
 }
 
-// Lines of two GPUs run at the same time, those of one after another; what takes too long is ended, and what it left is kept.
+// Lines of two GPUs run at the same time, lines of one GPU one after another. A line that takes too long is ended, and its results so far
+// are kept.
 func TestSessionOfTwoGPUs(t *testing.T) {
 	const plan = `# a comment
 0 30 meets    echo first > $PARTS/a; until [ -e $PARTS/../meets-too/b ]; do sleep 0.02; done; echo "GPU $CUDA_VISIBLE_DEVICES"; echo '{}' > $JSON
@@ -110,7 +111,8 @@ func TestSessionOfTwoGPUs(t *testing.T) {
 
 // On a machine with fewer GPUs than a plan thinks of, their lines come last, and those for which there is no time are named.
 func TestSessionOfOneGPU(t *testing.T) {
-	// 25 seconds of all are for the archive, and for what does not end when it is asked to. The second takes what the first leaves.
+	// 25 seconds of all are for the archive, and for a command that does not end when it is asked to. The second takes the time that
+	// the first leaves.
 	printed, files, err := session(t, []string{"1 100 two echo two; sleep 600\n0 100 one echo one\n", "0 100 three echo three\n"}, "35", "SESSION_GPUS=1")
 	one, two, three := strings.Index(printed, "== "+kind+"/0/one, GPU 0"), strings.Index(printed, "== "+kind+"/0/two, GPU 0, "), strings.Index(printed, "== "+kind+"/1/three, GPU 0, 0 s, status not begun")
 	if err == nil || one < 0 || two < one || three < two || files["0/two.txt"] != "two\n" {

@@ -1,5 +1,4 @@
-// beat.c - something small that is done again and again, and timed, in a thread of its own: what a latency-critical program
-// would feel.
+// beat.c - a small piece of work that a thread of its own does again and again, and times. A latency-critical program would feel the same.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-// copies.c - pinned copies in bulk as a swap makes them, in chunks of which some are in flight, and what small copies of
-// the same and of a second process feel of them.
+// copies.c - pinned copies in bulk as a swap makes them, in chunks of which some are in flight. It also measures what small copies of the
+// same and of a second process feel of them.
 #include <stdlib.h>
 #include <string.h>
 

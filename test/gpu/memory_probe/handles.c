@@ -1,4 +1,4 @@
-// handles.c - what the calls cost that give physical memory back and take it again, and whether the driver lets one wait for it.
+// handles.c - the cost of the calls that give physical memory back and take it again, and whether the driver lets one wait for it.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-// neighbour.c - a second process that has a beat, as a latency-critical program beside the one that moves memory. It is told
-// "begin KIND" and "end"; "begin" is answered by a line when the beat goes, "end" by a line for each series.
+// neighbour.c - a second process that has a beat, as a latency-critical program beside the one that moves memory. Its orders are "begin
+// KIND" and "end". It answers "begin" by a line when the beat goes, and "end" by a line for each series.
 #include <stdarg.h>
 #include <string.h>
 

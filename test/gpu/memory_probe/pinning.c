@@ -1,5 +1,4 @@
-// pinning.c - page-locking host memory: what it costs by piece, touching threads and huge pages, and what a second process's
-// launches feel of it.
+// pinning.c - page-locking host memory: its cost by piece, touching threads and huge pages, and its effect on a second process's launches.
 #include <stdlib.h>
 
 #include "memory.h"

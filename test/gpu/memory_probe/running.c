@@ -5,7 +5,7 @@
 
 #include "memory.h"
 
-// What a swap does to its memory, one at a time.
+// Movements of memory by a swap, one at a time.
 enum movement { NOTHING, CREATE_RELEASE, MAP_UNMAP, ALL, ALLOC_FREE, MOVEMENTS };
 static const char *const movement_names[] = {"nothing", "create and release", "map and unmap",
 					     "create, map, unmap and release", "cuMemAlloc and cuMemFree"};
@@ -15,7 +15,7 @@ struct mover {
 	size_t bytes;
 	pthread_t thread;
 	atomic_bool stop;
-	struct samples us[5]; // of each call, where they are told
+	struct samples us[5]; // of each call, where they are printed
 };
 
 static void move_once(struct mover *m, CUdeviceptr address, mem_handle kept)

@@ -1,4 +1,4 @@
-// collect.c - what the sections found, as one JSON object and as a table.
+// collect.c - writes the sections' findings, as one JSON object and as a table.
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static void json_text(FILE *out, const char *value)
 	fputc('"', out);
 }
 
-// A number as it is, anything else as text.
+// Writes a number unchanged, anything else as text.
 static void json_value(FILE *out, const char *value)
 {
 	size_t digits = strspn(value, "0123456789");

@@ -3,7 +3,7 @@
 
 enum { DEFAULT_STREAM = 1 }; // CU_GREEN_CTX_DEFAULT_STREAM
 
-// Asks for a step; what cannot be is why nothing comes of it.
+// Asks for a step, or returns why it cannot be done.
 #define STEP(name, ...) \
 	do { \
 		if (!cu.name) \

@@ -1,4 +1,4 @@
-// main.c - runs each section in a process of its own, and writes what they found. A test of driver and machine, without the library.
+// main.c - runs each section in a process of its own, and writes their findings. A test of driver and machine, without the library.
 //
 //	PROBE [--quick] [--mps] [--only SECTION[,SECTION...]] [--seconds N] [--slow N] [--json FILE] [--list]
 //

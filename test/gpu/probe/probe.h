@@ -1,6 +1,6 @@
-// probe.h - what the programs that ask the driver and the machine, and not the library, have in common: memory_probe,
-// spatial_probe and order_probe. Each is a list of sections; each section runs in a process of its own, so that one that hangs, or spoils its
-// context, costs only itself. It tells its figures, facts and rows to the process that started it, as lines (report.c).
+// probe.h - shared by the programs that ask the driver and the machine, and not the library: memory_probe, queue_probe. Each is a list of
+// sections. Each section runs in a process of its own, so that one that hangs, or spoils its context, costs only itself. It tells its
+// figures, facts and rows to the process that started it, as lines (report.c).
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -38,17 +38,17 @@ struct launch { // CUlaunchConfig
 	unsigned attributes;
 };
 _Static_assert(sizeof(struct launch) == 56, "CUlaunchConfig");
-struct resource { // CUdevResource of CUDA 12.4 to 13.0, of type SM
+struct resource { // CUdevResource of CUDA 12.4 to 13.0, of type SM.
 	int type;
 	unsigned char padding[92];
-	unsigned sms, least, multiple; // smCount, minSmPartitionSize, smCoscheduledAlignment
+	unsigned sms, least, multiple; // smCount, minSmPartitionSize, smCoscheduledAlignment.
 	unsigned char more[36];
 };
 _Static_assert(sizeof(struct resource) == 144 && offsetof(struct resource, sms) == 96, "CUdevResource");
 typedef struct resource_set *resource_set;   // CUdevResourceDesc
 typedef struct green_context *green_context; // CUgreenCtx
 
-enum {                      // of cuda.h
+enum {                      // Values of cuda.h.
 	PINNED_MEMORY = 1,  // CUmemAllocationType
 	ON_DEVICE = 1,      // CUmemLocationType
 	BY_DESCRIPTOR = 1,  // CUmemAllocationHandleType
@@ -148,47 +148,47 @@ extern struct driver { DRIVER(FIELD) } cu;
 
 // How thoroughly is measured.
 struct plan {
-	bool quick;     // to see that everything is measured: small sizes, few samples
-	double seconds; // of one figure that is measured for a time
-	int samples;    // of one that is measured so many times
+	bool quick;     // A run that shows only that everything is measured: small sizes, few samples.
+	double seconds; // The time of a figure that is measured for a time.
+	int samples;    // The number of samples of other figures.
 };
 extern struct plan plan;
-extern bool under_mps;         // the GPU is used through a server of our own
-extern double slowness;        // bounds on time are so many times as long
-extern double section_ends_us; // when the section is ended, by now_us()
+extern bool under_mps;         // The program uses the GPU through a server of our own.
+extern double slowness;        // Bounds on time are so many times as long.
+extern double section_ends_us; // The time by now_us() when the section is ended.
 
-// What a program is.
+// The parts of a program.
 struct section {
 	const char *name;
 	void (*run)(void);
-	double seconds; // that it may take
+	double seconds; // The seconds that it may take.
 	const char *about;
 };
 extern const struct probe {
-	const char *name, *mode; // mode: without an MPS server
+	const char *name, *mode; // mode: the name of the mode without an MPS server.
 	const struct section *section;
 	int sections;
-	double seconds; // that all may take, unless --seconds says
+	double seconds; // The seconds that all sections may take, unless --seconds says otherwise.
 	struct plan full, quick;
-	void (*prepare)(void);               // once the plan is known
-	void (*settle)(const char *section); // or NULL: in a section's process before it uses the GPU; sets its environment
-	void (*begin)(void);                 // in each process that uses the GPU, once the context is current
-	void (*neighbour)(void);             // what the second process does, after that
+	void (*prepare)(void); // Called once the plan is known.
+	void (*settle)(const char *section); // Called in a section's process before it uses the GPU. Sets its environment. May be NULL.
+	void (*begin)(void);                 // Called in each process that uses the GPU, once the context is current.
+	void (*neighbour)(void); // The work of the second process, after begin.
 } probe;
 
 extern CUdevice device;
 extern CUcontext context;
 
 // driver.c
-void fact_device(void);  // its name, the driver, whether that is an MPS client's
-void driver_begin(void); // CUDA and the context; ends the process where that fails
+void fact_device(void);  // Facts: its name, the driver, whether that is an MPS client's.
+void driver_begin(void); // Initialises CUDA and the context. Ends the process where that fails.
 const char *error_name(CUresult);
 double now_us(void);
 void pause_us(double);
-size_t device_free(void); // bytes
+size_t device_free(void); // In bytes.
 int device_attribute(int number);
-CUstream stream_of(int priority); // that waits for no other
-bool time_for(double seconds);    // before the section is ended
+CUstream stream_of(int priority); // A stream that waits for no other.
+bool time_for(double seconds);    // True: so much time is left before the section is ended.
 CUfunction function_of(const void *image, const char *name);
 __attribute__((noreturn, format(printf, 1, 2))) void give_up(const char *format, ...);
 
@@ -200,7 +200,7 @@ __attribute__((noreturn, format(printf, 1, 2))) void give_up(const char *format,
 			give_up("%s:%d: %s: %s", __FILE__, __LINE__, #call, error_name(result_)); \
 	} while (0)
 
-// What a call of a function that the driver may lack returns.
+// The result of a call of a function that the driver lacks.
 #define NO_SUCH_FUNCTION (-1)
 #define ASK(name, ...) (cu.name ? cu.name(__VA_ARGS__) : NO_SUCH_FUNCTION)
 
@@ -214,12 +214,12 @@ struct summary {
 	double p50, p99, max;
 };
 void add(struct samples *, double);
-struct summary sum_up(struct samples *); // and empties them
+struct summary sum_up(struct samples *); // Empties the samples, too.
 __attribute__((format(printf, 3, 4))) void figure(struct summary, const char *unit, const char *name, ...);
 __attribute__((format(printf, 2, 3))) void fact(const char *value, const char *name, ...);
 void not_measured(const char *why, const char *what);
-__attribute__((format(printf, 2, 3))) void row(const char *table, const char *format, ...); // NAME=VALUE, tabs between
-__attribute__((format(printf, 1, 2))) const char *text(const char *format, ...); // valid until 8 more are made
+__attribute__((format(printf, 2, 3))) void row(const char *table, const char *format, ...); // NAME=VALUE, with tabs between.
+__attribute__((format(printf, 1, 2))) const char *text(const char *format, ...); // Valid until 8 more are made.
 
 // Microseconds that a call took, which has to succeed, among samples.
 #define TIMED(samples, call) \
@@ -241,13 +241,13 @@ void stop_mps(void);
 
 // green.c: green contexts. All return NULL, or why not.
 struct green {
-	unsigned sms; // 0: none
+	unsigned sms; // 0: none.
 	green_context context;
 	CUstream stream;
 };
-const char *green_most(unsigned sms, unsigned *groups); // how many groups of so many SMs there can be
-const char *green_split(unsigned sms, unsigned groups, struct resource *group); // groups of one split
-const char *green_whole(struct resource *all); // all SMs, which need not be a number that a split can have
+const char *green_most(unsigned sms, unsigned *groups); // groups: the most groups of so many SMs.
+const char *green_split(unsigned sms, unsigned groups, struct resource *group); // The groups of one split.
+const char *green_whole(struct resource *all); // All SMs, which need not be a number that a split can have.
 const char *green_make(struct green *, const struct resource *group, int priority);
 
 // second.c: a second process, which takes orders and answers them, a line each
@@ -255,9 +255,9 @@ struct second {
 	pid_t pid;
 	FILE *orders, *answers;
 };
-void second_start(struct second *, char *const settings[]); // of its environment beside ours, or NULL
+void second_start(struct second *, char *const settings[]); // settings: added to our environment in the second process, or NULL.
 __attribute__((format(printf, 2, 3))) void second_order(struct second *, const char *format, ...);
-const char *second_answer(struct second *); // without its end; valid until the next one
-void second_end(struct second *);           // when it has done what it was told
+const char *second_answer(struct second *); // The answer without its end of line. Valid until the next answer.
+void second_end(struct second *);           // Ends its input, and waits for its end.
 
 #endif

@@ -1,7 +1,4 @@
-// report.c - what a section tells: lines on standard output, fields separated by tabs.
-//   figure NAME UNIT COUNT P50 P99 MAX
-//   fact NAME VALUE
-//   row TABLE NAME=VALUE ...
+// report.c - a section's findings: lines on standard output, fields separated by tabs.
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-// main.c - build/queue-probe: what it costs that one submitter hands a program's work to the driver, few operations at a time. The driver alone, in
-// one process or as a client of an MPS server.
+// main.c - build/queue-probe: the cost of one submitter that hands a program's work to the driver, few operations at a time. It uses the
+// driver alone, in one process or as a client of an MPS server.
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,11 +27,11 @@ static const struct case_of {
 } cases[] = {
 	{"direct", DIRECT, 1, 1, 0},
 	{"32 in flight, a mark each, spins", SPINS, 32, 1, 0},
-	{"32 in flight, a mark for 8, spins", SPINS, 32, 8, 0},
 	{"32 in flight, a mark for 8, naps of 5 us", NAPS, 32, 8, 5},
-	{"32 in flight, a mark for 8, naps of 50 us", NAPS, 32, 8, 50},
-	{"16 in flight, a mark for 8, spins", SPINS, 16, 8, 0},
-	{"64 in flight, a mark for 8, naps of 50 us", NAPS, 64, 8, 50},
+	{"32 in flight, a mark for 16, naps of 5 us", NAPS, 32, 16, 5},
+	{"64 in flight, a mark for 16, naps of 5 us", NAPS, 64, 16, 5},
+	{"64 in flight, a mark for 32, naps of 5 us", NAPS, 64, 32, 5},
+	{"128 in flight, a mark for 32, naps of 50 us", NAPS, 128, 32, 50},
 };
 enum { CASES = sizeof cases / sizeof *cases, STREAMS = 64 };
 

@@ -1,8 +1,9 @@
 // queue.c - see queue.h. A stream's operations are complete up to its mark, a word in host memory that the GPU writes behind them.
 //
-// Writers: the appending thread, of tail; the thread that has `submitting`, of head; the watcher, of asleep. Readers: each of what the others write.
-// Pairing: who appends raises tail, then tries `submitting`; who gives `submitting` back looks at tail again. The watcher says that it sleeps, then looks at
-// tail; who leaves work behind looks at asleep behind tail. Without the second looks an operation stays behind for ever.
+// Writers: the appending thread writes tail. The holder of `submitting` writes head and marked. The watcher writes asleep. Readers: each of
+// these threads reads the others' words. Pairing: an appender raises tail, then tries `submitting`; a thread that gives `submitting` back
+// looks at tail again. The watcher sets asleep, then looks at tail; a thread that leaves work behind raises tail, then looks at asleep.
+// What breaks: without the second looks an operation stays behind for ever.
 #define _GNU_SOURCE
 #include "queue.h"
 
@@ -25,6 +26,7 @@ struct entry {
 static struct stream {
 	_Alignas(64) _Atomic unsigned tail; // appended
 	_Alignas(64) _Atomic unsigned head; // handed over
+	unsigned marked;                    // of head, behind the latest mark
 	struct entry *entry;
 	CUstream handle;
 } stream[QUEUE_STREAMS];
@@ -64,12 +66,26 @@ static void launch(const struct operation *o)
 		CHECK(cuGraphLaunch(o->graph, handle));
 }
 
+// A mark costs the GPU about 2 us between two kernels (H200), so a stream gets few of them.
 static void mark(unsigned i)
 {
-	CHECK(cuStreamWriteValue32(stream[i].handle, (CUdeviceptr)(uintptr_t)mark_of(i), stream[i].head, 0));
+	struct stream *s = &stream[i];
+	CHECK(cuStreamWriteValue32(s->handle, (CUdeviceptr)(uintptr_t)mark_of(i), s->head, 0));
+	s->marked = s->head;
 }
 
-// Hands over what there is room for, a stream after the other. `submitting` is had.
+// Marks operations that no mark stands behind, unless a mark is on its way. Called with `submitting` held.
+static void mark_the_rest(void)
+{
+	for (unsigned i = 0; i < streams; i++)
+		if (stream[i].marked != __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE))
+			return;
+	for (unsigned i = 0; i < streams; i++)
+		if (stream[i].marked != stream[i].head)
+			mark(i);
+}
+
+// Hands over operations for which there is room, a stream after the other. Called with `submitting` held.
 static void hand_over(void)
 {
 	unsigned room = in_flight, used = under_way();
@@ -85,25 +101,25 @@ static void hand_over(void)
 			s->head = ++head;
 			room--;
 			some = true;
-			if (head % mark_every == 0 || head == s->tail || !room)
+			if (head - s->marked >= mark_every)
 				mark(i);
 		}
 	}
-	for (unsigned i = 0; i < streams; i++) // room ended between two marks of another stream
-		if (stream[i].head % mark_every && stream[i].head != stream[i].tail)
-			mark(i);
+	if (!room && is_left())
+		mark_the_rest();
 }
 
 // Returns whether operations are left for which the driver has no room.
 static bool submit(void)
 {
 	while (is_left()) {
-		if (under_way() >= in_flight)
-			return true;
 		if (atomic_exchange(&submitting, 1))
 			return true; // that thread looks again
+		bool room = under_way() < in_flight;
 		hand_over();
 		submitting = 0;
+		if (!room)
+			return true;
 	}
 	return false;
 }
@@ -182,12 +198,19 @@ void queue_append(const struct operation *o)
 
 void queue_drain(void)
 {
-	while (is_left() || (way != DIRECT && under_way()))
+	while (is_left())
 		if (!time_for(0))
 			give_up("operations are lost: %u under way", under_way());
 		else
 			sched_yield();
-	CHECK(cuCtxSynchronize());
+	CHECK(cuCtxSynchronize());              // as a program waits: no mark is needed behind the last operations
+	while (atomic_exchange(&submitting, 1)) // the watcher may still look
+		;
+	for (unsigned i = 0; i < streams && way != DIRECT; i++) {
+		stream[i].marked = stream[i].head;
+		__atomic_store_n(mark_of(i), stream[i].head, __ATOMIC_RELEASE);
+	}
+	submitting = 0;
 }
 
 double queue_watcher_seconds(void)

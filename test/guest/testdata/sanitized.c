@@ -1,4 +1,4 @@
-// What sanitizers stand in front of, before main too: looks up, opens, reads, allocates, in threads.
+// Calls that sanitizers intercept, before main too: looks up, opens, reads, allocates, in threads.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

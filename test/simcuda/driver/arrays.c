@@ -1,4 +1,4 @@
-// arrays.c - arrays: what they take of the device's memory, and no more. Nothing can be copied to them, or read.
+// arrays.c - arrays: their part of the device's memory, and no more. No copy to or from an array works.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -37,16 +37,21 @@ static uint64_t element_bytes(int format)
 	}
 }
 
+// BC7, of which a block of 4 by 4 texels has 16 bytes. No other format that is not simple is simulated.
+static bool compressed(int format) { return format == 0x9d || format == 0x9e; }
+
 static CUresult create(CUarray *out, struct description d)
 {
 	struct CUctx_st *c;
-	uint64_t cell = element_bytes(d.format) * d.channels, most = 1 << 20;
+	uint64_t cell = compressed(d.format) ? 1 : element_bytes(d.format) * d.channels, most = 1 << 20;
 	bool sound = out && cell && (d.channels == 1 || d.channels == 2 || d.channels == 4) && d.width &&
 		     d.width <= most && d.height <= most && d.depth <= most;
 	CUresult r = sound ? enter_unsafe(&c) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
 	uint64_t bytes = cell * d.width * (d.height ? d.height : 1), layers = d.depth ? d.depth : 1;
+	if (compressed(d.format))
+		bytes = ((d.width + 3) / 4) * ((d.height + 3) / 4 ? (d.height + 3) / 4 : 1) * 16;
 	bool fits = bytes <= sim_memory_bytes() / layers && memory_charge(c->device, bytes * layers);
 	CUarray a = fits ? malloc(sizeof *a) : NULL;
 	if (!a)

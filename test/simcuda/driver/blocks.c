@@ -5,8 +5,6 @@
 
 #include <stdlib.h>
 
-#define BLOCK_LOOK_NS 20000 // how often a block that waits looks at its word
-
 static bool carry_out(const struct work *w, uint64_t from, uint64_t to)
 {
 	const struct kernel *k = w->kernel;
@@ -45,7 +43,7 @@ static bool record_valid(uint64_t hidden)
 	       address_valid(arena, record + sizeof(struct gpreempt_record) - arena);
 }
 
-// The number that the guard gives a block: that of its window. Blocks of a cluster have the same.
+// The guard's number of a block, which is the number of its window. Blocks of a cluster have the same.
 static uint64_t number_of(const struct work *w, uint64_t block)
 {
 	return block / w->cluster >> (w->hidden & GPREEMPT_SHIFT);
@@ -63,7 +61,7 @@ static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
 
 static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
 
-// Counts a window, if the state is open. Returns what the word was before.
+// Counts a window, if the state is open. Returns the word's former value.
 static uint64_t count(struct gpreempt_record *record, uint64_t number)
 {
 	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
@@ -72,7 +70,7 @@ static uint64_t count(struct gpreempt_record *record, uint64_t number)
 	return before;
 }
 
-// What the guard does in the first thread of a block.
+// The guard's code in the first thread of a block. True: the block is to exit.
 static bool guard(struct gpreempt_record *record, uint64_t number)
 {
 	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
@@ -215,6 +213,7 @@ bool step_waiting(struct pass *p, struct op *o)
 	}
 	if (!o->place)
 		begin_waiting(o);
+	bool any = false;
 	for (bool moved = true; moved;) {
 		begin_blocks(p, o);
 		moved = false;
@@ -231,10 +230,18 @@ bool step_waiting(struct pass *p, struct op *o)
 				i++;
 			moved |= progress != WAITS;
 		}
+		any |= moved;
 	}
+	if (any || !o->started_ns)
+		o->started_ns = now_ns();
 	o->end_run = p->run;
+	bool waits = false;
 	for (uint64_t i = 0; i < o->places; i++)
-		due(p, p->run < o->place[i].until ? engine_after(&p->engine, p->c->tsg, o->place[i].until - p->run) :
-						    now_ns() + BLOCK_LOOK_NS);
+		if (p->run < o->place[i].until)
+			due(p, engine_after(&p->engine, p->c->tsg, o->place[i].until - p->run));
+		else
+			waits = true;
+	if (waits)
+		due_for_word(p, o->started_ns);
 	return o->places == 0 && o->next_block == blocks_of(&o->work);
 }

@@ -2,9 +2,12 @@
 //
 // In each direction a process has one copy on the bus at a time; the next is taken from the same stream if that has one ready.
 // Processes share a direction evenly. The bytes move as the time goes by, so a copy that is cut short has moved a part.
+#define _GNU_SOURCE
 #include "executor.h"
 
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 #define LOOK_NS 500000   // how often a copy on the bus asks who else is there
 #define PIECE (1u << 20) // bytes that are moved before it is asked again whether they may be
@@ -28,6 +31,51 @@ static bool reaches(const struct work *w, uint64_t from, uint64_t bytes)
 	       (!w->known_src || w->staged || address_copied(w->src + from, bytes));
 }
 
+// ---- pages of zeros. Most of these are untouched pages: a copy of them touches none
+#define PAGE 4096ull
+#define WORTH (64u << 10) // bytes of a copy that is looked at so
+
+static bool nothing_is_swapped(void)
+{
+	static _Atomic int answer; // -1: something may be
+	struct sysinfo machine_has;
+	if (!answer)
+		answer = sysinfo(&machine_has) == 0 && machine_has.totalswap == 0 ? 1 : -1;
+	return answer > 0;
+}
+
+// Whether each page of a range of at most a piece has been touched. The memory is anonymous, or of a file that is in memory.
+static bool find_touched(uint64_t from, uint64_t pages, unsigned char *touched)
+{
+	return mincore((void *)from, pages * PAGE, touched) == 0;
+}
+
+static bool all_zeros(const char *from, uint64_t bytes) { return !*from && !memcmp(from, from + 1, bytes - 1); }
+
+// Moves at most a piece. A piece that begins or ends in the middle of a page has only a part of that page.
+static void move(const struct work *w, char *to, const char *from, uint64_t bytes)
+{
+	unsigned char source[PIECE / PAGE + 1], target[PIECE / PAGE + 1];
+	uint64_t first = (uint64_t)from / PAGE, first_to = (uint64_t)to / PAGE;
+	bool apart = (uint64_t)(to - from) >= bytes && (uint64_t)(from - to) >= bytes;
+	if (bytes < WORTH || !apart || !w->known_dst || !w->known_src || w->staged || !nothing_is_swapped() ||
+	    !find_touched(first * PAGE, ((uint64_t)from + bytes - 1) / PAGE - first + 1, source) ||
+	    !find_touched(first_to * PAGE, ((uint64_t)to + bytes - 1) / PAGE - first_to + 1, target)) {
+		memmove(to, from, bytes);
+		return;
+	}
+	for (uint64_t done = 0, n; done < bytes; done += n) { // up to the next page of either
+		uint64_t at = (uint64_t)from + done, at_to = (uint64_t)to + done, left = PAGE - at % PAGE;
+		n = left < PAGE - at_to % PAGE ? left : PAGE - at_to % PAGE;
+		n = n < bytes - done ? n : bytes - done;
+		bool zeros = !(source[at / PAGE - first] & 1) || all_zeros(from + done, n);
+		if (!zeros)
+			memmove(to + done, from + done, n);
+		else if (target[at_to / PAGE - first_to] & 1)
+			memset(to + done, 0, n);
+	}
+}
+
 // Moves the bytes from .. to - 1 in pieces, since another thread may unmap the memory meanwhile.
 bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t to)
 {
@@ -43,7 +91,7 @@ bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t 
 		sim_unlock();
 		device_acts();
 		if (w->kind == OP_COPY)
-			memmove((char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);
+			move(w, (char *)w->dst + from, (w->staged ? (char *)w->staged : (char *)w->src) + from, bytes);
 		else
 			fill(w, from, bytes);
 		device_acted();
@@ -55,7 +103,7 @@ bool transfer(struct CUctx_st *c, const struct work *w, uint64_t from, uint64_t 
 
 static struct op *on_bus[DEVICES][2]; // of this process
 
-// Moves what the bus has carried of a copy since the last look, at the rate of that time, and sets the rate from now on.
+// Moves a copy's bytes that the bus has carried since the last look, at the rate of that time. Sets the rate from now on.
 bool step_bus(struct pass *p, struct op *o)
 {
 	struct work *w = &o->work;

@@ -2,8 +2,8 @@
 //
 // A lock lets the calls that are under way and the work that was submitted end, and keeps all other calls waiting. A checkpoint frees the
 // channels, closes the file of the resource manager and gives the device's memory back; a restore makes and takes them anew. Contexts,
-// streams and memory keep their handles and addresses. Not simulated: what another process wants of this one. simcuda_process stands for
-// the thread of the driver's that carries that out.
+// streams and memory keep their handles and addresses. Requests of another process are not simulated: simcuda_process stands for the
+// driver's thread that carries them out.
 #include "sim.h"
 
 #include <errno.h>
@@ -175,7 +175,7 @@ static CUresult process_fail(void)
 	return CUDA_SUCCESS;
 }
 
-// For tests: what another process wants, by a call that nobody intercepts. "lock", "checkpoint", "restore" or "unlock"; "fail": no
+// For tests: a request of another process, by a call that is not intercepted. "lock", "checkpoint", "restore" or "unlock"; "fail": no
 // restore succeeds any more.
 API CUresult simcuda_process(const char *what)
 {

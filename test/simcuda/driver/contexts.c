@@ -240,7 +240,7 @@ CALL(cuCtxSetCurrent, (CUcontext c), (c))
 	return leave(CUDA_SUCCESS);
 }
 
-// Initialises primary contexts, which then have channels, as runtimes have it done by a call that nobody intercepts. No context comes or goes
+// Initialises primary contexts, which then have channels. Runtimes do that by a call that is not intercepted. No context comes or goes
 // meanwhile.
 API void simcuda_initialise(void)
 {
@@ -254,7 +254,7 @@ API void simcuda_initialise(void)
 	leave(CUDA_SUCCESS);
 }
 
-// Makes a context current, or a new one where that is NULL, by a call that nobody intercepts.
+// Makes a context current, or a new one where that is NULL, by a call that is not intercepted.
 API CUresult simcuda_enter(CUcontext *c) { return *c ? cuCtxSetCurrent(*c) : create_context(c, 0, 0); }
 
 CALL(cuCtxGetCurrent, (CUcontext * out), (out))
@@ -316,7 +316,7 @@ CALL(cuCtxGetFlags, (unsigned *out), (out))
 	return leave(CUDA_SUCCESS);
 }
 
-// What cuda.h lets a context change; of these only SYNC_MEMOPS is kept.
+// cuda.h lets a context change these flags. Only SYNC_MEMOPS is kept.
 CALL(cuCtxSetFlags, (unsigned flags), (flags))
 {
 	enum { SYNC_MEMOPS = 0x80, KNOWN = 0xff };

@@ -6,12 +6,12 @@
 
 enum direction { TO_DEVICE, TO_HOST, ON_DEVICE, ANY };
 
-// Copies to the device of so many bytes or rows are put on a copy engine: an H100's driver does that, and it does not with 4 KiB or one row
-// (order-probe). What is in between is not known.
+// Copies to the device of so many bytes or rows are put on a copy engine: an H100's driver does that, and it does not with 4 KiB or one row.
+// Sizes in between were not tried.
 enum { BULK_BYTES = 32 << 10, BULK_ROWS = 64 };
-// A call that waits for its copy from pageable memory, of so many bytes, waits for what is ahead of it, and returns once the bytes are staged
-// (cuda.h, "API synchronization behavior"). On an H100 the copy is there a moment later, but for what was taken off the runlist: then it is not,
-// with 64 KiB; 1 MB are. Here the call does not wait then.
+// A call that waits for its copy of at most so many bytes from pageable memory waits for what is ahead of it. It returns once the bytes are
+// staged (cuda.h, "API synchronization behavior"). On an H100 the copy is there a moment later. The exception is a TSG that is off the
+// runlist: with 64 KiB the copy is not there then, with 1 MB it is. Here the call does not wait then.
 enum { STAGED_BYTES = 64 << 10 };
 
 static bool is_off(const struct CUctx_st *c)

@@ -1,4 +1,4 @@
-// device_memory.c - what a device has of memory, which its processes share (engine.c): what is charged, what is being scrubbed.
+// device_memory.c - the memory of a device, which its processes share (engine.c): charges, and scrubbing.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -82,7 +82,7 @@ bool memory_back(void)
 	return true;
 }
 
-// What was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
+// Memory that was freed and is not scrubbed yet. Scrubbing takes one after the other, so the list is in the order of their times.
 static struct scrub {
 	struct scrub *next;
 	int device;

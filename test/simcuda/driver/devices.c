@@ -112,7 +112,7 @@ CALL(cuDeviceGetUuid_v2, (uint8_t *out, CUdevice d), (out, d))
 	return r;
 }
 
-// Of a slice: that of its GPU.
+// The UUID of a slice is its GPU's.
 CALL(cuDeviceGetUuid, (uint8_t *out, CUdevice d), (out, d))
 {
 	CUresult r = check_device(d, out);

@@ -1,11 +1,11 @@
 // engine.c - the compute engine of each device, shared by the processes that use it.
 //
-// The state is one small struct. A process copies it, brings the copy up to date, writes it to a buffer of its own and publishes
-// that by a compare-and-swap of `head`. So a process that is killed or stopped, at whatever instruction, keeps nobody waiting, and
-// any process can bring the state up to date.
+// The state is one small struct. A process copies it, brings the copy up to date, and writes it to a buffer of its own. It publishes that
+// by a compare-and-swap of `head`. So a process that is killed or stopped, at whatever instruction, keeps no other waiting, and any process
+// can bring the state up to date.
 //
-// Under MPS nothing is switched: if n processes have something to run, the run clock of each goes at an nth of real time. Where they
-// share the SMs (sms.c), it goes as real time does.
+// Under MPS nothing is switched: if n processes have something to run, the run clock of each goes at an nth of real time. Where they share
+// the SMs (sms.c), it goes as real time does.
 //
 // A living process holds a POSIX record lock on the byte of its index.
 #define _GNU_SOURCE
@@ -60,7 +60,7 @@ int engine_attach(int index)
 	int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
 	if (fd < 0)
 		return -1;
-	// A file of zeros is a device whose state nobody has published yet (head == 0).
+	// A file of zeros is a device whose state has not been published yet (head == 0).
 	if (ftruncate(fd, sizeof(struct shared)) != 0) {
 		close(fd);
 		return -1;

@@ -1,4 +1,4 @@
-// errors.c - what errors are called, and what they mean.
+// errors.c - names of errors, and their meaning.
 #include "sim.h"
 
 static const struct {

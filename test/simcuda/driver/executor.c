@@ -1,6 +1,6 @@
 // executor.c - the threads of each context, which carry out the operations on its streams.
 //
-// A stream is a queue (queues.c). Its head runs when what it depends on is done. Kernels advance with the run clock of the
+// A stream is a queue (queues.c). Its head runs when the operations that it depends on are done. Kernels advance with the run clock of the
 // context's TSG (engine.c), everything else with real time.
 #define _GNU_SOURCE
 #include "executor.h"
@@ -12,9 +12,23 @@
 #include <time.h>
 
 #define UNKNOWN (UINT64_MAX / 4) // a kernel without any known end
-#define POLL_NS 10000            // how often a running kernel without a known end looks at its word
-#define WAIT_VALUE_NS 20000      // how often the host engine looks at a word that a stream waits for
-#define LIVENESS_NS 5000000      // longest sleep while another process has the engine
+#define POLL_NS 10000            // how often a running kernel without a known end looks at its word, at first.
+#define POLL_MOST_NS 200000      // Later it looks each LOOK_PART of the time that it runs, and as often as this.
+#define LOOK_NS 20000            // how often a word that something waits for is looked at, at first.
+#define LOOK_PART 16 // Later it is looked at each such part of the time that it has waited, which costs less.
+#define LOOK_MOST_NS 1000000
+#define LIVENESS_NS 5000000 // longest sleep while another process has the engine
+
+static uint64_t between(uint64_t ns, uint64_t least, uint64_t most)
+{
+	return ns < least ? least : ns < most ? ns : most;
+}
+
+void due_for_word(struct pass *p, uint64_t since_ns)
+{
+	uint64_t now = now_ns();
+	due(p, now + between((now - since_ns) / LOOK_PART, LOOK_NS, LOOK_MOST_NS));
+}
 
 static void leave_channel(struct pass *p, struct CUstream_st *s)
 {
@@ -189,7 +203,9 @@ static bool step(struct pass *p, struct CUstream_st *s, struct op *o)
 		}
 		if (value_reached(w))
 			return true;
-		due(p, now_ns() + WAIT_VALUE_NS);
+		if (!o->started_ns)
+			o->started_ns = now_ns();
+		due_for_word(p, o->started_ns);
 		return false;
 	case OP_WRITE_VALUE: // by the host engine
 		if (p->turned) {
@@ -341,7 +357,7 @@ static void unblock(struct CUstream_st *s)
 	}
 }
 
-// What the engine is told of our TSG: what it has to run until the host has to do something.
+// Our TSG's news for the engine: what it has to run until the host has to do something.
 static struct publication outlook(const struct pass *p)
 {
 	struct publication n = {.tsg = p->c->tsg, .rung_ns = NEVER};
@@ -405,8 +421,9 @@ static void poll_holds(struct pass *p, uint32_t seen)
 		started[i] = p->hold[i]->started_ns;
 	}
 	sim_unlock();
+	uint64_t since = now_ns();
 	for (bool over = false; !over && atomic_load(p->c->bell) == seen;) {
-		struct timespec t = {0, POLL_NS};
+		struct timespec t = {0, (long)between((now_ns() - since) / LOOK_PART, POLL_NS, POLL_MOST_NS)};
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL);
 		uint64_t now = now_ns();
 		over = now >= p->deadline;
@@ -453,7 +470,7 @@ static void *executor(void *argument)
 		uint64_t ran_ns = t->ran_ns;
 		if (!published(t, &n)) {
 			look(&p, &n);
-			// The TSG has had the engine since the first look: what is due or done is computed anew.
+			// The TSG has had the engine since the first look: the loop computes anew what is due or done.
 			bool ran = p.running || p.engine.tsg[c->tsg].ran_ns > ran_ns;
 			if ((!was_running && ran) || (was_turned && !p.turned))
 				continue;

@@ -29,7 +29,7 @@ static int cost_count;
 static bool wrong;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-// Whether an exported function is the one that is named: itself, or a version of it (cuMemFree is cuMemFree_v2 too).
+// Whether an exported function has that name, or is a version of a function of that name (cuMemFree is cuMemFree_v2 too).
 static bool is_named(const char *exported, const char *name)
 {
 	size_t n = strlen(name);

@@ -1,5 +1,5 @@
-// gpus.h - what the simulated driver and the simulated management library both say of the GPUs. A slice of a GPU (MIG) is given by its
-// number, and the whole by -1.
+// gpus.h - facts of the GPUs that the simulated driver and the simulated management library both report. A slice of a GPU (MIG) is given by
+// its number, and the whole by -1.
 #ifndef SIM_GPUS_H
 #define SIM_GPUS_H
 

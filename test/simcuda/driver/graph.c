@@ -106,7 +106,7 @@ static CUresult enter_node(CUgraphNode n, const void *parameters)
 	return handle_is(n, H_NODE) && n->work.kind == OP_KERNEL ? r : leave(CUDA_ERROR_INVALID_HANDLE);
 }
 
-// The SMs of a node stay those of the stream on which it was captured.
+// A node keeps the SMs of the stream on which it was captured.
 static CUresult node_work(struct work *w, const CUDA_KERNEL_NODE_PARAMS *p, bool cooperative, const struct sm_set *sms,
 			  bool v1)
 {

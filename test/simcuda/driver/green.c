@@ -1,5 +1,5 @@
-// green.c - green contexts: streams of the primary context that have a part of the SMs. They share its memory and its kernels, and
-// whoever waits for it waits for them. See sms.c for what that part does.
+// green.c - green contexts: streams of the primary context that have a part of the SMs. They share its memory and its kernels, and a thread
+// that waits for it waits for them. sms.c has the effect of the part.
 #include "sim.h"
 
 #include <stdlib.h>

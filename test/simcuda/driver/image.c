@@ -1,6 +1,5 @@
-// image.c - the images that modules are made from: what a cubin, or the cubin of a fatbin that suits the
-// machine, says about its kernels and variables. Other images (compressed ones, PTX, any text) are not read:
-// their kernels are those of kernels.c.
+// image.c - the images that modules are made from: kernels and variables of a cubin, or of a fatbin's cubin that suits the machine. Other
+// images (compressed ones, PTX, any text) are not read: they have the kernels of kernels.c.
 #include "sim.h"
 
 #include <stdio.h>
@@ -153,7 +152,7 @@ static bool read_parameters(struct definition *d, const struct section *info)
 	return highest == found - 1;
 }
 
-// Finds what the kernel does by its name and parameters; a hidden parameter may follow those.
+// Finds the kernel's behaviour by its name and parameters; a hidden parameter may follow these.
 static void recognise(struct definition *d)
 {
 	const struct kernel *k = kernel_find(d->name);
@@ -231,8 +230,8 @@ static CUresult read_cubin(struct image *image, const uint8_t *p, uint64_t bytes
 	return CUDA_SUCCESS;
 }
 
-// ---- fatbins: a header {u32 magic, u16 version, u16 header size, u64 size} and entries, each with a header
-// {u16 kind, ..., u32 header size at 4, u64 stored at 8, u32 sm at 28, u64 flags at 40}.
+// ---- fatbins: a header {u32 magic, u16 version, u16 header size, u64 size} and entries. Each entry has a header {u16 kind, ..., u32
+// header size at 4, u64 stored at 8, u32 sm at 28, u64 flags at 40}.
 
 // Finds the entry that suits the machine best, and one with PTX; NULL where there is none.
 static CUresult look_through(const uint8_t *p, uint64_t bytes, const uint8_t **best, const uint8_t **ptx)

@@ -1,5 +1,5 @@
-// interop.c - what every driver has and programs ask for, whether or not they use it: for OpenGL, and descriptions of tensors
-// for the bulk copies of Hopper. Nothing of it is simulated but the wait for a frame of an EGL stream, of which there is one.
+// interop.c - functions that every driver has and programs ask for, whether or not they use them: for OpenGL, and descriptions of tensors
+// for the bulk copies of Hopper. Only the wait for a frame of the one EGL stream is simulated.
 #define _GNU_SOURCE
 #include "sim.h"
 

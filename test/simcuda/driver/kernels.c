@@ -1,6 +1,4 @@
-// kernels.c - the kernels that the simulated GPU knows, by name, and what they do.
-#include "../../gpu/order_probe/kernels/order.h"
-#include "../../gpu/spatial_probe/kernels/spatial.h"
+// kernels.c - the kernels that the simulated GPU knows, by name, and their effects.
 #include "fill.h"
 #include "sim.h"
 
@@ -33,7 +31,9 @@ static bool mix_finish(const uint64_t *a)
 	uint32_t *word = (uint32_t *)a[0], n = (uint32_t)a[1], rounds = (uint32_t)a[2];
 	if (!address_valid(a[0], 4ull * n))
 		return false;
-	for (uint32_t i = 0; sim_contents() && i < n; i++)
+	if (!sim_contents())
+		n = 0;
+	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t round = 0; round < rounds; round++)
 			word[i] = (word[i] ^ (word[i] >> 15)) * 0x2c1b3c6du + i + round;
 	return true;
@@ -228,78 +228,10 @@ static bool narrow_copy(const uint64_t *a, uint64_t number)
 	return true;
 }
 
-// The kernels of test/gpu/spatial_probe/kernels/spatial.cu. Their blocks go round the SMs, two on each at once, whatever they
-// need, and none sleeps.
-static uint64_t spatial_duration(const uint64_t *a, uint64_t blocks)
-{
-	uint64_t resident = (uint64_t)machine.sms * 2, at_once = blocks < resident ? blocks : resident;
-	return a[4] * ((a[6] + at_once - 1) / at_once);
-}
-
-static bool spatial_finish(const uint64_t *a)
-{
-	struct spatial_board *board = (struct spatial_board *)a[0];
-	struct spatial_record *record = (struct spatial_record *)a[1];
-	if (!address_valid(a[0], sizeof *board) || (record && !address_valid(a[1], a[6] * sizeof *record)))
-		return false;
-	for (uint64_t i = 0, sms = (uint64_t)machine.sms; record && i < a[6]; i++) {
-		uint64_t begin = 1 + i / (2 * sms) * 1000;
-		record[i] = (struct spatial_record){begin, begin + 1000, begin, begin + 1000, (uint32_t)(i % sms), 0};
-	}
-	board->done += a[6];
-	__atomic_store_n(&board->said->begun, a[7], __ATOMIC_RELEASE);
-	if (board->done == a[7])
-		__atomic_store_n(&board->said->ended, a[7], __ATOMIC_RELEASE);
-	return true;
-}
-
-// The kernels of test/gpu/order_probe/kernels/order.cu. Those that keep their places take no room from others, nor do others take
-// theirs, but for one: the spinner's last block has none while the first waiter has its own. Nothing is ever stuck.
-static enum progress order_spin_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
-{
-	struct order_words *words = (struct order_words *)a[0];
-	_Atomic uint32_t *arrived = (_Atomic uint32_t *)a[1];
-	if (b->number >= ORDER_BLOCKS || !address_valid(a[0], sizeof *words) || !address_valid(a[1], 4))
-		return FAULTS;
-	if (__atomic_load_n(&words->abort, __ATOMIC_ACQUIRE))
-		return ENDS;
-	bool kept = __atomic_load_n(&words->begun[0], __ATOMIC_ACQUIRE) &&
-		    !__atomic_load_n(&words->release, __ATOMIC_ACQUIRE);
-	if (!b->target && b->number == blocks - 1 && kept)
-		return WAITS;
-	if (!b->target) {
-		b->target = 1;
-		__atomic_store_n(&words->arrived[b->number], 1, __ATOMIC_RELEASE);
-		atomic_fetch_add(arrived, 1);
-		return PROCEEDS;
-	}
-	return atomic_load(arrived) == (uint32_t)a[2] ? ENDS : WAITS;
-}
-
-static enum progress order_wait_proceed(const uint64_t *a, uint64_t blocks, struct place *b)
-{
-	(void)blocks, (void)b;
-	struct order_words *words = (struct order_words *)a[0];
-	if ((uint32_t)a[1] >= ORDER_WAITERS || !address_valid(a[0], sizeof *words))
-		return FAULTS;
-	__atomic_store_n(&words->begun[(uint32_t)a[1]], 1, __ATOMIC_RELEASE); // SM 0
-	bool ends = __atomic_load_n(&words->release, __ATOMIC_ACQUIRE) || __atomic_load_n(&words->abort, __ATOMIC_ACQUIRE);
-	return ends ? ENDS : WAITS;
-}
-
-static bool order_short_finish(const uint64_t *a)
-{
-	if (!address_valid(a[0], 4ull * ORDER_SMS))
-		return false;
-	for (int i = 0; i < machine.sms; i++)
-		((uint32_t *)a[0])[i] = 1;
-	return true;
-}
-
 // gpreempt_hold(volatile uint64_t *word, uint32_t sequence, uint32_t chain, uint64_t limit_ns, uint64_t lease_ns,
 //	uint32_t *expired, uint64_t *place)
 
-// What a running link keeps in its registers: when it last saw the beat change. One for each word: one link runs on it at a time.
+// The register of a running link that says when it last saw the beat change. One for each word: one link runs on it at a time.
 static struct lease {
 	_Atomic uint64_t word;
 	_Atomic uint32_t sequence, beat;
@@ -377,20 +309,6 @@ static const struct kernel kernels[] = {
 	{"gpreempt_copy", 7, {8, 8, 8, 8, 8, 8, 8}, 58, 0, 0, wide_duration, NULL, NULL, NULL, wide_copy, NULL},
 	{"gpreempt_fill_narrow", 6, {8, 8, 8, 4, 4, 4}, 22, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_fill, NULL},
 	{"gpreempt_copy_narrow", 7, {8, 8, 8, 4, 4, 8, 8}, 26, 0, 0, narrow_duration, NULL, NULL, NULL, narrow_copy, NULL},
-	{"spatial_spin", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_fma", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_fma_gated", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 20, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_stream", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 32, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_stream_sleeps", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 32, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_waits", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 19, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_shared", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 22, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_registers", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 255, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_tensor", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 46, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"spatial_cluster", 8, {8, 8, 8, 8, 8, 8, 8, 8}, 22, 0, 0, spatial_duration, NULL, NULL, spatial_finish, NULL, NULL},
-	{"order_spin", 3, {8, 8, 4}, 20, 0, 0, empty_duration, NULL, NULL, NULL, NULL, order_spin_proceed},
-	{"order_wait", 2, {8, 4}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, order_wait_proceed},
-	{"order_short", 1, {8}, 16, 0, 0, empty_duration, NULL, NULL, order_short_finish, NULL, NULL},
-	{"order_short_shared", 1, {8}, 16, 1024, 0, empty_duration, NULL, NULL, order_short_finish, NULL, NULL},
 };
 const struct kernel kernel_unknown = {"unknown", 0, {0}, 32, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL};
 

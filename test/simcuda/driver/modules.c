@@ -25,8 +25,8 @@ static struct CUmod_st *module_new(struct image *image, enum handle_kind kind)
 	return m;
 }
 
-// Handles of functions that are gone, sim_lock held. A driver gives the same ones to the next functions; whether free() and calloc()
-// would is up to what the program and its C library do besides.
+// Handles of functions that are gone, sim_lock held. A driver gives the same ones to the next functions; whether free() and calloc() would
+// depends on the program and its C library.
 static struct CUfunc_st *spare;
 
 static void module_free(struct CUmod_st *m)

@@ -80,7 +80,7 @@ DUAL(cuMemcpy3DWithAttributesAsync, _ptsz, (const struct copy_3d *c, unsigned lo
 	return ordered(c->order, s, r);
 }
 
-// ---- one that no driver has: it stands for those of drivers to come
+// ---- a function that no driver has: it stands for functions of drivers to come
 
 DUAL(cuMemcpyHereafterAsync, _ptsz, (CUdeviceptr d, CUdeviceptr f, size_t n, CUstream s), (d, f, n, s))
 {
@@ -95,7 +95,7 @@ DUAL(cuLaunchHostFunc_v2, _ptsz, (CUstream s, void (*callback)(void *), void *us
 	return mode > 1 ? CUDA_ERROR_INVALID_VALUE : cuLaunchHostFunc(s, callback, user); // blocking, spinning
 }
 
-// ---- what this machine has no hardware for: a graphics queue (13.1), a fabric (13.5)
+// ---- calls for which this machine has no hardware: a graphics queue (13.1), a fabric (13.5)
 
 DUAL(cuStreamBeginCaptureToCig, _ptsz, (CUstream s, void *const *parameters), (s, parameters))
 {

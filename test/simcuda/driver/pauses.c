@@ -26,14 +26,15 @@ API void simcuda_gpu_away(unsigned ms)
 // The next time that cuEventQuery finds an event of the calling thread's not reached, it says so that much later.
 API void simcuda_answer_late(unsigned ms) { late_ns = ms * 1000000ull; }
 
-// The next launch of a kernel by the calling thread, or the next wait of a stream for an event, sets the word to 1 and waits, before it is
-// queued, until it is 2.
+// The next launch of a kernel by the calling thread, or its next wait of a stream for an event, sets the word to 1. Before it is queued, it
+// waits until the word is 2.
 API void simcuda_launch_waits(_Atomic uint32_t *word) { launch_word = word; }
 
 // The same of the calling thread's next record of an event.
 API void simcuda_record_waits(_Atomic uint32_t *word) { record_word = word; }
 
-// The next answer of cuStreamQuery or cuEventQuery to the calling thread sets the word to 1 and waits, before it is told, until it is 2.
+// The next answer of cuStreamQuery or cuEventQuery to the calling thread sets the word to 1. Before the call returns, it waits until the
+// word is 2.
 API void simcuda_answer_waits(_Atomic uint32_t *word) { answer_word = word; }
 
 // With sim_lock held, which is given up meanwhile.

@@ -1,5 +1,5 @@
-// pointers.c - what the driver says about an address. Memory of cuMemAlloc belongs to a context; memory that cuMemMap put there
-// belongs to none, and an address that is only reserved is no memory.
+// pointers.c - the driver's answers about an address. Memory of cuMemAlloc belongs to a context; memory that cuMemMap put there belongs to
+// none, and an address that is only reserved is no memory.
 #include "sim.h"
 
 enum { // CUpointer_attribute

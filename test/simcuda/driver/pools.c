@@ -1,5 +1,5 @@
-// pools.c - memory pools: what they take of the device's memory. A pool keeps what is freed until the program synchronizes, as far
-// as that is above the pool's threshold, or trims it.
+// pools.c - memory pools, and their part of the device's memory. A pool keeps freed memory until the program synchronizes or trims it. A
+// synchronization gives back only the part above the pool's threshold.
 #include "sim.h"
 
 #include <stdlib.h>
@@ -252,7 +252,18 @@ CALL(cuMemPoolGetAccess, (int *out, struct pool *p, const struct location *l), (
 	return leave(CUDA_SUCCESS);
 }
 
-// Memory nodes are not simulated, so graphs keep no memory.
+// Memory nodes are not simulated: graphs keep so much memory as SIMCUDA_GRAPH_MB says, which is a part of SIMCUDA_CONTEXT_MB.
+CALL(cuDeviceGetGraphMemAttribute, (CUdevice d, int attribute, uint64_t *value), (d, attribute, value))
+{
+	enum { RESERVED = 2 }; // CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
+	const char *kept = attribute == RESERVED ? getenv("SIMCUDA_GRAPH_MB") : NULL;
+	CUresult r = value ? enter_device(d, &d) : CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return r;
+	*value = kept ? strtoull(kept, NULL, 10) << 20 : 0;
+	return leave(r);
+}
+
 CALL(cuDeviceGraphMemTrim, (CUdevice d), (d))
 {
 	CUresult r = enter_device(d, &d);

@@ -1,4 +1,4 @@
-// print.c - what is under way, for people who look at a program that hangs.
+// print.c - prints the work under way, for people who look at a program that hangs.
 #define _GNU_SOURCE
 #include "sim.h"
 

@@ -1,4 +1,4 @@
-// process.c - what a process keeps of the driver: the lock, handles, the contexts of its threads. Each call enters and leaves here.
+// process.c - the state of the driver in a process: the lock, handles, the contexts of its threads. Each call enters and leaves here.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -83,7 +83,7 @@ void sim_wait(pthread_cond_t *until)
 	pthread_cond_wait(until, &sim_lock);
 }
 
-// ---- handles: what the application passes is looked up before it is followed
+// ---- handles: a handle from the application is looked up before it is followed
 
 #define BUCKETS 4096
 static struct entry {

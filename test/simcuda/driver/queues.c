@@ -37,7 +37,7 @@ static void add_dependency(struct op *o, struct op *on)
 
 // ---- channels: the streams of a context share them
 
-// The channel for a stream that has nothing in one: an empty one, or else the next. Its priority does not matter: so it is on an H100 (order-probe).
+// The channel for a stream that has nothing in one: an empty one, or else the next. Its priority does not matter: so it is on an H100.
 static int pick_channel(struct CUctx_st *c)
 {
 	int connections = sim_connections();
@@ -81,11 +81,9 @@ static void enter_channel(struct CUstream_st *s, struct op *o)
 	o->queued = true;
 }
 
-// ---- what is submitted
+// ---- submissions
 
-enum {
-	MEMSET_WITHOUT_KERNEL = 1 << 10
-}; // bytes; on an H100 a larger one is a kernel that waits for room like others (order-probe)
+enum { MEMSET_WITHOUT_KERNEL = 1 << 10 }; // bytes; on an H100 a larger one is a kernel that waits for room like others
 static _Atomic int most_urgent;
 
 static void note_urgency(int priority)

@@ -1,8 +1,7 @@
 // rm.c - the resource manager behind the simulated nvidiactl: objects, and controls on them.
 //
-// The driver above allocates its objects by calling ioctl() through the PLT, so that a preloaded
-// interposer sees what it would see of libcuda; the call ends up in ioctl() below, which answers for
-// the simulated file and hands every other file to the kernel.
+// The driver above allocates its objects by calling ioctl() through the PLT, so that a preloaded interposer sees the same calls as of
+// libcuda. The call ends up in ioctl() below, which answers for the simulated file and hands every other file to the kernel.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -140,7 +139,7 @@ static void free_takes(void)
 		nanosleep(&t, NULL);
 }
 
-// ---- what the controls do
+// ---- the effects of controls
 
 bool rm_closes_only(void)
 {
@@ -482,7 +481,7 @@ static uint32_t emit_alloc(bool old, uint32_t parent, uint32_t class, void *para
 	return send(NV_ESC_RM_ALLOC, &a, sizeof a) == 0 && a.status == NV_OK ? a.hObjectNew : 0;
 }
 
-// A TSG that the MPS server makes in its process, unseen by this one, which gets a handle of it.
+// The MPS server makes a TSG in its process, unseen by this one. This one gets a handle of it.
 static uint32_t emit_share(int device, void *params, uint32_t size, uint32_t *shared)
 {
 	NVOS55_PARAMETERS a = {.hClient = client, .hParent = device_handle[device], .hClientSrc = server};
@@ -551,7 +550,8 @@ struct rm_context *rm_context_create(int device, int tsg)
 		struct timespec allocation = {0, 2 * (long)machine.control_ns};
 		clock_nanosleep(CLOCK_MONOTONIC, 0, &allocation, NULL);
 	}
-	// libcuda sets the defaults itself. That undoes what an interposer set as it saw the TSG come. A server does that where it shares its own.
+	// libcuda sets the defaults itself. That undoes the settings of an interposer from when the TSG came. A server does the same where
+	// it shares its own.
 	for (int i = 0; i < 4 && !sim_mps(); i++) {
 		uint64_t us = i ? machine.copy_timeslice_us : machine.timeslice_us;
 		uint8_t schedule[3] = {1}; // NVA06C_CTRL_GPFIFO_SCHEDULE_PARAMS.bEnable

@@ -1,18 +1,18 @@
 // sms.c - the SMs of a context, from its first green context on: which blocks have room together, and which SMs a launch may use. With
 // SIMCUDA_SHARED_SMS also the SMs of all clients of an MPS server, from the beginning of each context on.
 //
-// As on a GPU, a block goes to the SM with the most room. Blocks of more urgent streams go first, then those of earlier launches; a
-// launch that has no room holds up later ones for the same SMs. A block runs as long as in a launch that has the machine to itself,
-// or longer by as many times as more blocks of its launch are on its SM: together they get no more done there. Blocks of other
-// launches beside it cost it only room. Kernels whose blocks wait for each other, and holds, take none.
+// As on a GPU, a block goes to the SM with the most room. Blocks of more urgent streams go first, then those of earlier launches; a launch
+// that has no room holds up later ones for the same SMs. A block runs as long as in a launch that has the machine to itself. With n times
+// as many blocks of its launch on its SM as then, it runs n times as long: together they get no more done there. Blocks of other launches
+// beside it cost it only room. Kernels whose blocks wait for each other, and holds, take none.
 //
 // Blocks begin and end by the run clock, in its order, however late the thread looks (place).
 //
-// Each client (a context) tells the others what its blocks take of each SM, and until when, in words that only it writes: nobody waits for a
-// lock or for another's thread. Room whose time is over is free, however late its owner looks, and so is that of a client that has died. A
-// block has what room the others leave as its thread looks. Of an SM where n clients have blocks each gets an nth: so a block takes n times
-// as long, by those that are there when it begins. What comes later does not slow it. Between clients no block is more urgent than another:
-// who looks first has the room.
+// Each client (a context) tells the others what its blocks take of each SM, and until when, in words that only it writes: a client waits
+// for no lock and for no other's thread. Room whose time is over is free, however late its owner looks, and so is that of a client that has
+// died. A block has the room that the others leave as its thread looks. Of an SM where n clients have blocks each gets an nth: so a block
+// takes n times as long, by those that are there when it begins. A later one does not slow it. Between clients no block is more urgent than
+// another: the client that looks first has the room.
 #include "executor.h"
 
 #include <stdlib.h>
@@ -20,8 +20,8 @@
 
 #define SMS 132
 #define WORD 64
-#define LOOK_NS 5000000 // how often a launch that waits for the room of others asks whether they are dead
-#define AGAIN_NS 20000  // when one asks again that wants the same room as another all the time
+#define LOOK_NS 5000000 // a launch that waits for the room of others asks so often whether they are dead
+#define AGAIN_NS 20000  // a client asks again after this: another one wants the same room all the time
 _Static_assert(ENGINE_SMS == SMS, "a word for each SM");
 _Static_assert(sizeof(struct sm_set) * 8 >= SMS, "a bit for each SM");
 
@@ -60,7 +60,7 @@ static uint64_t unpack(uint64_t *word, int bits)
 	return is;
 }
 
-// What is taken of the SM now. The blocks that run there end at that time, or earlier.
+// Publishes what this client takes of the SM now. The blocks that run there end at that time, or earlier.
 static void tell(struct sms *m, int sm, uint64_t until)
 {
 	struct residence *r = m->residence ? &m->residence[sm] : NULL;
@@ -233,13 +233,13 @@ static uint64_t stretched(const struct sms *m, const struct wave *latest)
 // By CLOCK_MONOTONIC.
 static uint64_t real_time(const struct pass *p, uint64_t run) { return p->engine.at + run - p->run; }
 
-// Takes room for a block that runs until then at least. False: the SM is not as it was when it was chosen.
+// Takes room for a block that runs until then at least. False: another client's room on the SM has changed since the choice.
 static bool take(const struct pass *p, struct sms *m, int sm, const struct need *n, uint64_t until)
 {
 	change(&m->taken[sm], n, 1);
 	if (!m->residence)
 		return true;
-	// It is told, and then asked again: of two clients that want the same room at once, one at least sees the other.
+	// The client publishes first and asks then. So of two clients that want the same room at once, one at least sees the other.
 	struct sm before = m->others[sm];
 	tell(m, sm, until);
 	ask_of(p, m, sm);
@@ -371,7 +371,7 @@ static bool carry_on(struct pass *p, struct sms *m)
 	return true;
 }
 
-// When a launch ends, by what runs now.
+// The time when a launch ends, judged by the blocks that run now.
 static uint64_t expected(const struct sms *m, const struct op *o)
 {
 	uint64_t left = blocks_of(&o->work) - o->next_block, first = NEVER, end = m->run;

@@ -45,6 +45,7 @@ typedef void function(void);
 	NAME(cuDeviceCanAccessPeer, 4000, cuDeviceCanAccessPeer) \
 	NAME(cuDeviceGetP2PAttribute, 8000, cuDeviceGetP2PAttribute) \
 	NAME(cuDeviceGraphMemTrim, 11040, cuDeviceGraphMemTrim) \
+	NAME(cuDeviceGetGraphMemAttribute, 11040, cuDeviceGetGraphMemAttribute) \
 	NAME(cuDeviceComputeCapability, 2000, cuDeviceComputeCapability) \
 	NAME(cuDeviceGet, 2000, cuDeviceGet) \
 	NAME(cuDeviceGetAttribute, 2000, cuDeviceGetAttribute) \

@@ -1,5 +1,5 @@
-// tables.c - cuGetExportTable: the table by which CUDA runtimes before 12.0 load code. NVIDIA documents none of this; names and meanings
-// are those that others who stand for its driver have found (ZLUDA, Wine).
+// tables.c - cuGetExportTable: the table by which CUDA runtimes before 12.0 load code. NVIDIA documents none of this. Names and meanings
+// were found by others who stand for its driver (ZLUDA, Wine).
 #include "sim.h"
 
 #include <string.h>

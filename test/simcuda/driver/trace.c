@@ -1,4 +1,4 @@
-// trace.c - SIMCUDA_TRACE: what the processes of a machine do, one line after the other in one file, as it happens.
+// trace.c - SIMCUDA_TRACE: the actions of a machine's processes, one line after the other in one file, when they happen.
 #define _GNU_SOURCE
 #include "sim.h"
 

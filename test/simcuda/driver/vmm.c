@@ -1,7 +1,7 @@
-// vmm.c - virtual memory management: reserved addresses, physical memory, what is mapped where, and who may access it.
+// vmm.c - virtual memory management: reserved addresses, physical memory, mappings, and access.
 //
-// Physical memory is a part of a sparse file, which is mapped at the reserved address. So contents belong to the handle,
-// addresses stay, and what is reserved only cannot be touched. Nothing here waits for work of the device, as on a GPU.
+// Physical memory is a part of a sparse file, which is mapped at the reserved address. So contents belong to the handle, addresses stay,
+// and addresses that are only reserved cannot be touched. As on a GPU, no call here waits for work of the device.
 #define _GNU_SOURCE
 #include "sim.h"
 
@@ -263,7 +263,7 @@ static void physical_drop(struct physical *p)
 	free(p);
 }
 
-// A file for memory that may be shared. Its last bytes say what it is. -1: there is none.
+// A file for memory that may be shared. Its last bytes describe it. -1: there is none.
 #define MARK 0x6d656d2d61647563ull
 struct label {
 	uint64_t mark, bytes;

@@ -1,4 +1,4 @@
-// check.h - what runs a test of the simulated driver, and what fails it.
+// check.h - runs a test of the simulated driver, and fails it.
 #ifndef SELFTEST_CHECK_H
 #define SELFTEST_CHECK_H
 
@@ -32,7 +32,8 @@ static inline int run_test(int argc, char **argv, const struct test *tests, size
 		} \
 	} while (0)
 
-// What is true only while this process has a processor when it needs one: the program is run again (../simcuda_test.go).
+// A condition that holds only while this process has a processor when it needs one. Otherwise the program is run again
+// (../simcuda_test.go).
 enum { TOO_SLOW = 75 }; // the status
 #define TIMED(condition) \
 	do { \

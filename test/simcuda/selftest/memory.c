@@ -1,5 +1,5 @@
-// memory.c - what the simulated driver promises about memory, and about calls that fail.
-// usage: memory NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
+// memory.c - the simulated driver's promises about memory, and about calls that fail. usage: memory NAME; prints "simulated: NAME ok" or
+// the first failure, and exits 0 or 1.
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -475,7 +475,7 @@ static void virtual(void)
 	OK(cuMemRelease(a));
 }
 
-// What the driver's file of physical memory takes.
+// The bytes on disk of the driver's file of physical memory.
 static uint64_t file_bytes(void)
 {
 	for (int fd = 0; fd < 256; fd++) {

@@ -1,5 +1,5 @@
-// sharing.c - what the simulated driver promises about memory that others may use, and about times that memory takes.
-// usage: sharing NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
+// sharing.c - the simulated driver's promises about memory that others may use, and about times that memory takes. usage: sharing NAME;
+// prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -225,7 +225,7 @@ static void pool_strangers(void)
 	CHECK(copied(own, pooled) == ILLEGAL_ADDRESS);
 }
 
-// The other process: opens what it is told, looks, changes it, and says so.
+// The other process: opens the memory whose handles it gets, looks, changes it, and says so.
 static void importer(int in, int out)
 {
 	ipc_handle h[2];

@@ -1,7 +1,7 @@
-// spatial.c - what the simulated driver promises about SMs: which blocks have room together, and green contexts, whose streams have a
-// part of the SMs. usage: spatial NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
+// spatial.c - the simulated driver's promises about SMs: which blocks have room together, and green contexts, whose streams have a part of
+// the SMs. usage: spatial NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
 //
-// A block of a kernel here takes tens of ms, so that a thread that comes late changes little. What is true only while something else
+// A block of a kernel here takes tens of ms, so that a thread that comes late changes little. A check that holds only while something else
 // still runs is TIMED, too.
 #define _GNU_SOURCE
 #include "../../../kernels/guard/guard.h"
@@ -344,7 +344,7 @@ static void narrow(void)
 	REFUSED(CLUSTER, cuLaunchKernelEx(&c, function("sim_spin_us"), spins, NULL));
 	c.stream = plain;
 	OK(cuLaunchKernelEx(&c, function("sim_spin_us"), spins, NULL));
-	// and hangs where nobody said so: its blocks wait for one that has no room
+	// a launch of 129 that is not cooperative is taken, and hangs: its blocks wait for one that has no room
 	OK(cuMemsetD32_v2(word, 0, 1));
 	OK(cuCtxSynchronize());
 	OK(cuLaunchKernel(f, 129, 1, 1, 1024, 1, 1, 0, s, parameters, NULL));
@@ -473,7 +473,7 @@ static void placed(void)
 	TIMED(took_ms > 20);
 }
 
-// Another client of the MPS server. It is told what to launch, and answers how its work is when that has begun.
+// Another client of the MPS server. It gets an order to launch, and answers how its work is when that has begun.
 struct client {
 	pid_t pid;
 	int to, from;

@@ -1,5 +1,5 @@
-// Timeline reads what SIMCUDA_TRACE wrote, and says for each process and direction when copies were on the bus, where it was
-// idle meanwhile, and what the process called in such a gap.
+// Timeline reads what SIMCUDA_TRACE wrote. It says for each process and direction when copies were on the bus, and where it was idle
+// meanwhile. It also says what the process called in such a gap.
 package main
 
 import (
@@ -47,7 +47,7 @@ type gap struct{ began, ended uint64 }
 
 func (g gap) length() uint64 { return g.ended - g.began }
 
-// waysOf are those of all processes, in the order of their first copies.
+// waysOf are the ways of all processes, in the order of their first copies.
 func waysOf(events []event) (ways []*way) {
 	known, taken := map[string]*way{}, map[string]uint64{}
 	for _, e := range events {
@@ -72,7 +72,7 @@ func waysOf(events []event) (ways []*way) {
 	return ways
 }
 
-// during are the calls of a process that were under way in a gap, with the milliseconds that they took of it.
+// during are the calls of a process in a gap, with the milliseconds that each took of it.
 func during(events []event, process int, g gap) string {
 	type call struct {
 		thread int

@@ -16,7 +16,7 @@ const trace = `1000000 7 7 begin cuInit 0
 6000000 9 9 free to 1000000
 `
 
-// A gap of the bus is told with what the process called in it; processes and directions are apart, and times in order.
+// The output has a gap of the bus with what the process called in it. Processes and directions are apart, and times in order.
 func TestTimeline(t *testing.T) {
 	t.Parallel()
 	events, err := read(strings.NewReader(trace))

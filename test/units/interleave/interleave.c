@@ -1,12 +1,12 @@
 // interleave.c - runs the threads of a handshake in every order, up to a number of interruptions.
 //
-// The compiler tells of each access of the sources (-fsanitize=thread), and this file takes the place of the sanitizer's runtime: before
-// an access to what is atomic or volatile it may let another thread go on. Threads are contexts of one thread of the system, so a switch
-// costs little. A run is a list of choices. The next run repeats it up to the last choice that has another answer left, and takes that.
-// So all orders are run in which threads are interrupted so many times: a race is found or it needs more interruptions.
+// The compiler tells of each access of the sources (-fsanitize=thread), and this file takes the place of the sanitizer's runtime: before an
+// access to an atomic or volatile object it may let another thread go on. Threads are contexts of one thread of the system, so a switch
+// costs little. A run is a list of choices. The next run repeats it up to the last choice that has another answer left, and takes that. So
+// all orders are run in which threads are interrupted so many times: a race is found or it needs more interruptions.
 //
-// Accesses have one order here, as if all were sequentially consistent: the thread sanitizer, which runs the other tests, knows of
-// weaker ones. Waits (futexes, mutexes, conditions, naps) are those of this file, and so is the clock.
+// Accesses have one order here, as if all were sequentially consistent: the thread sanitizer, which runs the other tests, knows of weaker
+// ones. This file has its own waits (futexes, mutexes, conditions, naps), and its own clock.
 #define _GNU_SOURCE
 #include "test/units/interleave/interleave.h"
 
@@ -269,8 +269,8 @@ static void run(void)
 	current = NOBODY;
 }
 
-// Blocks of preempt/process/thread.c, where it is linked: each thread has one before the first run, so that all runs are alike. What is in
-// it when a run ends is there in the next one.
+// Blocks of preempt/process/thread.c, where it is linked. Each thread has one before the first run, so that all runs are alike. A block's
+// contents at the end of a run are there in the next run.
 __attribute__((weak)) void gp_thread_make(void);
 
 static void make_thread(char *initial)

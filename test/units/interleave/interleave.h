@@ -25,7 +25,7 @@ struct interleaving {
 // Runs the threads in every order. Says how many orders that were.
 void interleave(const struct interleaving *);
 
-// A point at which a thread of the test may be interrupted; any access of the sources to what is atomic or volatile is one.
+// A point at which a thread of the test may be interrupted. Any access of the sources to an atomic or volatile object is one.
 void interleave_point(void);
 
 // Another time of CLOCK_MONOTONIC in this run. It goes on by a nanosecond at each question, and by a wait's bound where that ends.

@@ -145,8 +145,8 @@ __global__ void __launch_bounds__(TILE) look_back(Word *data, Word n, volatile S
 		data[i] = (Word)(before_shared + scanned[threadIdx.x]) ^ i;
 }
 
-// Stream-K as CUTLASS does it: the blocks share all steps of all tiles evenly; who does the last step of a
-// tile waits for the blocks before it that did the others, and adds in their order. c = a b + c / 2.
+// Stream-K as CUTLASS does it: the blocks share all steps of all tiles evenly; the one that does the last step of a tile waits for the
+// blocks before it that did the others, and adds in their order. c = a b + c / 2.
 enum { SIDE = 64, DEPTH = 16, ORDER = 1024 };
 
 __global__ void __launch_bounds__(256)
@@ -675,7 +675,7 @@ static Round copies()
 			CHECK(cudaMemcpyAsync(landing, data + i * PART % WORDS, PART * sizeof *data,
 					      cudaMemcpyDeviceToHost, stream));
 			landed[i] = {landing, PART, 0};
-			// What is launched behind a host function can't be stopped before that has run: not behind each.
+			// A launch behind a host function can't be stopped before that has run: not behind each.
 			if (i % 8 == 4)
 				CHECK(cudaLaunchHostFunc(stream, look, &landed[i]));
 			mix<<<BLOCKS, THREADS, 0, stream>>>(data, WORDS, ROUNDS, i + 1);

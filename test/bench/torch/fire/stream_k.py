@@ -27,7 +27,7 @@ def stream_k(a_ptr, b_ptr, c_ptr, partial_ptr, flag_ptr, total, steps_each, orde
             b = tl.load(b_ptr + depth[:, None] * order + columns[None, :])
             sums = tl.dot(a, b, sums)
         if stop < last:
-            # Who does the tile's last step adds this.
+            # The program that does the tile's last step adds this.
             tl.store(partial_ptr + program * SIDE * SIDE + square, sums)
             tl.debug_barrier()
             tl.atomic_xchg(flag_ptr + program, 1)

@@ -6,7 +6,7 @@ import sys
 import tempfile
 
 FOLDER = pathlib.Path(__file__).resolve().parent
-MODULE = FOLDER / "bench.fatbin"  # written there by who runs it
+MODULE = FOLDER / "bench.fatbin"  # whoever runs it writes it there
 
 
 def libcuda():

@@ -13,7 +13,7 @@ def main():
             for i in range(50):
                 x = (x @ x) % 5 + i
             torch.cuda.synchronize()
-    # Those that the library adds have its name.
+    # Kernels that the library adds have its name.
     kernels = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA
                and not event.name.startswith(("gpreempt", "Mem", "the-work"))]
     assert any(event.name == "the-work" for event in profiler.events())

@@ -1,4 +1,4 @@
-// What the programs in CUDA C++ share: checks, a kernel whose result depends on every step before, and a checksum.
+// The programs in CUDA C++ share this: checks, a kernel whose result depends on every step before, and a checksum.
 #pragma once
 #include <cuda.h>
 #include <cuda_runtime.h>

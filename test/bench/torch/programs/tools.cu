@@ -1,4 +1,4 @@
-// What the tools look at: launches of one kernel, and, where it is told to, a write behind the end or a race.
+// The tools look at launches of one kernel and, by the argument, at a write behind the end or a race.
 //   tools [out-of-bounds|race]
 #include "program.h"
 

@@ -87,8 +87,9 @@ static int spun_on(struct generator *g, int t, bool now)
 	return -1;
 }
 
-// In a program that is about kernels that spin: some of them, what brings work of the legacy stream and of threads' own streams behind
-// them, what has time to be stopped ahead of that, and who asks for a stream, or waits for it, meanwhile.
+// Operations of a program that is about kernels that spin: such kernels, and operations that bring work of the legacy stream and of
+// threads' own streams behind them. Also operations that take long enough to be stopped ahead of that, and queries of a stream or waits for
+// it meanwhile.
 static void about_spins(struct generator *g, struct operation *o, int t)
 {
 	static const uint8_t kinds[] = {WAIT_VALUE,  WAIT_VALUE,   KERNEL,      KERNEL,      RECORD,  COPY,  COPY,
@@ -345,7 +346,7 @@ static bool repair(struct generator *g, const struct operation *o, int moment)
 	bool call = moment % 2 == 0;
 	if (call)
 		return learn(g, t, moment);
-	// Who does something on the other stream.
+	// The thread that does something on the other stream.
 	int by = owner >= 0 ? owner : other->stream >= 1 && other->stream <= THREADS ? other->stream - 1 : t;
 	if (!learn(g, by, moment))
 		return false;

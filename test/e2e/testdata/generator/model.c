@@ -271,8 +271,8 @@ static bool carry_out(struct plan *m, const struct operation *o)
 // Whether work of the one stream waits for that of the other: of one device.
 static bool ordered(int a, int b) { return (a == 0 && blocking_stream(b)) || (b == 0 && blocking_stream(a)); }
 
-// What work on a stream is behind, that is put there by a thread that knows of the calls start. Or, where the thread asks
-// about the stream or waits for it, what it then hears of: of the legacy stream's work only by what is behind that.
+// The moments that come before work on a stream, put there by a thread that knows of the calls in start. Where the thread asks about the
+// stream or waits for it: the moments of which it then hears, of the legacy stream's work only by what is behind that.
 static void behind(const struct plan *m, int device_number, int stream, int capture, bool asks, const set *start,
 		   set *before, set *may)
 {
@@ -296,7 +296,7 @@ static void behind(const struct plan *m, int device_number, int stream, int capt
 	}
 }
 
-// What a record that a wait may see stands for, all of those that it may see having it in common.
+// The moments that a wait for the event covers: those that all records have in common which the wait may see.
 static bool recorded(const struct plan *m, const struct operation *o, const set *start, set *taken, set *may)
 {
 	bool any = false, certain = false;
@@ -465,7 +465,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 	if ((o->kind == COPY || o->kind == KERNEL_COPY) && o->source == o->buffer &&
 	    abs(o->first - o->source_first) < o->count)
 		return SENSELESS;
-	if (o->module && capture) // the graph would need it for good
+	if (o->module && capture) // the graph would need it as long as it exists
 		return SENSELESS;
 	if (o->kind == BUILD && (o->nodes == 0 || o->nodes > LAUNCHES))
 		return SENSELESS;
@@ -488,7 +488,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 				return SENSELESS;
 	}
 
-	// What is before the two moments.
+	// The moments before these two.
 	set before_device = start, may_device = start, before_host = start, may_host = start, taken = {{0}}, asked = {{0}};
 	if (m->last[t] >= 0)
 		join(&may_host, &m->may[m->last[t]]), join(&may_device, &m->may[m->last[t]]);
@@ -588,7 +588,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 	if (o->kind == WRITE_VALUE && w->waiter >= 0 && m->waiting_functions && !empty(&functions))
 		return SENSELESS;
 
-	// Nobody waits for ever: threads that others wait for do not wait in between.
+	// No thread waits for ever: threads that others wait for do not wait in between.
 	if (may_wait(o)) {
 		set all = may_host;
 		if (on_stream(o))
@@ -605,7 +605,7 @@ enum verdict plan_add(struct plan *m, struct operation *o, set *missing)
 			return SENSELESS;
 	}
 
-	// What conflicts is before it.
+	// All conflicting operations are before it.
 	if (capture) {
 		for (int j = 0; j < i; j++) {
 			if (m->capture_of[j] != capture || has(&before_device, device(j)))

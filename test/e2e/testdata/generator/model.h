@@ -1,10 +1,10 @@
 // model.h - generated programs, and what CUDA promises of them.
 //
-// A program is a list of operations, each a call (or two) of one host thread. The list's order is one in which the calls may
-// come; threads run their own part of it, and are ordered with each other only where one awaits a post of the other. Of each
-// operation there are two moments: its call has returned (host), and what it put on its stream is complete (device). The
-// model knows for each moment which others are certainly before it. It accepts an operation only if all that conflicts with it
-// is certainly before it, so that CUDA promises one result, and only if no call can wait for ever, whatever the order.
+// A program is a list of operations, each a call (or two) of one host thread. The list's order is one in which the calls may come; threads
+// run their own part of it, and are ordered with each other only where one awaits a post of the other. Of each operation there are two
+// moments: its call has returned (host), and what it put on its stream is complete (device). The model knows for each moment which others
+// are certainly before it. It accepts an operation only if all conflicting ones are certainly before it: so CUDA promises one result. And
+// it accepts it only if no call can wait for ever, whatever the order.
 #ifndef GENERATOR_MODEL_H
 #define GENERATOR_MODEL_H
 
@@ -102,7 +102,7 @@ struct operation {
 	uint32_t expected[CELLS];
 };
 
-// What programs are made of: bits of struct program.features, by name on the command line.
+// Features of programs: bits of struct program.features, by name on the command line.
 // clang-format off
 #define FEATURES(F) F(threads) F(legacy) F(perthread) F(captures) F(host) F(cpu) F(values) F(frees) F(plain) F(cooperative) \
 	F(devices) F(copies) F(queries) F(endings) F(pinned) F(contexts) F(globalcapture) F(hints) \

@@ -1,4 +1,4 @@
-// plan.h - a program as far as it is known to be right.
+// plan.h - the part of a program that is known to be right.
 #ifndef GENERATOR_PLAN_H
 #define GENERATOR_PLAN_H
 

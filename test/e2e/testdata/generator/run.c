@@ -73,7 +73,7 @@ static struct {
 		copy;                                  // add, copy: NULL where there is no image of them
 	handle module[MODULES], module_chain[MODULES]; // that come and go, and their kernels
 	ptr turns;                                     // words by which blocks wait for each other
-	// A stream that waits keeps back what else is in its hardware channel, and streams are put on channels in turn. So
+	// A stream that waits keeps back other work in its hardware channel. The driver puts streams on channels in turn. So
 	// programs in which streams wait for the CPU use those made first, and programs that make new ones have others.
 	// A thread looks up handles that another makes anew, if only to leave them alone.
 	_Atomic(handle) stream[CREATED], passing[CREATED], event[EVENTS];
@@ -356,7 +356,8 @@ static void query(const struct operation *o, handle stream)
 {
 	handle event = machine[o->device].event[o->event];
 	int r;
-	// What is known to be complete only through other streams may take a moment to be so while a stop looks at what it cut.
+	// Work may be known to be complete only through other streams. Then a query may say so a moment later, while a stop looks at what
+	// it cut.
 	uint64_t limit = now_ms() + (o->form == POLL ? patience * 2000ull : o->must ? 1000 : 0);
 	while ((r = o->kind == EVENT_QUERY ? cuEventQuery(event) : cuStreamQuery(stream)) == NOT_READY &&
 	       (o->form == POLL || o->must) && now_ms() < limit)
@@ -446,7 +447,7 @@ static void new_module(int d, int i)
 	OK(cuFuncSetAttribute(machine[d].module_chain[i], MAX_DYNAMIC_SHARED, LARGE_SHARED));
 }
 
-// A context that comes, is used, and goes with work in flight. It may have another user for a while. What is destroyed may be nothing.
+// A context that comes, is used, and goes with work in flight. It may have another user for a while. Some calls destroy NULL.
 static void episode(const struct operation *o)
 {
 	uint32_t have[CELL_WORDS], want = o->value, us = o->us;
@@ -749,19 +750,30 @@ static _Atomic uint64_t stops;
 
 // Stops and restores streams of the first device at random. The program's own threads never do, so whoever waits for a stopped
 // stream is served.
+static const int widths[] = {0, 16, 32, 66};
+enum { WIDTHS = sizeof widths / sizeof *widths };
+
+// As gpreempt.h says, before any kernel waits for a call that is still to come. False: a stream did not get a width.
+static bool make_widths(handle stream)
+{
+	for (int i = WIDTHS - 1; i >= 0; i--)
+		if (gpreempt_stream_set_width(stream, widths[i]))
+			return false;
+	return true;
+}
+
 static void *stop_streams(void *unused)
 {
 	use(0);
 	for (uint64_t i = 1;; i = i * 6364136223846793005u + 1442695040888963407u) {
 		handle s = machine[0].stream[i >> 60 & (CREATED - 1)];
-		static const int widths[] = {0, 16, 32, 66};
 		if (narrows && i >> 20 & 1)
-			(void)gpreempt_stream_set_width(s, widths[i >> 21 & 3]);
+			(void)gpreempt_stream_set_width(s, widths[i >> 21 & (WIDTHS - 1)]);
 		int r = gpreempt_stream_preempt(s, 0);
 		stops += !r;
 		pause_us((unsigned)(i >> 40 & (narrows ? 2047 : 511)));
 		if (narrows && i >> 23 & 1) {
-			(void)gpreempt_stream_set_width(s, widths[i >> 24 & 3]);
+			(void)gpreempt_stream_set_width(s, widths[i >> 24 & (WIDTHS - 1)]);
 			pause_us((unsigned)(i >> 50 & 511));
 		}
 		if (!r)
@@ -941,8 +953,9 @@ int main(int count, char **argument)
 		pthread_t stopper;
 		use(0);
 		for (int s = 0; s < CREATED; s++)
-			if (!gpreempt_stream_enable || gpreempt_stream_enable(machine[0].stream[s], level)) {
-				fprintf(stderr, "a stream cannot be stopped\n");
+			if (!gpreempt_stream_enable || gpreempt_stream_enable(machine[0].stream[s], level) ||
+			    (narrows && !make_widths(machine[0].stream[s]))) {
+				fprintf(stderr, "a stream cannot be stopped, or made narrow\n");
 				return 2;
 			}
 		OK(pthread_create(&stopper, NULL, stop_streams, NULL));

@@ -1,0 +1,67 @@
+package docs
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gpreempt/gpreempt/configs"
+)
+
+// Facts that documents repeat are those of the code: keys of the configuration, values that are called defaults, and versions.
+func TestFactsAreThoseOfTheCode(t *testing.T) {
+	t.Parallel()
+	values, err := configs.Values("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defaults, sections := map[string]string{}, map[string]bool{}
+	for _, v := range values {
+		defaults[v.Key] = v.Value
+		if section, _, is := strings.Cut(v.Key, "."); is {
+			sections[section] = true
+		}
+	}
+	key := regexp.MustCompile("`([a-z]+)\\.([a-z][a-z_]*)(?: = ([^`]+))?`(?:,? (?:\\(default|by default|the default is) ([0-9.]+))?")
+	named := 0
+	for name, text := range documents(t) {
+		if name == "CHANGELOG.md" { // which names what was
+			continue
+		}
+		for _, found := range key.FindAllStringSubmatch(text, -1) {
+			if !sections[found[1]] || found[2] == "c" || found[2] == "h" || found[2] == "go" {
+				continue
+			}
+			named++
+			full := found[1] + "." + found[2]
+			if _, there := defaults[full]; !there {
+				t.Errorf("%s names %s, which is no key of default.toml", name, full)
+			} else if found[4] != "" && strings.TrimRight(found[4], ".") != defaults[full] {
+				t.Errorf("%s says that the default of %s is %s, which is %s", name, full, found[4], defaults[full])
+			}
+		}
+	}
+	if named < 40 {
+		t.Errorf("only %d keys are named: the expression is wrong", named)
+	}
+	newest := regexp.MustCompile(`GP_NEWEST_DRIVER (\d+)`).FindStringSubmatch(text(t, "preempt/driver/hooks.h"))
+	if newest == nil {
+		t.Fatal("hooks.h does not say which driver is the newest that is known")
+	}
+	cuda := fmt.Sprintf("%s.%s", newest[1][:2], strings.TrimLeft(newest[1][2:4], "0"))
+	for _, name := range []string{"docs/where.md", "docs/limits.md", "docs/troubleshooting.md"} {
+		if !regexp.MustCompile(`later than ` + regexp.QuoteMeta(cuda) + `\b`).MatchString(text(t, name)) {
+			t.Errorf("%s does not say that CUDA %s is the newest that is known", name, cuda)
+		}
+	}
+	for name, text := range documents(t) {
+		if name != "docs/glossary.md" && name != "docs/results.md" && strings.HasPrefix(name, "docs/") && regexp.MustCompile(`\b190 us\b`).MatchString(text) {
+			t.Errorf("%s says how long a switch takes: docs/glossary.md does, link to it", name)
+		}
+	}
+	gomod := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(text(t, "go.mod"))
+	if gomod == nil || !strings.Contains(text(t, "README.md"), "Go "+gomod[1]) {
+		t.Errorf("README.md does not name the Go of go.mod, %v", gomod)
+	}
+}

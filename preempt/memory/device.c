@@ -1,0 +1,106 @@
+// device.c - what the driver says of a GPU's memory, and what of it this process has beside its accounts.
+#define _GNU_SOURCE
+#include "preempt/memory/memory.h"
+
+// Two totals that differ by less than this part of the GPU are one.
+enum { LEAST_CAP_PART = 64 };
+
+uint64_t gp_memory_limit(uint64_t total)
+{
+	uint64_t bytes = gp_memory_settings.limit_bytes;
+	uint64_t part = total == UINT64_MAX ? 0 : (uint64_t)(gp_memory_settings.limit_part * (double)total);
+	return part && (!bytes || part < bytes) ? part : bytes;
+}
+
+uint64_t gp_memory_total(const struct gp_gpu *gpu)
+{
+	static _Atomic uint64_t known[GP_GPUS];
+	_Atomic uint64_t *total = &known[gpu - gp_gpu];
+	size_t bytes;
+	if (!*total)
+		*total = !gp_driver.cuDeviceTotalMem || gp_driver.cuDeviceTotalMem(&bytes, gpu->device) ? UINT64_MAX :
+													  bytes;
+	return *total;
+}
+
+bool gp_memory_is_cap(const struct gp_gpu *g, uint64_t total)
+{
+	uint64_t device = gp_memory_total(g);
+	bool is = device != UINT64_MAX && total < device - device / LEAST_CAP_PART;
+	if (is)
+		gp_memory[g - gp_gpu].cap = total;
+	return is;
+}
+
+bool gp_memory_ask_free(const struct gp_gpu *g, size_t *free, size_t *total)
+{
+	struct gp_context *current = gp_current_context(), *c = NULL;
+	if (!(current && current->gpu == g) && !(c = gp_memory_try_context(g)))
+		return false;
+	bool known = !gp_driver.cuMemGetInfo(free, total);
+	if (c)
+		gp_memory_leave_context(c);
+	return known;
+}
+
+bool gp_memory_unaccounted(const struct gp_gpu *g, uint64_t *bytes, uint64_t *parts)
+{
+	size_t free, total;
+	struct gp_segment *s = g->segment;
+	const struct gp_memory *m = &gp_memory[g - gp_gpu];
+	uint64_t taken = m->resident + m->pinned;
+	if (!gp_memory_ask_free(g, &free, &total) || free > total)
+		return false;
+	bool own = gp_memory_is_cap(g, total) || !s; // what the driver says is this process's alone
+	*parts = 1;
+	for (uint64_t members = own ? 0 : s->members & ~(1ull << g->slot); members; members &= members - 1) {
+		const struct gp_slot *slot = &s->slot[__builtin_ctzll(members)];
+		uint64_t resident = slot->memory.resident, pinned = slot->memory.pinned;
+		(*parts)++;
+		if (__builtin_add_overflow(taken, resident, &taken) || __builtin_add_overflow(taken, pinned, &taken))
+			return false;
+	}
+	*bytes = total - free > taken ? total - free - taken : 0;
+	return true;
+}
+
+// Graphs keep so much for their memory nodes, as the driver says.
+static uint64_t of_graphs(const struct gp_gpu *gpu)
+{
+	uint64_t bytes = 0;
+	if (!gp_driver.cuDeviceGetGraphMemAttribute ||
+	    gp_driver.cuDeviceGetGraphMemAttribute(gpu->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes))
+		return 0;
+	return bytes;
+}
+
+// Processes share what nobody publishes, for their contexts, in equal parts. With programs without gpreempt beside it that is too much:
+// then it is what the contexts of a process have at most. Measured once, as soon as others are known.
+static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
+{
+	static _Atomic uint64_t measured[GP_GPUS]; // 1 + bytes
+	_Atomic uint64_t *known = &measured[g - gp_gpu];
+	uint64_t bytes, parts, most = gp_memory_total(g) / GP_CONTEXTS_PART;
+	if (*known)
+		return *known - 1;
+	if (!gp_memory_unaccounted(g, &bytes, &parts))
+		return 0;
+	most = most < GP_CONTEXTS_BYTES ? most : GP_CONTEXTS_BYTES;
+	bytes = (bytes > beside ? bytes - beside : 0) / parts;
+	bytes = bytes < most ? bytes : most;
+	if (g->segment)
+		*known = bytes + 1;
+	return bytes;
+}
+
+uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }
+
+static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(gpu) + of_graphs(gpu); }
+
+uint64_t gp_memory_unlisted(const struct gp_gpu *gpu) { return of_driver(gpu) + gp_memory_managed(gpu); }
+
+uint64_t gp_memory_beside(const struct gp_gpu *gpu)
+{
+	uint64_t beside = of_driver(gpu);
+	return beside + of_contexts(gpu, beside);
+}

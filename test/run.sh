@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Runs a part of make test, or tests of packages as these do.
+#   test/run.sh PART | [FLAG...] ./PACKAGE... [FLAG...]
+# Tests of packages whose concurrency is Go's own run under the race detector. Most tests wait more than they compute, so more run at once than
+# there are cores. No part has a low priority: on a busy machine it would never end. Each wait of a test has a bound of its own; the packages'
+# is for a machine that is slow and busy. A make that a test runs has nothing of ours. With GPREEMPT_DEEP, which .ci/run sets, fuzzers have more
+# inputs and random disturbances come more often. Large memory has contents in every byte then, and tests run which a busy machine fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export GO=${GO:-go}
+race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./test/bench/cmd/gpreempt-bench ./broker/page)
+compute=(./test/units ./patch ./preempt/agent)
+modules=(./... ./cluster/... ./test/bench/...)
+bound=1h inputs=5000
+[ -z "${GPREEMPT_CI-}" ] || bound=40m
+[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000
+
+go_test() {
+	# shellcheck disable=SC2086 # several flags
+	env -u MAKEFLAGS -u MAKEOVERRIDES ./test/go.sh test -count=1 -vet=off -timeout $bound -p 3 -parallel 4 ${GO_TEST_FLAGS-} "$@"
+}
+
+with_tools() { ./test/tools.sh ./test/run.sh "$@"; }
+
+case ${1-} in
+test) ./test/tools.sh env -u MAKEFLAGS -u MAKELEVEL "$GO" run ./test/suite e2e vet compute race unit fuzz glibc ;;
+e2e) with_tools ./test/e2e ;;
+vet)
+	unformatted=$(find . -path ./build -prune -o -name '*.go' -print0 | xargs -0 gofmt -l)
+	if [ -n "$unformatted" ]; then
+		echo "gofmt would change: $unformatted" >&2
+		exit 1
+	fi
+	./test/go.sh vet "${modules[@]}" ./packaging/... ./charts/...
+	;;
+compute) with_tools "${compute[@]}" ;;
+race) go_test -race "${race[@]}" ;;
+unit)
+	others=$(./test/go.sh list "${race[@]}" "${compute[@]}" ./test/e2e ./cluster/dist)
+	all=$(./test/go.sh list "${modules[@]}")
+	mapfile -t packages < <(grep -vxF "$others" <<<"$all" | sed 's#^github.com/gpreempt/gpreempt/#./#')
+	with_tools "${packages[@]}"
+	;;
+fuzz) ./test/fuzz.sh "${FUZZ_INPUTS:-$inputs}" ;;
+sanitize) # what a sanitizer reports in any process fails the test; test/e2e/sanitizer_test.go says which tests do not run, and why
+	status=0
+	for sanitizer in thread address; do
+		GPREEMPT_SANITIZER=$sanitizer go_test -run "${SANITIZE_TESTS:-.}" ./test/e2e || status=1
+	done
+	exit $status
+	;;
+generator) GPREEMPT_GENERATOR_TIME=${TIME:-1h} GPREEMPT_GENERATOR_SEED=${SEED-} "$GO" test -count=1 -vet=off -timeout 0 -v -run '^TestGeneratedPrograms$' ./test/e2e ;;
+-* | ./*) go_test "$@" ;;
+*)
+	sed -n '2,3s/^# //p' "$0" >&2
+	exit 2
+	;;
+esac
