@@ -215,8 +215,9 @@ bool gp_go_reserve(unsigned count)
 
 // A thread becomes one of Go's by calls of the system (sigaltstack, rt_sigprocmask). The program may install a filter for all its threads later,
 // which refuses these calls or ends the process. So all threads that were made become Go's at once: as many goroutines come here, each of
-// which takes one and keeps it, until none is left. Another goroutine may have taken the last one, and wait in a call, where no more can be
-// made. Then those that keep a thread let go of it after a second, and the last to come runs in one of theirs.
+// which takes one and keeps it, until none is left. Then the round ends. The thread that ends it may itself be waiting for an idle thread of
+// Go's: in Go's scheduler, one thread at a time runs its goroutine, and wakes another one first. Or another goroutine has taken the last
+// thread, and waits in a call. So each thread also leaves by itself, once none was left for a second.
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
@@ -229,16 +230,6 @@ unsigned gp_go_round(void)
 	unsigned round = meeting.round;
 	pthread_mutex_unlock(&meeting.lock);
 	return round;
-}
-
-void gp_go_meet(unsigned round)
-{
-	pthread_mutex_lock(&meeting.lock);
-	meeting.come++;
-	pthread_cond_broadcast(&meeting.changed);
-	while (meeting.round == round)
-		pthread_cond_wait(&meeting.changed, &meeting.lock);
-	pthread_mutex_unlock(&meeting.lock);
 }
 
 static bool any_left(void)
@@ -257,18 +248,26 @@ static bool changes_within_a_second(void)
 	return pthread_cond_timedwait(&meeting.changed, &meeting.lock, &until) == 0;
 }
 
+void gp_go_meet(unsigned round)
+{
+	pthread_mutex_lock(&meeting.lock);
+	meeting.come++;
+	pthread_cond_broadcast(&meeting.changed);
+	while (meeting.round == round && (changes_within_a_second() || any_left()))
+		continue;
+	pthread_mutex_unlock(&meeting.lock);
+}
+
 bool gp_go_more_meet(unsigned count)
 {
 	pthread_mutex_lock(&meeting.lock);
-	while (meeting.come < count && (changes_within_a_second() || any_left()))
-		continue;
+	while (meeting.come < count)
+		pthread_cond_wait(&meeting.changed, &meeting.lock);
 	bool more = any_left();
 	if (!more) {
 		meeting.round++;
-		pthread_cond_broadcast(&meeting.changed);
-		while (meeting.come < count)
-			pthread_cond_wait(&meeting.changed, &meeting.lock);
 		meeting.come = 0;
+		pthread_cond_broadcast(&meeting.changed);
 	}
 	pthread_mutex_unlock(&meeting.lock);
 	return more;
