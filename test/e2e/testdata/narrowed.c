@@ -56,6 +56,15 @@ static void late_graph(unsigned rounds)
 	}
 }
 
+// Like until_stopped; true: the stop came too early or too late, and is wanted once more.
+static bool once_more(void)
+{
+	char line[64];
+	printf("until stopped\n");
+	CHECK(fgets(line, sizeof line, stdin));
+	return strcmp(line, "once more\n") == 0;
+}
+
 // A graph is stopped late, in its first kernel, and once more behind a kernel that is cut.
 static void parted(unsigned rounds)
 {
@@ -63,14 +72,16 @@ static void parted(unsigned rounds)
 	struct chained b = buffer();
 	handle instance = two_kernels(&b, stream);
 	b.want = 0;
-	for (unsigned i = 0; i < 2 * rounds; i++) {
-		if (i % 2)
-			launch(&b, stream, i, CUT_US);
-		OK(cuGraphLaunch(instance, stream));
-		b.want = (b.want * 3 + 1) * 3 + 2;
-		until_stopped();
-		check(&b);
-	}
+	bool again;
+	for (unsigned i = 0; i < 2 * rounds; i++)
+		do {
+			if (i % 2)
+				launch(&b, stream, i, CUT_US);
+			OK(cuGraphLaunch(instance, stream));
+			b.want = (b.want * 3 + 1) * 3 + 2;
+			again = once_more();
+			check(&b);
+		} while (again);
 }
 
 // A kernel on one stream, and one on another stream behind an event.
