@@ -106,7 +106,8 @@ func (s *spatial) known() uint64 {
 }
 
 // learnsFromRealTimes skips a test in usual runs. The library compares how long requests took: by given times in preempt/gpu/width_test.c, and
-// here by the machine's clock. On a busy machine equal requests take unequal times, and it rightly learns nothing.
+// here by the machine's clock. On a busy machine equal requests take unequal times, and it rightly learns nothing. A test that compares how
+// long kernels took is no better off there.
 func learnsFromRealTimes(t *testing.T) {
 	t.Helper()
 	if often(0, 1) == 0 {
@@ -367,6 +368,7 @@ func (s *spatial) besides(what string, blocks int, condition func(slow int) bool
 
 // Requests on a quarter of the SMs are as fast beside best effort, which goes on on half of them, as alone.
 func TestWidthOfFewBlocks(t *testing.T) {
+	learnsFromRealTimes(t)
 	t.Parallel()
 	s := newShared(t)
 	done := make(chan struct{})
@@ -380,6 +382,7 @@ func TestWidthOfFewBlocks(t *testing.T) {
 
 // Requests on all SMs take longer beside best effort, on however few. Where they leave none, best effort is stopped.
 func TestWidthOfAllBlocks(t *testing.T) {
+	learnsFromRealTimes(t)
 	t.Parallel()
 	s := newShared(t)
 	const all, rounds = 132, 10
