@@ -20,26 +20,33 @@ const FrontierFile = "serving.svg"
 // frontierCase is the one that it shows: 6 requests a second.
 const frontierCase = "vllm-6"
 
-// servingTable shows each case in a table of its own, or only those that are named, with commas between them.
+// servingTable shows each case in a table of its own, or only those that are named, with commas between them, in one.
 func servingTable(r *result.Report, only string) string {
 	var text strings.Builder
 	var done []string
+	named := strings.Split(only, ",")
 	be := "BE, of alone"
 	if slices.ContainsFunc(r.Cases, func(row result.Row) bool { return partOfLeft(row) != "" }) {
 		be += " (of the time that LC left)"
 	}
 	for _, first := range r.Cases {
-		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && !slices.Contains(strings.Split(only, ","), first.Case) {
+		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && !slices.Contains(named, first.Case) {
 			continue
 		}
-		done = append(done, first.Case)
-		if text.Len() > 0 {
-			text.WriteString("\n")
+		title, label := first.Case, ""
+		if len(named) > 1 {
+			title, label = "case", first.Case+", "
 		}
-		fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | %s | target |\n|---|---|---|---|---|---|---|\n", first.Case, be)
+		if len(done) == 0 || label == "" {
+			if text.Len() > 0 {
+				text.WriteString("\n")
+			}
+			fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | %s | target |\n|---|---|---|---|---|---|---|\n", title, be)
+		}
+		done = append(done, first.Case)
 		for _, row := range r.Cases {
 			if row.Case == first.Case && row.Serving != nil {
-				text.WriteString(servingLine(row))
+				text.WriteString("| " + label + servingLine(row))
 			}
 		}
 	}
@@ -91,7 +98,7 @@ func servingLine(row result.Row) string {
 		share = fmt.Sprintf("%.2f", row.BE.Share)
 		share += partOfLeft(row)
 	}
-	return fmt.Sprintf("| %s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio),
+	return fmt.Sprintf("%s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio),
 		milliseconds(row.Serving.First.P99Us), timesOf(row.Serving.FirstRatio), held, share, verdict(row))
 }
 

@@ -51,6 +51,13 @@ func TestServingTable(t *testing.T) {
 	if one := servingTable(aServing(), "vllm-6"); !strings.Contains(one, "MPS") || strings.Contains(one, "torch-steps") || strings.Contains(one, "http-service") {
 		t.Errorf("the table of one case:\n%s", one)
 	}
+	two := aServing()
+	more := two.Cases[1]
+	more.Case = "vllm-12"
+	two.Cases = append(two.Cases, more)
+	if both := servingTable(two, "vllm-6,vllm-12"); strings.Count(both, "| case | TPOT p50 |") != 1 || !strings.Contains(both, "\n| vllm-12, default time slicing, 300 requests |") {
+		t.Errorf("the table of two cases:\n%s", both)
+	}
 	if none := servingTable(aServing(), "vllm-12"); none != "" {
 		t.Errorf("the table of a case that was not measured:\n%s", none)
 	}

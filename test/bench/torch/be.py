@@ -44,6 +44,7 @@ def host():
 def offline():
     """vLLM without a server: batches of prompts, greedily. The model lies where the environment says."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_LOGGING_STREAM"] = "ext://sys.stderr"  # orders and answers have the standard output
     from vllm import LLM, SamplingParams
     model = LLM(os.environ["GPREEMPT_BENCH_MODEL"], load_format="dummy", max_model_len=1024, gpu_memory_utilization=0.2,
                 kv_cache_memory_bytes=2 << 30, enable_prefix_caching=False, max_num_seqs=32, seed=0)
