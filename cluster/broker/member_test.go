@@ -116,12 +116,12 @@ func TestPeopleAndSegments(t *testing.T) {
 	set(wire.Set{Fields: wire.SetPaused | wire.SetShare | wire.SetShareMax | wire.SetLevel, Paused: 1, Share: 250_000, ShareMax: 750_000, Level: 3})
 	s.Next() // as an agent looks that was woken
 	eventually(t, "it is told", func() bool {
-		return s.Slot(slot).Request().What() == segment.AskedSuspend && s.Limits().Share == 0.25 && s.Limits().ShareMax == 0.75 && s.Level[slot].Load() == 3
+		return s.Slot(slot).Request().Asked() == segment.AskedSuspend && s.Limits().Share == 0.25 && s.Limits().ShareMax == 0.75 && s.Level[slot].Load() == 3
 	})
 	set(wire.Set{Fields: wire.SetClear})
 	s.Next()
 	eventually(t, "it is told again", func() bool {
-		return s.Slot(slot).Request().What() == segment.AskedResume && s.Limits() == (segment.Limits{Share: 0.5, MaxHoldUs: 20_000, MemoryPart: 0.4, QuantumMs: 100}) && s.Level[slot].Load() == 7
+		return s.Slot(slot).Request().Asked() == segment.AskedResume && s.Limits() == (segment.Limits{Share: 0.5, MaxHoldUs: 20_000, MemoryPart: 0.4, QuantumMs: 100}) && s.Level[slot].Load() == 7
 	})
 }
 
@@ -142,7 +142,7 @@ func TestRequestsOfPeople(t *testing.T) {
 		}
 		s.Next() // as an agent looks that was woken
 		eventually(t, "it is told", func() bool { return s.Slot(slot).Request() == request })
-		if request.What() != what || request == p.Asked {
+		if request.Asked() != what || request == p.Asked {
 			t.Errorf("%x follows %x", request, p.Asked)
 		}
 	}
@@ -189,7 +189,7 @@ func TestARequestBesideAPause(t *testing.T) {
 		s.Poke()
 	}
 	is := func(what segment.Asked) func() bool {
-		return func() bool { return s.Slot(slot).Request().What() == what }
+		return func() bool { return s.Slot(slot).Request().Asked() == what }
 	}
 	both(request(segment.AskedOut), 1)
 	eventually(t, "it is suspended", is(segment.AskedSuspend))

@@ -58,7 +58,7 @@ func (w *swapper) obey(carry func(gpu int, what segment.Asked) segment.Answer) {
 				seen := w.on[i].Listen(0)
 				if r := slot.Request(); r != 0 && r != last[i] {
 					last[i] = r
-					slot.Answer(r, carry(i, r.What()))
+					slot.Answer(r, carry(i, r.Asked()))
 				}
 				seen.Wait(time.Millisecond)
 			}

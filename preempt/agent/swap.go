@@ -265,7 +265,7 @@ func (a *agent) came(e *ended, c memoryCounters, now uint64) {
 func (a *agent) hear(now uint64) {
 	m := &a.memory
 	if r := a.own().Request(); r != 0 && r != m.request {
-		m.request, m.answered, m.asked, m.askedNs = r, false, r.What(), now
+		m.request, m.answered, m.asked, m.askedNs = r, false, r.Asked(), now
 		switch m.asked {
 		case segment.AskedSuspend:
 			m.suspended = true

@@ -1,4 +1,4 @@
-// barrier_test.c - with preempt/blp/barrier.c preempt/blp/host_block.c preempt/blp/crossing.c
+// barrier_test.c - with preempt/blp/barrier.c preempt/blp/host_block.c preempt/blp/crossing.c.
 //
 // An operation's domain ends while the operation is under way, and its place gets another one: that does not hear of the operation's end. Ends
 // well or says what is wrong.

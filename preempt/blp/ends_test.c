@@ -1,4 +1,4 @@
-// ends_test.c - with preempt/blp/ends.c preempt/blp/domain.c preempt/blp/context.c preempt/blp/states.c preempt/objects/objects.c preempt/blp/records.c preempt/driver/environment.c
+// ends_test.c - with preempt/blp/ends.c preempt/blp/domain.c preempt/blp/context.c preempt/blp/states.c preempt/objects/objects.c preempt/blp/records.c preempt/driver/environment.c.
 //
 // One thread destroys a stream that has a domain of its own, another one the stream's context, on a driver that is made up: what the domain
 // had is given back once, and not when the context is gone. Ends well or says what is wrong.

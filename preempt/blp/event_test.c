@@ -1,4 +1,4 @@
-// event_test.c - with preempt/blp/event.c preempt/blp/events.c preempt/blp/states.c preempt/objects/objects.c
+// event_test.c - with preempt/blp/event.c preempt/blp/events.c preempt/blp/states.c preempt/objects/objects.c.
 //
 // Records of events: handles and places come again, and what is asked of a record is never answered with another one. Ends well or says what
 // is wrong.

@@ -1,4 +1,4 @@
-// fit_test.c - with preempt/blp/fit.c preempt/process/thread.c preempt/process/process.c
+// fit_test.c - with preempt/blp/fit.c preempt/process/thread.c preempt/process/process.c.
 //
 // The shapes of launches on GPUs that are made up: how many blocks an SM has room for, and how many share a number. Ends well or
 // says what is wrong.

@@ -1,4 +1,4 @@
-// records_test.c - with preempt/blp/records.c preempt/driver/environment.c
+// records_test.c - with preempt/blp/records.c preempt/driver/environment.c.
 //
 // The words of an arena that the writes change, and in how many rows, with channels taken and without, on an invented driver. Ends well
 // or says what is wrong.

@@ -1,4 +1,4 @@
-// states_test.c - with preempt/blp/states.c
+// states_test.c - with preempt/blp/states.c.
 //
 // Which state of a domain, and of an operation, may follow which, over all pairs; what a transition counts; what becomes of one that must
 // not be. Ends well or says what is wrong.

@@ -1,4 +1,4 @@
-// environment_test.c - with preempt/driver/environment.c
+// environment_test.c - with preempt/driver/environment.c.
 //
 // A variable keeps the value that it has when the driver is initialised.
 #include "preempt/driver/environment.h"

@@ -1,4 +1,4 @@
-// gate_share_test.c - with preempt/gpu/gate_share.c
+// gate_share_test.c - with preempt/gpu/gate_share.c.
 //
 // Launches that would wait at the gate for ever get their share and no more, whatever others' pages say of windows.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// graph_fit_test.c - with preempt/gpu/graph_fit.c preempt/objects/objects.c
+// graph_fit_test.c - with preempt/gpu/graph_fit.c preempt/objects/objects.c.
 //
 // Graphs that a hold would block, and graphs that may wait for the CPU: by their nodes, those of graphs within graphs, and what the
 // driver refuses to tell.

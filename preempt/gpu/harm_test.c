@@ -1,4 +1,4 @@
-// harm_test.c - with preempt/gpu/harm.c preempt/gpu/width.c
+// harm_test.c - with preempt/gpu/harm.c preempt/gpu/width.c.
 //
 // Kernels beside requests that leave SMs; some make requests slow on any number of SMs. The tests check which are held back, how soon,
 // how many slow windows that takes, and how much requests leave in the end.

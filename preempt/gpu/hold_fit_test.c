@@ -1,4 +1,4 @@
-// hold_fit_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
+// hold_fit_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // How a launch fares beside a hold on one SM, by the needs of its kernel; where the driver refuses a link, and why no hold is wanted.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// hold_look_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
+// hold_look_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // The watcher's looks at a hold: it renews the lease, steps, asks where the engine is, and gives way. The clock is the test's.
 #define _GNU_SOURCE

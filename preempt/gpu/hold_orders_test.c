@@ -1,4 +1,4 @@
-// hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
+// hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // A hold is armed, makes room, ends and is forgotten, in every order with other threads. They wait for the context, yield, close the
 // window or take the context apart.

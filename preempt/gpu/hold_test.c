@@ -1,4 +1,4 @@
-// hold_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c
+// hold_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // A hold whose lease has run out, while the watcher had no processor, is there again for the next work.
 #define _GNU_SOURCE

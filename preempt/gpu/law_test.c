@@ -1,4 +1,4 @@
-// law_test.c - with preempt/gpu/law.c
+// law_test.c - with preempt/gpu/law.c.
 //
 // Engines whose steps vary, and the law's loans beside them: bounds that hold for any steps, and results with usual ones.
 #include "preempt/gpu/law.h"

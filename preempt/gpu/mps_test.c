@@ -1,4 +1,4 @@
-// mps_test.c - with preempt/gpu/mps.c preempt/objects/objects.c preempt/driver/environment.c
+// mps_test.c - with preempt/gpu/mps.c preempt/objects/objects.c preempt/driver/environment.c.
 //
 // Under an MPS server streams have the priority of their process's level, and programs hear what they asked for, each in its context.
 #define _GNU_SOURCE

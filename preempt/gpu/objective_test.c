@@ -1,4 +1,4 @@
-// objective_test.c - with preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c
+// objective_test.c - with preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c.
 //
 // Which results end a step, and when a process lends: engines of several kinds, late slots, and services that rest after each step. The
 // clock is the test's, and so are waits.

@@ -1,4 +1,4 @@
-// runlist_test.c - with preempt/gpu/runlist.c preempt/process/rm.c
+// runlist_test.c - with preempt/gpu/runlist.c preempt/process/rm.c.
 //
 // A TSG that is off the runlist comes back when no thread renews that, and not before, though the driver refuses some calls.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// switch_test.c - with preempt/gpu/switch.c preempt/process/process.c
+// switch_test.c - with preempt/gpu/switch.c preempt/process/process.c.
 //
 // switch.c learns the time of a switch on any GPU from brackets around it.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// width_test.c - with preempt/gpu/width.c
+// width_test.c - with preempt/gpu/width.c.
 //
 // Programs whose windows suffer in some way from the SMs that they leave: how soon width.c learns their level, and how many slow windows
 // that takes.

@@ -274,7 +274,7 @@ func (m *member) obey(was, is wire.Policy) {
 	if is.Paused == was.Paused {
 		return
 	}
-	asked := own.Request().What()
+	asked := own.Request().Asked()
 	if is.Asked == was.Asked || asked != segment.AskedSuspend && is.Paused == 1 || asked != segment.AskedResume && is.Paused == 0 {
 		m.segment.Pause(is.Paused == 1)
 	}

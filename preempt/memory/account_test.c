@@ -1,4 +1,4 @@
-// account_test.c - with preempt/memory/account.c preempt/memory/ranges.c preempt/process/thread.c preempt/process/process.c preempt/driver/driver.c
+// account_test.c - with preempt/memory/account.c preempt/memory/ranges.c preempt/process/thread.c preempt/process/process.c preempt/driver/driver.c.
 //
 // The account of a range that is pinned, also by a thread that does so while another frees it. Allocations of the driver are found
 // again, wherever they are in the table: each is counted until it is freed, once.

@@ -1,4 +1,4 @@
-// arena_test.c - with preempt/memory/arena.c
+// arena_test.c - with preempt/memory/arena.c.
 //
 // Places of all sizes are taken and given back at random, in pieces that nobody pins.
 #define _GNU_SOURCE

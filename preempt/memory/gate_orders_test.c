@@ -1,4 +1,4 @@
-// gate_orders_test.c - interleaved with preempt/memory/gate.c preempt/process/thread.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c
+// gate_orders_test.c - interleaved with preempt/memory/gate.c preempt/process/thread.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c.
 //
 // Threads pass the gate, wait at it, step out of it and begin captures, while the mover closes and opens it, in every order.
 #define _GNU_SOURCE

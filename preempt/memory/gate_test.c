@@ -1,4 +1,4 @@
-// gate_test.c - with preempt/memory/gate.c preempt/process/thread.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c
+// gate_test.c - with preempt/memory/gate.c preempt/process/thread.c preempt/process/process.c preempt/process/captures.c preempt/driver/driver.c.
 //
 // Threads pass the gate while another closes it. The mover's changes are not atomic, so the thread sanitizer sees whether the gate orders
 // them.

@@ -1,4 +1,4 @@
-// host_test.c - with preempt/memory/host.c
+// host_test.c - with preempt/memory/host.c.
 //
 // What machines and control groups leave, from files as Linux writes them, and from files that make no sense.
 #define _GNU_SOURCE

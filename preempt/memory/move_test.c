@@ -1,4 +1,4 @@
-// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/pools.c preempt/memory/counted.c preempt/memory/device.c preempt/memory/room.c preempt/memory/account.c preempt/process/*.c preempt/objects/objects.c preempt/driver/*.c
+// move_test.c - with preempt/memory/gate.c preempt/memory/ranges.c preempt/memory/arena.c preempt/memory/host.c preempt/memory/piece.c preempt/memory/copy.c preempt/memory/drain.c preempt/memory/move.c preempt/memory/pools.c preempt/memory/counted.c preempt/memory/device.c preempt/memory/room.c preempt/memory/account.c preempt/process/*.c preempt/objects/objects.c preempt/driver/*.c.
 //
 // Evicts and restores memory of the simulated driver, at random, while a thread uses all of it. Every byte is compared. Then each
 // call of the driver on the way is refused in turn, and a process is killed at each.

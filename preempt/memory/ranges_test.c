@@ -1,4 +1,4 @@
-// ranges_test.c - with preempt/memory/ranges.c
+// ranges_test.c - with preempt/memory/ranges.c.
 //
 // Random ranges come and go; the table must say of each address what a plain list says.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// room_test.c - with preempt/memory/room.c preempt/memory/device.c preempt/driver/driver.c preempt/process/process.c
+// room_test.c - with preempt/memory/room.c preempt/memory/device.c preempt/driver/driver.c preempt/process/process.c.
 //
 // A call that waits for room hears that there is enough, and is refused.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// ticket_socket_test.c - with preempt/memory/ticket_socket.c preempt/process/process.c
+// ticket_socket_test.c - with preempt/memory/ticket_socket.c preempt/process/process.c.
 //
 // Clients that send what nobody asked for leave no descriptor behind. Processes of another user get none, and are asked for none.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// objects_test.c - with preempt/objects/objects.c
+// objects_test.c - with preempt/objects/objects.c.
 //
 // Handles come again, alone and in several contexts; a table is filled, and what has ended leaves its place. While objects come and go
 // around others, these are found without a lock. Ends well or says what is wrong.

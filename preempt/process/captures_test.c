@@ -1,4 +1,4 @@
-// captures_test.c - with preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c
+// captures_test.c - with preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c.
 //
 // Captures begin and end; the driver is asked about a stream only while there are any, and never about the legacy stream.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// contexts_test.c - with preempt/process/contexts.c preempt/process/streams.c preempt/process/process.c preempt/driver/driver.c
+// contexts_test.c - with preempt/process/contexts.c preempt/process/streams.c preempt/process/process.c preempt/driver/driver.c.
 //
 // Contexts whose end the program asks for end or go on. Another one may have the handle or the place. Ends well or says what is wrong.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// copies_test.c - with preempt/process/copies.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c
+// copies_test.c - with preempt/process/copies.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c.
 //
 // Copies return: which are waited for, and which are taken to be done.
 #define _GNU_SOURCE

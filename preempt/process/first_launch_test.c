@@ -1,4 +1,4 @@
-// first_launch_test.c - with preempt/process/*.c preempt/objects/objects.c preempt/driver/driver.c
+// first_launch_test.c - with preempt/process/*.c preempt/objects/objects.c preempt/driver/driver.c.
 //
 // A kernel that was launched in one context was not launched in another, nor where code was unloaded since.
 #define _GNU_SOURCE

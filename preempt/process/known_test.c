@@ -1,4 +1,4 @@
-// known_test.c - with preempt/process/known.c preempt/objects/objects.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c
+// known_test.c - with preempt/process/known.c preempt/objects/objects.c preempt/process/captures.c preempt/process/process.c preempt/driver/driver.c.
 //
 // The wait for all streams records an event. Another thread makes a stream meanwhile, or destroys one.
 #define _GNU_SOURCE

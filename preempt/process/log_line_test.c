@@ -1,4 +1,4 @@
-// log_line_test.c - with preempt/process/log_line.c preempt/process/process.c
+// log_line_test.c - with preempt/process/log_line.c preempt/process/process.c.
 //
 // Several threads say several texts each, in another order, while one writes. Ends well or says what is wrong.
 #define _GNU_SOURCE

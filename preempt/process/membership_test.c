@@ -1,4 +1,4 @@
-// membership_test.c - with preempt/process/membership.c preempt/process/process.c
+// membership_test.c - with preempt/process/membership.c preempt/process/process.c.
 //
 // The state of the process after each event, in each state; and which answers count.
 #define _GNU_SOURCE

@@ -1,4 +1,4 @@
-// process_test.c - with preempt/process/process.c
+// process_test.c - with preempt/process/process.c.
 //
 // Times are counted in the first bucket whose bound they do not exceed. Threads of ours have small stacks and block all signals. Threads
 // of the program are not cancelled while they wait in the library.

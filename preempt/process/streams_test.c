@@ -1,4 +1,4 @@
-// streams_test.c - with preempt/process/streams.c preempt/process/process.c
+// streams_test.c - with preempt/process/streams.c preempt/process/process.c.
 //
 // The driver's answer about a stream does not count for calls that it has not taken yet.
 #include "preempt/process/process.h"

@@ -1,4 +1,4 @@
-// thread_test.c - with preempt/process/thread.c preempt/process/process.c
+// thread_test.c - with preempt/process/thread.c preempt/process/process.c.
 //
 // Each thread has its own, which begins as declared; more threads than there are blocks at the start have one; blocks come back; a
 // signal handler and the thread that it interrupts have one block; a thread goes on once there is memory again.

@@ -1,4 +1,4 @@
-// window_word_test.c - with preempt/process/process.c
+// window_word_test.c - with preempt/process/process.c.
 //
 // Each event in each state, and a swap from a word that is another by then.
 #include "preempt/process/process.h"

@@ -203,7 +203,7 @@ func TestRequestsAreToldApart(t *testing.T) {
 	r := Request(0)
 	for range int(sequenceBits>>8) + 1 {
 		r = r.next(started, AskedOut)
-		if seen[r] || r.What() != AskedOut || r>>ownerShift != ownerOf(started)>>ownerShift {
+		if seen[r] || r.Asked() != AskedOut || r>>ownerShift != ownerOf(started)>>ownerShift {
 			t.Fatalf("request %#x after %d others", r, len(seen))
 		}
 		seen[r] = true

@@ -44,8 +44,8 @@ const (
 // ownerOf is GP_ASKED_OF: the owner that registered at that time, as bits of a Request.
 func ownerOf(startedNs uint64) Request { return Request(startedNs>>10) << ownerShift }
 
-// What returns the request's Asked. An unknown one is AskedNothing.
-func (r Request) What() Asked {
+// Asked is what the request asks for. An unknown one is AskedNothing.
+func (r Request) Asked() Asked {
 	if what := Asked(r & askedBits); what <= AskedResume {
 		return what
 	}
@@ -54,7 +54,7 @@ func (r Request) What() Asked {
 
 // Request is what people asked of the slot's owner last; 0 if nothing, or if it was asked of an earlier owner.
 func (s *Slot) Request() Request {
-	if r := Request(s.Asked.Load()); r.of(s.StartedNs.Load()) && r.What() != AskedNothing {
+	if r := Request(s.Asked.Load()); r.of(s.StartedNs.Load()) && r.Asked() != AskedNothing {
 		return r
 	}
 	return 0
@@ -108,7 +108,7 @@ func (p *Peer) Obeys(r Request) bool {
 // Repeat makes a request anew in another slot of the same process, which had to join again.
 func (s *Slot) Repeat(r Request) {
 	if r != 0 {
-		s.ask(s.StartedNs.Load(), r.What())
+		s.ask(s.StartedNs.Load(), r.Asked())
 	}
 }
 

@@ -19,7 +19,7 @@ func TestRequest(t *testing.T) {
 	for i, what := range []Asked{AskedOut, AskedOut, AskedIn, AskedSuspend, AskedResume} {
 		bell := s.Rings.Bell.Load()
 		request, err := r.Ask(s.slot, p.StartedNs.Load(), what)
-		if err != nil || request == last || p.Request() != request || request.What() != what || s.Rings.Bell.Load() == bell {
+		if err != nil || request == last || p.Request() != request || request.Asked() != what || s.Rings.Bell.Load() == bell {
 			t.Fatalf("request %d: %#x after %#x, %v; the process reads %#x, the bell is at %d after %d", i, request, last, err, p.Request(), s.Rings.Bell.Load(), bell)
 		}
 		memory := p.ReadMemory()
@@ -71,7 +71,7 @@ func TestRepeatedRequest(t *testing.T) {
 	if next.Request() != 0 {
 		t.Errorf("nothing, repeated: %#x", next.Request())
 	}
-	if next.Repeat(suspended); next.Request().What() != AskedSuspend {
+	if next.Repeat(suspended); next.Request().Asked() != AskedSuspend {
 		t.Errorf("repeated: %#x", next.Request())
 	}
 }

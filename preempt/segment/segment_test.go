@@ -326,7 +326,7 @@ func TestClaimForgetsMemory(t *testing.T) {
 	}
 	slot.StartedNs.Store(1 << 40)
 	slot.ask(1<<40, AskedSuspend)
-	if slot.ReadMemory() == nil || slot.Request().What() != AskedSuspend {
+	if slot.ReadMemory() == nil || slot.Request().Asked() != AskedSuspend {
 		t.Error("what the last owner has is not seen")
 	}
 	claim(t, s)
@@ -1232,7 +1232,7 @@ func FuzzHeader(f *testing.F) {
 			}
 		}
 		for i := range Slots {
-			if r := slotAt(image, i).Request(); r != 0 && (r.What() == AskedNothing || r.What() > AskedResume || r>>ownerShift != ownerOf(slotAt(image, i).StartedNs.Load())>>ownerShift) {
+			if r := slotAt(image, i).Request(); r != 0 && (r.Asked() == AskedNothing || r.Asked() > AskedResume || r>>ownerShift != ownerOf(slotAt(image, i).StartedNs.Load())>>ownerShift) {
 				t.Fatalf("slot %d: %#x is obeyed", i, r)
 			}
 		}
