@@ -20,7 +20,7 @@ void gp_substitute(const char *name, void *function);
 void gp_set_start(void (*start)(void));
 // Makes threads ahead for so many goroutines that will wait in C, or keep a thread; false: none of them may begin.
 bool gp_go_reserve(unsigned goroutines);
-// gp_go_meet waits for the end of a round, for which gp_go_round is asked before it begins, or until no thread was left for a second.
+// Before a round begins gp_go_round says which it is. gp_go_meet waits for its end, or until no thread was left for a second.
 // gp_go_more_meet waits until so many have come to it. It returns whether a thread is left that was made ahead and is not Go's yet. If there is
 // none, the round ends. One thread at a time calls it.
 unsigned gp_go_round(void);

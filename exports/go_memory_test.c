@@ -1,4 +1,4 @@
-// go_memory_test.c - with exports/go_memory.c preempt/process/process.c
+// go_memory_test.c - with exports/go_memory.c preempt/process/process.c.
 //
 // Memory that Go's runtime cannot get: it takes what was put aside, or waits, and says so. Ends well or says what is wrong.
 #include "exports/layer.h"

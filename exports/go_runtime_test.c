@@ -1,4 +1,4 @@
-// go_runtime_test.c - with exports/go_runtime.c
+// go_runtime_test.c - with exports/go_runtime.c.
 //
 // Threads made before Go asks for them, and the meeting at which all become Go's. Ends well or says what is wrong.
 #include "exports/layer.h"

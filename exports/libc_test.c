@@ -1,4 +1,4 @@
-// libc_test.c - with exports/libc.c
+// libc_test.c - with exports/libc.c.
 //
 // The hooks' news from the functions of libc that see data arrive. Ends well or says what is wrong.
 #include "exports/layer.h"

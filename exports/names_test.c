@@ -1,4 +1,4 @@
-// names_test.c - with exports/names.c
+// names_test.c - with exports/names.c.
 //
 // Which functions that table.h lacks may put work on streams, by their names. Ends well or says what is wrong.
 #include "exports/layer.h"

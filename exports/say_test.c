@@ -1,4 +1,4 @@
-// say_test.c - with exports/say.c
+// say_test.c - with exports/say.c.
 //
 // Standard error in all its forms: full, shared, another user's, or not there. Ends well or says what is wrong.
 #include "exports/layer.h"

@@ -1,4 +1,4 @@
-// state_test.c - with exports/state.c
+// state_test.c - with exports/state.c.
 //
 // The core hears what happened before there were hooks, and a forked child forgets the hooks. Ends well or says what is wrong.
 #include "exports/layer.h"

@@ -1,4 +1,4 @@
-// nvtx_orders_test.c - interleaved with hints/nvtx.c hints/source.c preempt/process/thread.c
+// nvtx_orders_test.c - interleaved with hints/nvtx.c hints/source.c preempt/process/thread.c.
 //
 // Ranges that no thread has ended have all places. One of them ends after all, and two threads start steps, in every order: neither's is
 // given up.

@@ -1,4 +1,4 @@
-// nvtx_test.c - with hints/nvtx.c hints/source.c preempt/process/thread.c
+// nvtx_test.c - with hints/nvtx.c hints/source.c preempt/process/thread.c.
 //
 // Calls as NVTX's headers make them: which ends of ranges are steps. Another tool is called, and answers, as if it were alone. Ends well or says
 // what is wrong.

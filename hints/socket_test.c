@@ -1,4 +1,4 @@
-// socket_test.c - with hints/socket.c hints/source.c hints/bridge.c
+// socket_test.c - with hints/socket.c hints/source.c hints/bridge.c.
 //
 // Descriptors, places and numbers that are used again: what was found of the file, key or announcement before is not taken for the next
 // one's. Ends well or says what is wrong.

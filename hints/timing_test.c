@@ -1,4 +1,4 @@
-// timing_test.c - with hints/timing.c preempt/gpu/switch.c preempt/process/process.c
+// timing_test.c - with hints/timing.c preempt/gpu/switch.c preempt/process/process.c.
 //
 // A caller leaves the hold to the watcher where that is usually there in time.
 #define _GNU_SOURCE

@@ -53,10 +53,10 @@ func sources(t *testing.T, test string) (list []string, interleaved bool) {
 	_, names, found := strings.Cut(line, " - with ")
 	if !found {
 		if _, names, interleaved = strings.Cut(line, " - interleaved with "); !interleaved {
-			t.Fatalf("%s: the first line must be // NAME_test.c - with SOURCE..., or interleaved with SOURCE...", test)
+			t.Fatalf("%s: the first line must be // NAME_test.c - with SOURCE... and a full stop, or interleaved with SOURCE...", test)
 		}
 	}
-	for _, pattern := range strings.Fields(names) {
+	for _, pattern := range strings.Fields(strings.TrimSuffix(names, ".")) {
 		matches, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil || len(matches) == 0 {
 			t.Fatalf("%s: %s: %v: no such file", test, pattern, err)

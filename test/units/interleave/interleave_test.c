@@ -1,4 +1,4 @@
-// interleave_test.c - interleaved with test/units/interleave/interleave.c
+// interleave_test.c - interleaved with test/units/interleave/interleave.c.
 //
 // Handshakes with and without their second look: orders in which one side misses the other are found, and none where there is none.
 #include "test/units/interleave/interleave.h"
