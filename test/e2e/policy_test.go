@@ -184,6 +184,29 @@ func TestMemoryOfAUser(t *testing.T) {
 	two.finish()
 }
 
+// A rule may give each program a part of the GPU's memory, also a latency-critical one.
+func TestPartOfTheMemory(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, swap, "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_MEMORY_MB=2000")
+	m.police(swap, "[default]\nlevel = 'lc'\nmemory_limit = '40%'\n")
+	for _, role := range []string{"lc", "be"} {
+		p := m.startMemory(role)
+		m.until("it may have its part", func() bool { _, total := p.free(); return total == 800<<20 })
+		if _, result := p.allocate("memory", 801<<20); result == 0 {
+			t.Errorf("%s has more than its part", role)
+		}
+		p.filled("memory", 700<<20, 1)
+		if _, result := p.allocate("memory", 100<<20); result == 0 {
+			t.Errorf("%s has more than its part in two pieces", role)
+		}
+		if got := m.policyLine(p); !strings.Contains(strings.Join(got, " "), " 40% ") {
+			t.Errorf("the policy is shown as %q", got)
+		}
+		p.right(1)
+		p.finish()
+	}
+}
+
 // Two programs of one user, which take turns, have as much in their turns as one alone, beside a service that always has work. So together
 // they have the share that a rule gives the user.
 func TestShareOfAUser(t *testing.T) {
