@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,6 +18,9 @@ const outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY, cuda.h
 // newSmall is a machine whose GPU has 256 MB, and whose processes swap. settings are of [memory].
 func newSmall(t *testing.T, settings string, environment ...string) *machine {
 	t.Helper()
+	if !strings.Contains(settings, "wait_ms") {
+		settings = "wait_ms = 600000\n" + settings // a busy machine may take longer than usual programs wait
+	}
 	return newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n[memory]\nturn_min_ms = 100\nturn_max_ms = 500\n"+settings,
 		append([]string{"SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4"}, environment...)...)
 }
@@ -358,7 +362,7 @@ func TestSwapBesideOtherMechanisms(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			m := newMachine(t, "mechanisms = "+c.mechanisms+"\n[memory]\nturn_min_ms = 100\n", "SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4", c.environment)
+			m := newMachine(t, "mechanisms = "+c.mechanisms+"\n[memory]\nturn_min_ms = 100\nwait_ms = 600000\n", "SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4", c.environment)
 			a := m.holding("be", 150)
 			b := m.startFilled("be", 150<<20, 7)
 			for range 2 {
