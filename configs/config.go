@@ -38,12 +38,11 @@ type Config struct {
 	}
 	Objective Objective
 	Hints     struct {
-		Sources                HintSources
-		NVTX                   [MaxRanges]string // names of ranges; "" beyond the last
-		MaxCost, MinConfidence float64
-		LingerUs               uint64
-		Log                    string
-		LogMB                  uint64
+		Sources  HintSources
+		NVTX     [MaxRanges]string // names of ranges; "" beyond the last
+		MaxCost  float64
+		LingerUs uint64
+		Log      string
 	}
 	BLP struct {
 		CacheDirectory string
@@ -305,10 +304,8 @@ var settings = slices.Concat([]setting{
 	integer("share.period_ms", 10, 60_000, "ms", func(c *Config) *uint64 { return &c.Share.PeriodMs }),
 }, objectiveSettings, hintSettings(), []setting{
 	fraction("hints.max_cost", "a number from 0 to less than 0.5 (part of the GPU's time)", 0.5, func(c *Config) *float64 { return &c.Hints.MaxCost }),
-	fraction("hints.min_confidence", "a number from 0 to less than 1", 1, func(c *Config) *float64 { return &c.Hints.MinConfidence }),
 	integer("hints.linger_us", 1, 100_000, "us", func(c *Config) *uint64 { return &c.Hints.LingerUs }),
 	text("hints.log", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Hints.Log }),
-	integer("hints.log_mb", 1, 1_000_000, "MB", func(c *Config) *uint64 { return &c.Hints.LogMB }),
 	text("blp.cache_directory", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.BLP.CacheDirectory }),
 	boolean("blp.lc_streams", func(c *Config) *bool { return &c.BLP.LCStreams }),
 	integer("blp.cache_mb", 0, 1_000_000, "MB", func(c *Config) *uint64 { return &c.BLP.CacheMB }),

@@ -25,8 +25,7 @@ func TestDefault(t *testing.T) {
 	want.Share.MinBE, want.Share.Max, want.Share.MaxBE, want.Share.PeriodMs = 0.03, 1, 1, 1000
 	want.Objective = Objective{OverSteps: 64, Percentile: 99, MinSlotMs: 8, MaxSlotMs: 32}
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
-	want.Hints.MaxCost, want.Hints.MinConfidence, want.Hints.LingerUs = 0.02, 0.5, 500
-	want.Hints.LogMB = 64
+	want.Hints.MaxCost, want.Hints.LingerUs = 0.02, 500
 	want.BLP.CacheMB = 2048
 	want.Memory.WaitMs, want.Memory.TurnMinMs, want.Memory.TurnMaxMs = 10000, 2000, 60000
 	want.Segment.Directory, want.Segment.Broker = "/dev/shm", "/run/gpreempt"

@@ -13,9 +13,8 @@
 // A forked child has no thread that takes hints.
 static void in_child(void) { gp_give = NULL; }
 
-void gp_hints_begin(double least_likely, uint32_t sources)
+void gp_hints_begin(uint32_t sources)
 {
-	gp_least_likely = least_likely;
 	gp_sources = sources;
 	pthread_atfork(NULL, NULL, in_child);
 	gp_give = gp_hint;

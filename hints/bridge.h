@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 // From here on the sources in a bit set give hints.
-void gp_hints_begin(double least_likely, uint32_t sources);
+void gp_hints_begin(uint32_t sources);
 void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence);
 const void *gp_socket_hooks_table(void);
 void gp_sockets_look(void); // at what the program reads from, if it is not known yet

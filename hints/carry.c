@@ -61,7 +61,7 @@ static uint32_t take_at_once(struct mail *m)
 	uint32_t free = 0;
 
 	if (gp_away || !gp_hint_announced(m->source) || !(trusted & 1u << m->source) || in_force ||
-	    !(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) ||
+	    !(m->confidence >= GP_LEAST_CONFIDENCE && m->confidence <= 1) ||
 	    m->start_ns > now + published_lead_ns + gp_hint_longest_margin_ns ||
 	    m->start_ns + m->valid_ns + gp_settings.hint_wait_ns < now)
 		return 0;
@@ -213,7 +213,7 @@ static void receive(const struct mail *m, uint64_t now)
 		return;
 	}
 	uint64_t start = m->start_ns > now ? m->start_ns : now, end = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
-	if (!(m->confidence >= gp_settings.hint_min_confidence && m->confidence <= 1) || // also not a number
+	if (!(m->confidence >= GP_LEAST_CONFIDENCE && m->confidence <= 1) || // also not a number
 	    m->start_ns > now + MAX_AHEAD_NS || end < now)
 		return drop(m->source, GP_DROPPED_DOUBTFUL);
 	if (gp_hint_off(m->source))
@@ -457,10 +457,9 @@ uint64_t gp_hint_run(uint32_t *source)
 	}
 }
 
-void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies)
+void gp_hint_start(double max_cost, uint64_t wait_ns, bool copies)
 {
 	gp_settings.hint_max_cost = max_cost;
-	gp_settings.hint_min_confidence = min_confidence;
 	gp_settings.hint_wait_ns = wait_ns;
 	gp_settings.hint_copy = copies;
 	gp_hint_accounts_begin(gp_now_ns());

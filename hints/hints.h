@@ -43,13 +43,15 @@ enum gp_hint_dropped {
 	GP_DROPPED_AWAY,     // Memory of the process was out: the hint brought it back instead.
 };
 
+#define GP_LEAST_CONFIDENCE 0.5 // hints that are less sure are not carried out
+
 // The carrying out (carry.c, work.c).
 extern struct gp_arrivals gp_arrivals;
 extern _Atomic uint64_t gp_last_arrival_ns;
 gp_hint_fn gp_hint;
 // Begins to carry hints out. max_cost: the part of the GPU's time that they may cost; wait_ns: how long work is waited for; copies:
 // whether copies are hints too.
-void gp_hint_start(double max_cost, double min_confidence, uint64_t wait_ns, bool copies);
+void gp_hint_start(double max_cost, uint64_t wait_ns, bool copies);
 // Carries hints out. Returns when a source was switched off: which, and for how many nanoseconds.
 uint64_t gp_hint_run(uint32_t *source);
 // Before the first work after idle, or awaited work. Returns since when a hint has awaited it; 0: none has.

@@ -7,7 +7,6 @@ struct gp_estimate gp_estimate[GP_KEYS];
 struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
 _Atomic uint32_t gp_announcements;
 _Atomic(gp_hint_fn *) gp_give;
-double gp_least_likely;
 _Atomic uint32_t gp_sources;
 
 // gpreempt.h
@@ -52,7 +51,7 @@ void gp_announce(enum gp_hint_source source, uint32_t estimate, uint64_t key, ui
 	uint32_t known = e->likely_ppm;
 	double likely = (known && likely_ppm != UINT32_MAX ? likely_ppm : known) / 1e6;
 
-	if (give && known && likely >= gp_least_likely)
+	if (give && known && likely >= GP_LEAST_CONFIDENCE)
 		give(source, now + e->delay_ns, e->valid_ns, likely < 1 ? likely : 1);
 	struct gp_announcement *a = &gp_announcement[gp_announcements++ % GP_ANNOUNCEMENTS];
 	a->key = key;

@@ -31,7 +31,6 @@ extern struct gp_estimate gp_estimate[GP_KEYS];
 extern struct gp_announcement gp_announcement[GP_ANNOUNCEMENTS];
 extern _Atomic uint32_t gp_announcements; // ever
 extern _Atomic(gp_hint_fn *) gp_give;
-extern double gp_least_likely;
 extern _Atomic uint32_t gp_sources; // bit set of the sources that are listened to
 
 uint32_t gp_estimate_for(uint64_t key, uint64_t now);

@@ -73,10 +73,7 @@ func gpreemptStart() {
 			Msg("this process begins as best effort: its steps do not end with the NVTX range of its objective, also where it is raised later")
 	}
 	if sources != 0 {
-		learner.Start(learner.Options{
-			Sources: sources,
-			MaxCost: config.Hints.MaxCost, MinConfidence: config.Hints.MinConfidence, Log: requestLog(config, log),
-		})
+		learner.Start(learner.Options{Sources: sources, MaxCost: config.Hints.MaxCost, Log: requestLog(config, log)})
 		if sources.Has(configs.HintSocket) {
 			C.gp_install_socket_hooks((*C.struct_gp_socket_hooks)(learner.SocketHooks()))
 		}
@@ -143,16 +140,18 @@ func settings(getenv func(string) string) (config configs.Config, priority confi
 	return config, priority, passed, cmp.Or(priorityError, err, logError, objectiveError, limitError)
 }
 
+const mostRequestLog = 64 << 20 // bytes
+
 // requestLog returns the file that hints.log names; nil if it names none.
 func requestLog(config configs.Config, log zerolog.Logger) io.Writer {
 	if config.Hints.Log == "" {
 		return nil
 	}
 	said := false
-	file := &logFile{path: config.Hints.Log, limit: int64(config.Hints.LogMB) << 20, renamed: func(to string) {
+	file := &logFile{path: config.Hints.Log, limit: mostRequestLog, renamed: func(to string) {
 		if !said { // by one goroutine
 			said = true
-			log.Warn().Str("file", to).Msg("hints.log has reached hints.log_mb: it was renamed and a new one begun, as will be done each time")
+			log.Warn().Str("file", to).Msg("hints.log has reached 64 MiB: it was renamed and a new one begun, as will be done each time")
 		}
 	}}
 	if err := file.open(); err != nil {

@@ -19,9 +19,9 @@ import (
 
 // Options says which sources give hints.
 type Options struct {
-	Sources                configs.HintSources
-	MaxCost, MinConfidence float64
-	Log                    io.Writer // gets a line for each request; nil: none
+	Sources configs.HintSources
+	MaxCost float64
+	Log     io.Writer // gets a line for each request; nil: none
 }
 
 // NameRanges tells which NVTX ranges announce work, and which one ends with a step ("": none). To be called once, before Start.
@@ -38,7 +38,7 @@ func text(name string) *C.char { return (*C.char)(unsafe.Pointer(&append([]byte(
 
 // Start lets the sources give hints, for as long as the process lives. Socket hooks are installed by the caller.
 func Start(o Options) {
-	C.gp_hints_begin(C.double(o.MinConfidence), C.uint32_t(o.Sources))
+	C.gp_hints_begin(C.uint32_t(o.Sources))
 	const immediate = 1<<configs.HintExplicit | 1<<configs.HintCopy // nothing is learnt for them
 	if o.Sources&^immediate != 0 || o.Log != nil {
 		go learn(o)

@@ -46,6 +46,6 @@ func (c *Core) carryOutHints() {
 
 func (c *Core) startHints(sources configs.HintSources) {
 	h := c.config.Hints
-	C.gp_hint_start(C.double(h.MaxCost), C.double(h.MinConfidence), C.uint64_t(h.LingerUs*1000), C.bool(sources.Has(configs.HintCopy)))
+	C.gp_hint_start(C.double(h.MaxCost), C.uint64_t(h.LingerUs*1000), C.bool(sources.Has(configs.HintCopy)))
 	go c.carryOutHints()
 }

@@ -204,7 +204,7 @@ struct gp_settings {
 	uint32_t hints;     // 1 once hints are taken
 	_Atomic uint32_t hint_copy;
 	uint64_t hint_wait_ns;
-	double hint_max_cost, hint_min_confidence;
+	double hint_max_cost;
 	const void *hold_image, *fill_image;
 };
 
