@@ -289,10 +289,15 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if err != nil {
 			return err
 		}
-		row.BE = rateOf(rate, rate, stepsPerSecond)
 		if _, err := serve(); err != nil {
 			return err
 		}
+		again, err := s.beAlone(ctx, be[0], float64(aloneSeconds)/float64(4*time.Second)) // once it was 14 % slower at first
+		if err != nil {
+			return err
+		}
+		rate = max(rate, again)
+		row.BE = rateOf(rate, rate, stepsPerSecond)
 		if be[0].different > 0 {
 			return fmt.Errorf("be.py %s computes something else each time, without the library too", c.beside)
 		}
