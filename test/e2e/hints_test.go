@@ -406,19 +406,19 @@ func TestPinnedMemoryAnnouncesCopies(t *testing.T) {
 // exactly this machine keeps time.
 func TestPeriodicArrivals(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, configs.HintsFrom(configs.HintArrival)+"max_cost = 0.4\nlinger_us = 50000\n")
+	m := newMachine(t, configs.HintsFrom(configs.HintArrival)+"max_cost = 0.4\nlinger_us = 20000\n")
 	lc, be := m.pair()
 	var requests int
 	var hits, waited uint64
 	m.until("requests are met by hints", func() bool {
 		before := m.hintsOf(lc, "arrival")
-		lc.ask("periodic 40 100000", "requests %d", &requests) // far apart: on a busy machine each comes some ms late
+		lc.ask("periodic 40 20000", "requests %d", &requests)
 		h := m.hintsOf(lc, "arrival")
 		if h.Wrong == before.Wrong { // else they have waited too
 			hits, waited = hits+h.Hit-before.Hit, waited+h.WaitedNs-before.WaitedNs
 		}
 		t.Logf("%d hints have waited for %v: %+v", hits, time.Duration(waited), h)
-		return hits >= 10 && waited < hits*uint64(40*time.Millisecond)
+		return hits >= 10 && waited < hits*uint64(8*time.Millisecond)
 	})
 	if m.peer(lc).HintSpunNs == 0 {
 		t.Error("nobody spun, or it was not counted")
