@@ -215,9 +215,9 @@ bool gp_go_reserve(unsigned count)
 
 // A thread becomes one of Go's by calls of the system (sigaltstack, rt_sigprocmask). The program may install a filter for all its threads later,
 // which refuses these calls or ends the process. So all threads that were made become Go's at once: as many goroutines come here, each of
-// which takes one and keeps it, until none is left. Then the round ends. The thread that ends it may itself be waiting for an idle thread of
-// Go's: in Go's scheduler, one thread at a time runs its goroutine, and wakes another one first. Or another goroutine has taken the last
-// thread, and waits in a call. So each thread also leaves by itself, once none was left for a second.
+// which takes one and keeps it, until none is left. Then the program's thread ends the round. For that it may need a thread of Go's that
+// leaves first: the thread that is to let it run waits for an idle one (idleRuns in _runtime/threads.go). Or another goroutine has taken the
+// last thread, and waits in a call. So each thread also leaves by itself, once none was left for a second.
 static struct {
 	pthread_mutex_t lock;
 	pthread_cond_t changed;
