@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/internal/clitest"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -243,24 +244,6 @@ type process struct {
 	out     *bufio.Reader
 }
 
-// notes are what a process says that still runs.
-type notes struct {
-	mutex sync.Mutex
-	text  bytes.Buffer
-}
-
-func (n *notes) Write(some []byte) (int, error) {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	return n.text.Write(some)
-}
-
-func (n *notes) String() string {
-	n.mutex.Lock()
-	defer n.mutex.Unlock()
-	return n.text.String()
-}
-
 func (m *machine) start(role, worker string) *process {
 	m.t.Helper()
 	command := m.command(role, []string{filepath.Join(m.folder, library), filepath.Join(m.dir, "libcuda.so.1")}, worker)
@@ -271,7 +254,7 @@ func (m *machine) start(role, worker string) *process {
 // run starts a worker. A test that fails shows what its workers have said.
 func (m *machine) run(command *exec.Cmd) *process {
 	m.t.Helper()
-	p, said := &process{t: m.t, command: command}, &notes{}
+	p, said := &process{t: m.t, command: command}, &clitest.Output{}
 	p.command.Stderr = said
 	m.t.Cleanup(func() {
 		if m.t.Failed() {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -90,4 +91,22 @@ func Squat(t *testing.T) (base, dir string) {
 		t.Fatal(err)
 	}
 	return base, dir
+}
+
+// Output is what a running process has written so far.
+type Output struct {
+	mutex sync.Mutex
+	text  bytes.Buffer
+}
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *Output) String() string {
+	o.mutex.Lock()
+	defer o.mutex.Unlock()
+	return o.text.String()
 }

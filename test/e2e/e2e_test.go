@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/internal/clitest"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
@@ -182,31 +183,13 @@ func traced(t *testing.T, trace string) string {
 	return string(text[:bytes.LastIndexByte(text, '\n')+1])
 }
 
-// written is the output so far of a running process.
-type written struct {
-	mutex sync.Mutex
-	text  bytes.Buffer
-}
-
-func (w *written) Write(p []byte) (int, error) {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	return w.text.Write(p)
-}
-
-func (w *written) String() string {
-	w.mutex.Lock()
-	defer w.mutex.Unlock()
-	return w.text.String()
-}
-
 // process is a running worker.
 type process struct {
 	m       *machine
 	cmd     *exec.Cmd
 	stdin   io.WriteCloser
 	lines   chan string
-	stderr  written
+	stderr  clitest.Output
 	slowest time.Duration // of the last requests
 	ended   sync.Once
 	err     error
