@@ -4,16 +4,17 @@
 # Tests of packages whose concurrency is Go's own run under the race detector. Most tests wait more than they compute, so more run at once than
 # there are cores. No part has a low priority: on a busy machine it would never end. Each wait of a test has a bound of its own; the packages'
 # is for a machine that is slow and busy. A make that a test runs has nothing of ours. With GPREEMPT_DEEP, which .ci/run sets, fuzzers have more
-# inputs and random disturbances come more often. Large memory has contents in every byte then, and tests run which a busy machine fails.
+# inputs, more programs are rewritten, and random disturbances come more often. Large memory has contents in every byte then, and tests run
+# which a busy machine fails, so fewer parts run at once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GO=${GO:-go}
 race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./test/bench/cmd/gpreempt-bench ./broker/page)
 compute=(./test/units ./patch ./preempt/agent)
 modules=(./... ./cluster/... ./test/bench/...)
-bound=1h inputs=5000
+bound=1h inputs=5000 at_once=3
 [ -z "${GPREEMPT_CI-}" ] || bound=40m
-[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000
+[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000 at_once=2
 
 go_test() {
 	# shellcheck disable=SC2086 # several flags
@@ -28,7 +29,7 @@ tested() {
 with_tools() { ./test/tools.sh ./test/run.sh "$@"; }
 
 case ${1-} in
-test) ./test/tools.sh env -u MAKEFLAGS -u MAKELEVEL "$GO" run ./test/suite e2e vet compute race unit fuzz glibc ;;
+test) ./test/tools.sh env -u MAKEFLAGS -u MAKELEVEL "$GO" run ./test/suite -at-once $at_once e2e vet compute race unit fuzz glibc ;;
 e2e) with_tools ./test/e2e ;;
 vet)
 	unformatted=$(find . -path ./build -prune -o -name '*.go' -print0 | xargs -0 gofmt -l)
