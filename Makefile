@@ -80,7 +80,7 @@ $(foreach a,$(ARCHS),$(eval $(call build,build/dist/$(a),$(ZIG) cc -target $(if 
 build/tools/%/installed: test/pinned.sh
 	$< $*
 
-test: ## everything that needs no GPU: its parts are e2e, vet, compute, race, unit, fuzz and glibc
+test: ## everything that needs no GPU: its parts are e2e, compute, race, unit, fuzz and glibc
 vet: ## gofmt and go vet
 unit: ## tests of packages and of the simulated driver
 compute: ## tests that only compute: units of C with sanitizers, rewriting, and simulated machines of the agent

@@ -5,16 +5,16 @@
 # there are cores. No part has a low priority: on a busy machine it would never end. Each wait of a test has a bound of its own; the packages'
 # is for a machine that is slow and busy. A make that a test runs has nothing of ours. With GPREEMPT_DEEP, which .ci/run sets, fuzzers have more
 # inputs, more programs are rewritten, and random disturbances come more often. Large memory has contents in every byte then, and tests run
-# which a busy machine fails, so fewer parts run at once.
+# which a busy machine fails: fewer of these run at once.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GO=${GO:-go}
 race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./test/bench/cmd/gpreempt-bench ./broker/page)
 compute=(./test/units ./patch ./preempt/agent)
 modules=(./... ./cluster/... ./test/bench/...)
-bound=1h inputs=5000 at_once=3
+bound=1h inputs=5000 e2e_at_once=6 # which takes the longest
 [ -z "${GPREEMPT_CI-}" ] || bound=40m
-[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000 at_once=2
+[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000 e2e_at_once=4
 
 go_test() {
 	# shellcheck disable=SC2086 # several flags
@@ -29,8 +29,8 @@ tested() {
 with_tools() { ./test/tools.sh ./test/run.sh "$@"; }
 
 case ${1-} in
-test) ./test/tools.sh env -u MAKEFLAGS -u MAKELEVEL "$GO" run ./test/suite -at-once $at_once e2e vet compute race unit fuzz glibc ;;
-e2e) with_tools ./test/e2e ;;
+test) ./test/tools.sh env -u MAKEFLAGS -u MAKELEVEL "$GO" run ./test/suite e2e compute race unit fuzz glibc ;;
+e2e) with_tools ./test/e2e -parallel $e2e_at_once ;;
 vet)
 	unformatted=$(find . -path ./build -prune -o -name '*.go' -print0 | xargs -0 gofmt -l)
 	if [ -n "$unformatted" ]; then

@@ -108,7 +108,7 @@ func TestVastGridsOfClustersAreNotStopped(t *testing.T) {
 
 func TestStoppedChainsGoOn(t *testing.T) {
 	t.Parallel()
-	enough := often(80, 200) // stops
+	enough := often(40, 200) // stops
 	for what, rounds := range map[string]int{
 		"single": 40, "default": 40, "several": 60, "blocking": 60, "legacy": 40, "legacy-graphs": 40, "behind": 30, "questions": 30, "crossed": 20, "endings": 30, "contexts": 3,
 		"foreign": 30, "captures": 40, "graphs": 20, "handshakes": 30, "many": 20, "together": 10,

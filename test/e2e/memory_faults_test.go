@@ -196,6 +196,9 @@ func TestKilledWhileMemoryMoves(t *testing.T) {
 			p, look := m.beside()
 			look()
 			before, _ := p.free()
+			if often(0, 1) == 0 {
+				calls = calls[len(calls)-1:]
+			}
 			for _, n := range calls {
 				cmd := m.command("be", memoryProgram())
 				cmd.Env = append(cmd.Env, fmt.Sprintf("SIMCUDA_KILL=%s:%d", function, n))
