@@ -34,6 +34,9 @@ struct gp_engine {
 	// Writers: program threads, before each launch. Readers: the thread that submits a result copy, which resets first and graphs.
 	_Alignas(64) _Atomic uint64_t launches, first;
 	_Atomic uint32_t graphs;
+	// The thread that learnt of the latest result (pthread_self), until it submits more; 0: none. Writers: under the lock. Readers: threads
+	// that submit, which look for themselves alone.
+	_Atomic uintptr_t knows;
 	// Writers: each change of state is a compare-and-swap in move(). Readers: all, and the launch that waits on it as a futex. Two threads
 	// that both took a slot would hold two launches back.
 	_Alignas(64) _Atomic uint32_t slot;
@@ -71,6 +74,9 @@ struct gp_engine {
 	uint64_t stepped_ns;
 	struct { uint64_t launches, own_ns, bytes; } before; // the latest step
 	uint32_t passes;                                     // since then, which did not end it
+	uint64_t knew_ns;                                    // when knows learnt of it
+	uint64_t looks_ns; // how long a thread looks at a result, at most, in three of four cases
+	bool goes_on;      // The thread that learnt of the latest result did not look at it.
 	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
 	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
 	_Atomic uint64_t closed_ns;  // the window closed, not for a slot

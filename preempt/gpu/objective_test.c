@@ -146,6 +146,7 @@ static void test_looks_at_requests(void)
 	start(1 * US); // a graph is a step, however few launches that is, and also where the program waits for a second copy of its result
 	for (int step = 0; step < 400; step++) {
 		if (step % 4 == 0) {
+			now += 100 * US;
 			work(400, 0, 20 * MS);
 		} else {
 			rest(1 * MS);
@@ -159,8 +160,10 @@ static void test_looks_at_requests(void)
 	start(40 * MS); // what was lent before the window opened anew is no part of the time since then
 	uint64_t slots = 0;
 	for (int step = 0; step < 400; step++) {
+		now += 100 * US;
 		work(400, 0, 20 * MS);
 		result();
+		now += 100 * US;
 		launch(GP_KERNEL, 1); // which pays for a slot, if one is due
 		slots = counters()->slots;
 		rest(1 * MS);
@@ -239,6 +242,31 @@ static void test_passes(void)
 		result_of(8);
 	}
 	CHECK(counters()->means == means + 1);
+}
+
+// An engine that splits batches waits for each part, and looks at the results of all: most steps have one part, then all have two.
+static void test_parts_of_a_batch(void)
+{
+	start(20 * MS);
+	for (int step = 0; step < 400; step++) {
+		work(1, 1, 5 * MS);
+		result_of(512 * 1024);
+		if (step >= 50 && (step % 4 == 0 || step > 200)) {
+			now += 6 * US;
+			gp_step_goes_on(c); // it copies the next input
+			work(700, 0, 10 * MS);
+			result_of(step % 8 ? 128 * 1024 : 1024 * 1024);
+		}
+		now += 1 * MS;
+	}
+	CHECK(counters()->steps == 400 && counters()->means == 400 - 31);
+	// Now no result is looked at: after a while each ends a step.
+	for (int step = 0; step < 400; step++) {
+		now += 6 * US;
+		work(1, 1, 5 * MS);
+		result_of(512 * 1024);
+	}
+	CHECK(counters()->steps > 700);
 }
 
 // Drafts make results longer, and steps have more launches with them than without.
@@ -776,6 +804,7 @@ int main(void)
 	test_passes();
 	test_large_results();
 	test_results_of_drafts();
+	test_parts_of_a_batch();
 	test_first_results();
 	test_looks_at_requests();
 	test_prefill_and_decode();

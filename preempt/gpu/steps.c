@@ -15,6 +15,9 @@ static const uint64_t FURTHER_NS = 1000 * 1000, FURTHER_LENT_NS = 3000 * 1000;
 // that are copied to the host have as many bytes. So larger copies count only where smaller ones ended no step in half the time after which
 // there is none.
 static const uint64_t RESULT_BYTES = 64 * 1024, LARGE_RESULT_BYTES = 64 * 1024 * 1024;
+// An engine may split a batch. It waits for one part, with its result, and copies the input of the next one at once: nobody looked at the
+// result, and the step goes on. That tells nothing of programs which never look at results for long.
+static const uint64_t AT_ONCE_NS = 30 * 1000, LOOKS_NS = 8 * AT_ONCE_NS;
 static const uint64_t PAUSE_NS =
 	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
 // Lower levels may still run behind a slot beside the window: blocks that end, and kernels that no stop reaches. No step is learnt from
@@ -34,11 +37,32 @@ void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 	struct gp_engine *e = engine_of(c->gpu);
 	bool graph = o->work == GP_GRAPH;
 
+	gp_step_goes_on(c);
 	if (!e->first)
 		e->first = graph ? (uintptr_t)o->graph : (uintptr_t)o->launch.function;
 	if (graph && !e->graphs)
 		e->graphs = 1;
 	__atomic_fetch_add((uint64_t *)&e->launches, 1, __ATOMIC_RELAXED);
+}
+
+void gp_step_goes_on(struct gp_context *c)
+{
+	struct gp_engine *e = engine_of(c->gpu);
+	uintptr_t self = (uintptr_t)pthread_self();
+
+	if (e->knows != self)
+		return;
+	pthread_mutex_lock(&e->lock);
+	if (e->knows == self) {
+		uint64_t now = gp_now_ns(), looked = now > e->knew_ns ? now - e->knew_ns : 0;
+		e->knows = 0;
+		e->goes_on = looked < AT_ONCE_NS && e->looks_ns >= LOOKS_NS;
+		if (looked > e->looks_ns) // up three times as fast as down, so that a quarter is above it
+			e->looks_ns += e->looks_ns * 3 / 16 + 1000;
+		else
+			e->looks_ns -= e->looks_ns / 16;
+	}
+	pthread_mutex_unlock(&e->lock);
 }
 
 // Kernels of which all ranks of an engine wait for each other: NCCL's, and those of engines of their own. A slot of another rank is then
@@ -260,15 +284,21 @@ static void end_step(struct gp_gpu *g, struct gp_engine *e, const struct result 
 	gp_engine_consider(g, e, now);
 }
 
+// Another part of a batch has ended, whose first part ended the step. The lock is held.
+static void go_on(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
+{
+	e->stepped_ns = now;
+	count_request(g, e, now);
+}
+
 // A pass has ended, and its step goes on. The lock is held.
 static void pass(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
 {
-	e->passes++;
-	e->stepped_ns = now;
 	struct gp_objective_counters *n = counters(g);
 	if (n)
 		gp_count(&n->steps, 1);
-	count_request(g, e, now);
+	e->passes++;
+	go_on(g, e, now);
 }
 
 // The program knows of a result. The lock is held.
@@ -279,13 +309,19 @@ static void know(struct gp_gpu *g, struct gp_engine *e, uint64_t number)
 	e->done = number;
 	const struct result *r = &e->result[number % RESULTS];
 	uint64_t launches = r->launches - e->counted, now = gp_now_ns();
+	bool goes_on = e->goes_on;
+	e->knows = (uintptr_t)pthread_self();
+	e->knew_ns = now;
+	e->goes_on = false;
 	if (r->number != number || !launches || is_further(e, r, launches, now))
 		return;
 	if (r->bytes <= RESULT_BYTES && e->takes_large) { // there are small results after all
 		e->takes_large = 0;
 		e->before.bytes = 0;
 	}
-	if (is_pass_of_few(e, r, launches))
+	if (goes_on)
+		go_on(g, e, now);
+	else if (is_pass_of_few(e, r, launches))
 		pass(g, e, now);
 	else
 		end_step(g, e, r, launches, now);

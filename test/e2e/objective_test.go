@@ -130,6 +130,18 @@ func TestStepsAreFound(t *testing.T) {
 	}
 }
 
+// An engine may split its batch, and wait for each part: that is one step, once the library knows how long it looks at results.
+func TestPartsOfSteps(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	m.newBestEffort()
+	e := m.startEngine("step=1ms", 2000, "parts")
+	e.until("many steps are found", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.Steps > 300 })
+	if peer := m.gone(e.pid()); int(peer.Objective.Steps) > e.steps*3/2 {
+		t.Errorf("%d steps were found of %d", peer.Objective.Steps, e.steps)
+	}
+}
+
 // gone is the slot of a process that has ended.
 func (m *machine) gone(pid int) segment.Peer {
 	m.t.Helper()
@@ -254,7 +266,7 @@ func TestObjectiveOfRanks(t *testing.T) {
 			m.newBestEffort()
 			e := m.startEngine(first, 2000, "kernels", "rank")
 			if first == "none" {
-				m.until("it is at work", func() bool { return m.peer(e.process).Counters.Windows > 3 })
+				m.until("it is at work", func() bool { return m.peer(e.process).Counters.Windows > 0 })
 				m.does(e.process, "", "set", "--objective", "slowdown=3")
 			}
 			m.until("its steps are found", func() bool {

@@ -45,6 +45,7 @@ typedef unsigned long long ptr;
 	F(cuMemcpyDtoH_v2, (void *, ptr, size_t)) \
 	F(cuMemcpyHtoD_v2, (ptr, const void *, size_t)) \
 	F(cuMemcpyDtoHAsync_v2, (void *, ptr, size_t, handle)) \
+	F(cuMemcpyHtoDAsync_v2, (ptr, const void *, size_t, handle)) \
 	F(cuMemsetD8Async, (ptr, unsigned char, size_t, handle)) \
 	F(cuMemsetD32Async, (ptr, unsigned, size_t, handle))
 #ifndef FUNCTIONS

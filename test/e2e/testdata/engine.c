@@ -1,10 +1,11 @@
 // engine.c - steps as an engine with continuous batching makes them. A step is a graph of kernels, a few kernels behind it, and a small
 // copy to the host on a copy stream. Another thread waits for an event at its end, while the next step is queued already.
 //
-// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests] [rank]   runs until its input ends,
+// usage: engine STEP_US [sync] [kernels] [says] [silent] [pushes] [starts] [domain] [early] [rests] [parts] [rank]   runs until its input ends,
 // then prints: steps N sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each.
 // silent: nothing is copied to the host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each
 // wait, of that kind. early: NVTX is there before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before.
+// parts: sync, and each step has a second part, whose input is copied as soon as the first part has ended.
 // rank: its second kernel has a name of NCCL's. Its result is that each step ran once.
 #include "driver.h"
 #include "nvtx.h"
@@ -52,6 +53,15 @@ static void ended(int step)
 		(void)say(); // -1 before somebody is there to lend to
 }
 
+static void copy_result(int at, ptr counter, bool silent)
+{
+	OK(cuEventRecord(ready[at], stream));
+	OK(cuStreamWaitEvent(copies, ready[at], 0));
+	if (!silent)
+		OK(cuMemcpyDtoHAsync_v2(host + at, counter, 4, copies));
+	OK(cuEventRecord(copied[at], copies));
+}
+
 static void *reads(void *context)
 {
 	OK(cuCtxSetCurrent(context));
@@ -74,7 +84,7 @@ int main(int count, char **argument)
 {
 	handle context, module, spin, add, graph, instance;
 	ptr counter;
-	bool sync = false, kernels = false, silent = false, rests = false, rank = false;
+	bool sync = false, kernels = false, silent = false, rests = false, parts = false, rank = false;
 	pthread_t reader;
 	uint64_t us = strtoull(argument[1], NULL, 10), words = 1;
 	uint32_t one = 1, steps = 0;
@@ -89,8 +99,9 @@ int main(int count, char **argument)
 		early = early || !strcmp(argument[i], "early");
 		rank = rank || !strcmp(argument[i], "rank");
 		rests = rests || !strcmp(argument[i], "rests");
+		parts = parts || !strcmp(argument[i], "parts");
 	}
-	sync = sync || rests;
+	sync = sync || rests || parts;
 	if (early)
 		nvtx_load();
 	find_driver();
@@ -130,13 +141,16 @@ int main(int count, char **argument)
 		} else {
 			OK(cuGraphLaunch(instance, stream));
 		}
-		OK(cuEventRecord(ready[at], stream));
-		OK(cuStreamWaitEvent(copies, ready[at], 0));
-		if (!silent)
-			OK(cuMemcpyDtoHAsync_v2(host + at, counter, 4, copies));
-		OK(cuEventRecord(copied[at], copies));
+		copy_result(at, counter, silent);
 		if (sync) {
 			ended(at);
+			if (parts) {
+				OK(cuMemcpyHtoDAsync_v2(counter + 2048, host + 512, 4, stream));
+				OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, spins, NULL));
+				copy_result(at, counter, silent);
+				ended(at);
+				usleep(1000); // it looks at the results of both
+			}
 			sem_post(&finished);
 			if (rests)
 				usleep(100 * 1000);
