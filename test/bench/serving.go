@@ -276,6 +276,9 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 			}
 		}
 		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
+		if server.hasEnded() {
+			return r, fmt.Errorf("the model server ended: %s", server.said.reason())
+		}
 		if err == nil && c.way.isLibrary() {
 			if now, err = s.models.counted(ctx, s, server); err == nil {
 				steps, err = since(before, now)

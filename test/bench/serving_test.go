@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -162,6 +163,31 @@ func TestGenerate(t *testing.T) {
 		if test.failed == "" && (g.err != nil || g.tokens != test.tokens) || test.failed != "" && (g.err == nil || !strings.Contains(g.err.Error(), test.failed)) {
 			t.Errorf("%s: %d tokens, %v", name, g.tokens, g.err)
 		}
+	}
+}
+
+// A server may close a connection that was idle just as the next request is sent.
+func TestGenerateOnAClosedConnection(t *testing.T) {
+	var mutex sync.Mutex
+	asked := map[string]bool{} // connections
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mutex.Lock()
+		again := asked[r.RemoteAddr]
+		asked[r.RemoteAddr] = true
+		mutex.Unlock()
+		if again {
+			panic(http.ErrAbortHandler) // which closes it without an answer
+		}
+		fmt.Fprint(w, `data: {"choices":[{"text":"w"}]}`+"\n\n"+`data: {"choices":[],"usage":{"completion_tokens":1}}`+"\n\n")
+	}))
+	defer server.Close()
+	for range 2 {
+		if g := generate(t.Context(), server.URL, []int{3}, 1); g.err != nil {
+			t.Error(g.err)
+		}
+	}
+	if len(asked) != 2 {
+		t.Errorf("%d connections instead of 2", len(asked))
 	}
 }
 

@@ -77,6 +77,7 @@ func generate(ctx context.Context, url string, prompt []int, tokens int) (g gene
 		return fail(err)
 	}
 	request.Header.Set("Content-Type", "application/json")
+	request.Header["Idempotency-Key"] = []string{} // not sent: the client asks again where the server has closed an idle connection
 	answer, err := modelClient.Do(request)
 	if err != nil {
 		return fail(err)
