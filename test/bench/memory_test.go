@@ -238,7 +238,7 @@ func TestBesideSwappers(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	options := simulatedOptions(t, memorySuite, &progress)
-	options.tests.environment = append(options.tests.environment, smallGPU...)
+	options.tests.environment = append(append(options.tests.environment, smallGPU...), "SIMCUDA_MEMORY_MB=256") // a busy machine copies slowly
 	s := prepared(t, options)
 	if _, err := withSwap(t.Context(), s); err != nil {
 		t.Fatal(err)

@@ -100,7 +100,7 @@ func TestNarrowedGraphs(t *testing.T) {
 				return func() { close(done); <-left }
 			}
 			stop := leave(64)
-			lc.say("lc 1 2 4900000 0 stream")
+			lc.say("lc 1 2 9000000 0 stream")
 			m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
 			be.say("go on")
 			be.hears("until stopped")
@@ -131,7 +131,7 @@ func TestNarrowedInside(t *testing.T) {
 	be.hears("until stopped")
 	done := make(chan struct{})
 	left := m.leave(lc, []uint32{64}, done)
-	lc.say("lc 1 2 4900000 0 stream")
+	lc.say("lc 1 2 9000000 0 stream")
 	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
 	be.say("go on")
 	be.hears("until stopped")
@@ -186,7 +186,7 @@ func TestHeldBackKeepsItsShare(t *testing.T) {
 	be.hears("right")
 	done := make(chan struct{})
 	left := m.leave(lc, []uint32{64}, done)
-	lc.say("lc 1 2 4900000 0 stream")
+	lc.say("lc 1 2 9000000 0 stream")
 	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
 	for m.blp(be).HeldTogether == 0 {
 		be.say("held 1")
