@@ -113,19 +113,19 @@ func TestStepsAreFound(t *testing.T) {
 	m.newBestEffort()
 	var first, last uint64
 	e := m.startEngine("step=1ms", 2000) // it cannot be held: nothing is lent
-	e.until("many steps are found", func(p segment.Peer) bool {
+	e.until("many steps are found, too long ones", func(p segment.Peer) bool {
 		if p.Objective == nil {
 			return false
 		}
 		if last = p.Objective.Steps; first == 0 {
 			first = last
 		}
-		return last >= first+200
+		return last >= first+200 && p.Objective.State == "unattainable"
 	})
 	if int(last) > e.steps {
 		t.Errorf("%d steps were found of %d", last, e.steps)
 	}
-	if peer := m.gone(e.pid()); peer.Objective == nil || peer.Objective.State != "unattainable" || peer.Objective.Slots != 0 || int(peer.Objective.Steps) < e.steps*9/10 {
+	if peer := m.gone(e.pid()); peer.Objective == nil || peer.Objective.Slots != 0 || int(peer.Objective.Steps) < e.steps*9/10 {
 		t.Errorf("of %d steps: %+v", e.steps, peer.Objective)
 	}
 }
