@@ -16,6 +16,8 @@ import (
 	"github.com/gpreempt/gpreempt/kernels"
 )
 
+var deep = os.Getenv("GPREEMPT_DEEP") != ""
+
 // TestCorpus compiles testdata/*.cu for every architecture, rewrites the cubins, and compares what the
 // disassemblers see before and after.
 func TestCorpus(t *testing.T) {
@@ -23,7 +25,6 @@ func TestCorpus(t *testing.T) {
 	if err != nil || len(sources) < 5 {
 		t.Fatalf("testdata: %v %v", sources, err)
 	}
-	deep := os.Getenv("GPREEMPT_DEEP") != ""
 	plain, described := []int{80, 90, 100, 120}, []int{90} // one of each encoding of instructions
 	if deep {
 		plain, described = nil, []int{80, 90, 100} // all; debugging information is the same for neighbours
@@ -66,8 +67,8 @@ func TestCorpusCUDA12(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, number := range []int{90, 80, 120} {
-			if number < since(string(text)) || number != 90 && os.Getenv("GPREEMPT_DEEP") == "" {
+		for _, number := range []int{80, 90, 120} {
+			if number < since(string(text)) || number != 90 && !deep {
 				continue
 			}
 			sm := fmt.Sprintf("sm_%d", number)

@@ -75,8 +75,9 @@ struct gp_engine {
 	struct { uint64_t launches, own_ns, bytes; } before; // the latest step
 	uint32_t passes;                                     // since then, which did not end it
 	uint64_t knew_ns;                                    // when knows learnt of it
-	uint64_t looks_ns; // how long a thread looks at a result, at most, in three of four cases
-	bool goes_on;      // The thread that learnt of the latest result did not look at it.
+	// How long a thread looks at a result before it submits more: of four times, three are shorter.
+	uint64_t looks_ns;
+	bool unlooked; // The thread that learnt of the latest result did not look at it.
 	// Writers: under the lock. Reader: a launch that a slot is due for, which tolerates the values of one step before.
 	_Atomic uint64_t working_ns; // mean time of a step from its first launch on, over about 16 steps
 	_Atomic uint64_t closed_ns;  // the window closed, not for a slot

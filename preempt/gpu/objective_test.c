@@ -253,7 +253,7 @@ static void test_parts_of_a_batch(void)
 		result_of(512 * 1024);
 		if (step >= 50 && (step % 4 == 0 || step > 200)) {
 			now += 6 * US;
-			gp_step_goes_on(c); // it copies the next input
+			gp_step_submits(c); // it copies the next input
 			work(700, 0, 10 * MS);
 			result_of(step % 8 ? 128 * 1024 : 1024 * 1024);
 		}

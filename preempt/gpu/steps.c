@@ -37,7 +37,7 @@ void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 	struct gp_engine *e = engine_of(c->gpu);
 	bool graph = o->work == GP_GRAPH;
 
-	gp_step_goes_on(c);
+	gp_step_submits(c);
 	if (!e->first)
 		e->first = graph ? (uintptr_t)o->graph : (uintptr_t)o->launch.function;
 	if (graph && !e->graphs)
@@ -45,7 +45,7 @@ void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 	__atomic_fetch_add((uint64_t *)&e->launches, 1, __ATOMIC_RELAXED);
 }
 
-void gp_step_goes_on(struct gp_context *c)
+void gp_step_submits(struct gp_context *c)
 {
 	struct gp_engine *e = engine_of(c->gpu);
 	uintptr_t self = (uintptr_t)pthread_self();
@@ -56,7 +56,7 @@ void gp_step_goes_on(struct gp_context *c)
 	if (e->knows == self) {
 		uint64_t now = gp_now_ns(), looked = now > e->knew_ns ? now - e->knew_ns : 0;
 		e->knows = 0;
-		e->goes_on = looked < AT_ONCE_NS && e->looks_ns >= LOOKS_NS;
+		e->unlooked = looked < AT_ONCE_NS && e->looks_ns >= LOOKS_NS;
 		if (looked > e->looks_ns) // up three times as fast as down, so that a quarter is above it
 			e->looks_ns += e->looks_ns * 3 / 16 + 1000;
 		else
@@ -285,7 +285,7 @@ static void end_step(struct gp_gpu *g, struct gp_engine *e, const struct result 
 }
 
 // Another part of a batch has ended, whose first part ended the step. The lock is held.
-static void go_on(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
+static void part(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
 {
 	e->stepped_ns = now;
 	count_request(g, e, now);
@@ -298,7 +298,7 @@ static void pass(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
 	if (n)
 		gp_count(&n->steps, 1);
 	e->passes++;
-	go_on(g, e, now);
+	part(g, e, now);
 }
 
 // The program knows of a result. The lock is held.
@@ -309,18 +309,18 @@ static void know(struct gp_gpu *g, struct gp_engine *e, uint64_t number)
 	e->done = number;
 	const struct result *r = &e->result[number % RESULTS];
 	uint64_t launches = r->launches - e->counted, now = gp_now_ns();
-	bool goes_on = e->goes_on;
+	bool unlooked = e->unlooked;
 	e->knows = (uintptr_t)pthread_self();
 	e->knew_ns = now;
-	e->goes_on = false;
+	e->unlooked = false;
 	if (r->number != number || !launches || is_further(e, r, launches, now))
 		return;
 	if (r->bytes <= RESULT_BYTES && e->takes_large) { // there are small results after all
 		e->takes_large = 0;
 		e->before.bytes = 0;
 	}
-	if (goes_on)
-		go_on(g, e, now);
+	if (unlooked)
+		part(g, e, now);
 	else if (is_pass_of_few(e, r, launches))
 		pass(g, e, now);
 	else
