@@ -130,16 +130,19 @@ func TestStepsAreFound(t *testing.T) {
 	}
 }
 
-// An engine may split its batch, and wait for each part: that is one step, once the library knows how long it looks at results.
+// An engine may split its batch, and wait for each part: that is one step, once the library knows how long it looks at results. On a busy
+// machine the engine may not go on in time, so it gets further tries.
 func TestPartsOfSteps(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
 	m.newBestEffort()
-	e := m.startEngine("step=1ms", 2000, "parts")
-	e.until("many steps are found", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.Steps > 300 })
-	if peer := m.gone(e.pid()); peer.Objective == nil || int(peer.Objective.Steps) > e.steps*3/2 {
-		t.Errorf("of %d steps: %+v", e.steps, peer.Objective)
-	}
+	m.until("parts end no steps", func() bool {
+		e := m.startEngine("step=1ms", 2000, "parts")
+		e.until("many steps are found", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.Steps > 300 })
+		peer := m.gone(e.pid())
+		t.Logf("of %d steps: %+v", e.steps, peer.Objective)
+		return peer.Objective != nil && int(peer.Objective.Steps) < e.steps*3/2
+	})
 }
 
 // gone is the slot of a process that has ended.
