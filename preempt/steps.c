@@ -48,8 +48,6 @@ static uint64_t result_bytes(const struct gp_context *c, const struct gp_operati
 
 void gp_steps_settled(struct gp_context *c, const struct gp_operation *o)
 {
-	if (o->work == GP_COPY)
-		gp_step_submits(c);
 	if (!o->place)
 		return;
 	if (o->work == GP_RECORD && o->event) {

@@ -55,6 +55,7 @@ static void launch(enum gp_work work, uint64_t what)
 		o.graph = (CUgraphExec)(uintptr_t)what;
 	else
 		o.launch.function = (CUfunction)(uintptr_t)what;
+	gp_step_submits(c);
 	gp_step_launch(c, &o);
 	enum gp_lending lent = gp_lends(c, &o);
 	if (lent)

@@ -17,7 +17,7 @@ static const uint64_t FURTHER_NS = 1000 * 1000, FURTHER_LENT_NS = 3000 * 1000;
 static const uint64_t RESULT_BYTES = 64 * 1024, LARGE_RESULT_BYTES = 64 * 1024 * 1024;
 // An engine may split a batch. It waits for one part, with its result, and copies the input of the next one at once: nobody looked at the
 // result, and the step goes on. That tells nothing of programs which never look at results for long.
-static const uint64_t AT_ONCE_NS = 30 * 1000, LOOKS_NS = 8 * AT_ONCE_NS;
+static const uint64_t AT_ONCE_NS = 60 * 1000, LOOKS_NS = 4 * AT_ONCE_NS;
 static const uint64_t PAUSE_NS =
 	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
 // Lower levels may still run behind a slot beside the window: blocks that end, and kernels that no stop reaches. No step is learnt from
@@ -37,7 +37,6 @@ void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 	struct gp_engine *e = engine_of(c->gpu);
 	bool graph = o->work == GP_GRAPH;
 
-	gp_step_submits(c);
 	if (!e->first)
 		e->first = graph ? (uintptr_t)o->graph : (uintptr_t)o->launch.function;
 	if (graph && !e->graphs)
