@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -196,12 +197,21 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 				return err
 			}
 		}
-		if err := c.measureSystem(ctx, s, server, be, system); err != nil {
+		err := c.measureSystem(ctx, s, server, be, system)
+		switch {
+		case errors.Is(err, errServerEnded) && !c.way.isLibrary() && !system.alone: // no fault of the library's
+			s.add(result.Row{Case: c.row(), System: system.name, Note: err.Error()})
+			if server, err = s.models.server(ctx, s, c.engine, c.way); err != nil {
+				return err
+			}
+		case err != nil:
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
 	}
 	return nil
 }
+
+var errServerEnded = errors.New("the model server ended")
 
 // row is the name of the rows: those of the same load beside the same work have one.
 func (c servingCase) row() string {
@@ -277,7 +287,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		}
 		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
 		if server.hasEnded() {
-			return r, fmt.Errorf("the model server ended: %s", server.said.reason())
+			return r, fmt.Errorf("%w: %s", errServerEnded, server.said.reason())
 		}
 		if err == nil && c.way.isLibrary() {
 			if now, err = s.models.counted(ctx, s, server); err == nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// serveStubs measures cases with servers that stand in for vLLM, on the simulated driver.
-func serveStubs(t *testing.T, progress *bytes.Buffer, requests int, only ...string) (*result.Report, Options, error) {
+// stubs are cases with servers that stand in for vLLM, on the simulated driver.
+func stubs(t *testing.T, progress *bytes.Buffer, requests int, only ...string) (caseSuite, Options) {
 	t.Helper()
 	stub, err := filepath.Abs("testdata/python")
 	if err != nil {
@@ -26,15 +26,15 @@ func serveStubs(t *testing.T, progress *bytes.Buffer, requests int, only ...stri
 	options := simulatedOptions(t, suite.name, progress, only...)
 	options.Requests, options.tests.beAlone = requests, 100*time.Millisecond
 	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
-	report, err := suite.measure(t.Context(), options)
-	return report, options, err
+	return suite, options
 }
 
 // A server that stands in for vLLM serves alone, beside best-effort work, and under an objective, on the simulated driver.
 func TestServing(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	report, options, err := serveStubs(t, &progress, 5, "vllm-12", "vllm-12-objectives")
+	suite, options := stubs(t, &progress, 5, "vllm-12", "vllm-12-objectives")
+	report, err := suite.measure(t.Context(), options)
 	if err != nil || len(report.Failed()) > 0 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}
@@ -65,11 +65,28 @@ func TestServing(t *testing.T) {
 	}
 }
 
+// Where the server ends without the library, its row says so, and the case is measured.
+func TestServerThatEnds(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	const requests = 5
+	suite, options := stubs(t, &progress, requests, "vllm-12")
+	options.tests.environment = append(options.tests.environment, "STUB_SERVER_ANSWERS="+fmt.Sprint(requests*(len(warmUp)+1)+3)) // in the run beside best effort
+	report, err := suite.measure(t.Context(), options)
+	if err != nil || len(report.Failed()) > 0 || len(report.Cases) != 2 || report.Cases[0].Serving == nil {
+		t.Fatalf("%v, %+v\n%s", err, report, &progress)
+	}
+	if row := report.Cases[1]; row.System != "default" || row.Target != "" || !strings.Contains(row.Note, errServerEnded.Error()) {
+		t.Errorf("%+v\n%s", row, &progress)
+	}
+}
+
 // A comparison in turns has the requests of all rounds, and best-effort work only where it is to run.
 func TestServingInTurns(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	report, options, err := serveStubs(t, &progress, 3, strictName, "vllm-cost")
+	suite, options := stubs(t, &progress, 3, strictName, "vllm-cost")
+	report, err := suite.measure(t.Context(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}

@@ -134,7 +134,7 @@ func TestStepsAreFound(t *testing.T) {
 // machine the engine may not go on in time, so it gets further tries.
 func TestPartsOfSteps(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "")
+	m := newMachine(t, "", "SIMCUDA_COPY_GBS=0.01") // so that the copy of the next part's input takes 0.1 ms
 	m.newBestEffort()
 	m.until("parts end no steps", func() bool {
 		e := m.startEngine("step=1ms", 2000, "parts")

@@ -87,7 +87,7 @@ int main(int count, char **argument)
 	bool sync = false, kernels = false, silent = false, rests = false, parts = false, rank = false;
 	pthread_t reader;
 	uint64_t us = strtoull(argument[1], NULL, 10), words = 1;
-	uint32_t one = 1, steps = 0;
+	uint32_t one = 1, steps = 0, input[256] = {0};
 	for (int i = 2; i < count; i++) {
 		sync = sync || !strcmp(argument[i], "sync");
 		kernels = kernels || !strcmp(argument[i], "kernels");
@@ -145,7 +145,7 @@ int main(int count, char **argument)
 		if (sync) {
 			ended(at);
 			if (parts) {
-				OK(cuMemcpyHtoDAsync_v2(counter + 2048, host + 512, 4, stream));
+				OK(cuMemcpyHtoD_v2(counter + 2048, input, sizeof input)); // from memory that is not pinned
 				OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, spins, NULL));
 				copy_result(at, counter, silent);
 				ended(at);

@@ -1,9 +1,10 @@
 """Stands in for vLLM's server: each token of all requests under way is a step on the (simulated) GPU, whose result comes by a
-small copy.
+small copy. It ends at the request after STUB_SERVER_ANSWERS ones.
 """
 import ctypes
 import http.server
 import json
+import os
 import queue
 import sys
 import threading
@@ -11,7 +12,7 @@ import time
 
 STEP_US = 2000
 driver = ctypes.CDLL("libcuda.so.1")
-under_way, lock, steps = [], threading.Lock(), 0
+under_way, lock, steps, answers = [], threading.Lock(), 0, int(os.environ.get("STUB_SERVER_ANSWERS", "1000000"))
 
 
 def check(name, *arguments):
@@ -63,6 +64,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.answer(f"vllm:iteration_tokens_total_count{{engine=\"0\"}} {steps}.0\n".encode() if self.path == "/metrics" else b"")
 
     def do_POST(self):
+        global answers
+        with lock:
+            answers -= 1
+            if answers < 0:
+                os._exit(1)
         wanted = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["max_tokens"]
         tokens = queue.Queue()
         self.send_response(200)
