@@ -80,7 +80,7 @@ static void prepare(struct gp_operation *o)
 	struct gp_context *c = o->context;
 	if (!c)
 		return;
-	if (__builtin_expect(gp_objective.on, 0) && o->work <= GP_COPY) // before anything that waits
+	if (__builtin_expect(gp_objective.on, 0) && o->work <= GP_MEMSET) // before windows, slots and the driver, which take time
 		gp_step_submits(c);
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached

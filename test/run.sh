@@ -9,7 +9,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GO=${GO:-go}
-race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./test/bench/cmd/gpreempt-bench ./broker/page)
+race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./broker/page)
 compute=(./test/units ./patch ./preempt/agent)
 modules=(./... ./cluster/... ./test/bench/...)
 bound=1h inputs=5000 e2e_at_once=6 # which takes the longest
@@ -21,9 +21,9 @@ go_test() {
 	env -u MAKEFLAGS -u MAKEOVERRIDES ./test/go.sh test -count=1 -vet=off -timeout $bound -p 3 -parallel 4 ${GO_TEST_FLAGS-} "$@"
 }
 
-# The packages whose tests make test runs, but for some. The others need large modules, which take minutes to compile: make lint looks at these.
+# The packages whose tests make test runs, but for some, those in test/ first: they take the longest. The others need large modules, which take minutes to compile: make lint looks at these.
 tested() {
-	./test/go.sh list "${modules[@]}" | grep -vxF "$(./test/go.sh list ./cluster/dist "$@")" | sed 's#^github.com/gpreempt/gpreempt/\?#./#'
+	./test/go.sh list "${modules[@]}" | grep -vxF "$(./test/go.sh list ./cluster/dist "$@")" | sort -r | sed 's#^github.com/gpreempt/gpreempt/\?#./#'
 }
 
 with_tools() { ./test/tools.sh ./test/run.sh "$@"; }

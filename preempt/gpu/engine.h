@@ -73,7 +73,7 @@ struct gp_engine {
 	uint64_t pass_from_ns; // The pass under way began, where a step has several.
 	uint64_t stepped_ns;
 	struct { uint64_t launches, own_ns, bytes; } before; // the latest step
-	uint32_t passes;                                     // since then, which did not end it
+	uint32_t passes, parts;                              // since then, which did not end it
 	uint64_t knew_ns;                                    // when knows learnt of it
 	// How long a thread looks at a result before it submits more: of four times, three are shorter.
 	uint64_t looks_ns;

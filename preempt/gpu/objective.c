@@ -39,7 +39,9 @@ static void begin(struct gp_engine *e)
 	e->pass_from_ns = e->from_ns = e->lent_ns = e->stepped_ns = e->working_ns = e->working_from_ns =
 		e->off_until_ns = 0;
 	e->before.launches = e->before.own_ns = e->before.bytes = 0;
-	e->passes = e->takes_large = 0;
+	e->passes = e->parts = e->takes_large = 0;
+	e->knows = 0;
+	e->unlooked = false;
 	e->in_a_row = e->late = e->shared = 0;
 	e->usual_in_a_row = 0;
 	pthread_mutex_unlock(&e->lock);

@@ -253,7 +253,7 @@ static void test_parts_of_a_batch(void)
 		work(1, 1, 5 * MS);
 		result_of(512 * 1024);
 		if (step >= 50 && (step % 4 == 0 || step > 200)) {
-			now += 6 * US;
+			now += step % 3 ? 6 * US : 50 * US;
 			gp_step_submits(c); // it copies the next input
 			work(700, 0, 10 * MS);
 			result_of(step % 8 ? 128 * 1024 : 1024 * 1024);
@@ -268,6 +268,39 @@ static void test_parts_of_a_batch(void)
 		result_of(512 * 1024);
 	}
 	CHECK(counters()->steps > 700);
+	// Nor is any looked at behind long looks: a step has 17 parts at most.
+	for (int step = 0; step < 100; step++) {
+		now += 20 * MS;
+		work(1, 1, 5 * MS);
+		result_of(512 * 1024);
+	}
+	uint64_t steps = counters()->steps;
+	for (int part = 0; part < 17; part++) {
+		now += 6 * US;
+		work(1, 1, 5 * MS);
+		result_of(512 * 1024);
+	}
+	CHECK(counters()->steps == steps + 1);
+	// A later look is one, though it is short.
+	start(20 * MS);
+	for (int step = 0; step < 400; step++) {
+		now += step % 3 ? 70 * US : 2 * MS;
+		work(1, 1, 5 * MS);
+		result_of(512 * 1024);
+	}
+	CHECK(counters()->steps == 400);
+}
+
+// A service takes its next request at once where one waits, and else rests. Its results are small: each ends a step.
+static void test_queues_of_a_service(void)
+{
+	start(20 * MS);
+	for (int step = 0; step < 400; step++) {
+		now += step % 3 ? 20 * US : 2 * MS;
+		work(1, 1, 5 * MS);
+		result_of(4096);
+	}
+	CHECK(counters()->steps == 400);
 }
 
 // Drafts make results longer, and steps have more launches with them than without.
@@ -806,6 +839,7 @@ int main(void)
 	test_large_results();
 	test_results_of_drafts();
 	test_parts_of_a_batch();
+	test_queues_of_a_service();
 	test_first_results();
 	test_looks_at_requests();
 	test_prefill_and_decode();

@@ -7,6 +7,7 @@
 enum {
 	FURTHER = 8, // a result with less than this part of a step's launches belongs to that step
 	PASSES = 3,  // without most sequences of a batch, one after the other; then the batch is smaller
+	PARTS = 16,  // of a batch that is split, behind its first one
 };
 
 // A result that comes later is a step's own: steps of decode take longer. One that was lent in also waits for switches and its program.
@@ -15,8 +16,9 @@ static const uint64_t FURTHER_NS = 1000 * 1000, FURTHER_LENT_NS = 3000 * 1000;
 // that are copied to the host have as many bytes. So larger copies count only where smaller ones ended no step in half the time after which
 // there is none.
 static const uint64_t RESULT_BYTES = 64 * 1024, LARGE_RESULT_BYTES = 64 * 1024 * 1024;
-// An engine may split a batch. It waits for one part, with its result, and copies the input of the next one at once: nobody looked at the
-// result, and the step goes on. That tells nothing of programs which never look at results for long.
+// An engine that copies such results may split a batch. It waits for one part, with its result, and copies the input of the next one at once:
+// nobody looked at the result, and the step goes on. That tells nothing of programs which never look at results for long. Of llama.cpp's server
+// on an H200 none of 4064 gaps was between 45 and 150 us.
 static const uint64_t AT_ONCE_NS = 60 * 1000, LOOKS_NS = 4 * AT_ONCE_NS;
 static const uint64_t PAUSE_NS =
 	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
@@ -249,7 +251,7 @@ static void end_step(struct gp_gpu *g, struct gp_engine *e, const struct result 
 
 	e->before.launches = launches;
 	e->before.bytes = r->bytes;
-	e->passes = 0;
+	e->passes = e->parts = 0;
 	e->before.own_ns = own_ns(e, now);
 	work(e, now);
 	e->uses_graphs = has_graphs(e, r);
@@ -318,7 +320,7 @@ static void know(struct gp_gpu *g, struct gp_engine *e, uint64_t number)
 		e->takes_large = 0;
 		e->before.bytes = 0;
 	}
-	if (unlooked)
+	if (unlooked && r->bytes > RESULT_BYTES && e->parts++ < PARTS)
 		part(g, e, now);
 	else if (is_pass_of_few(e, r, launches))
 		pass(g, e, now);

@@ -63,13 +63,20 @@ func (d *daemon) hasEnded() bool {
 	}
 }
 
+// endsWithin waits for its end, no longer than a limit.
+func (d *daemon) endsWithin(limit time.Duration) bool {
+	select {
+	case <-d.gone:
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
 // stop ends the daemon and what it started.
 func (d *daemon) stop() {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
-	select {
-	case <-d.gone:
-	case <-time.After(daemonEnds):
-	}
+	_ = d.endsWithin(daemonEnds)
 	_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL) // those of its group that are left
 	<-d.gone
 }

@@ -181,29 +181,28 @@ func (s *session) limited(phases []phase) []phase {
 
 func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 	c.phases = s.limited(c.phases)
-	server, err := s.models.server(ctx, s, c.engine, c.way)
-	if err != nil {
-		return err
-	}
-	if c.pair { // other servers would leave it too little memory
-		s.models.stopOthers(server)
-	}
 	var be []*worker
 	defer func() { s.finishAll(be) }()
 	for i, system := range c.systems {
-		if i == 0 || !slices.Equal(system.environment, c.systems[i-1].environment) {
+		server, err := s.models.server(ctx, s, c.engine, c.way)
+		if err != nil {
+			return err
+		}
+		if c.pair { // other servers would leave it too little memory
+			s.models.stopOthers(server)
+		}
+		if be == nil || !slices.Equal(system.environment, c.systems[i-1].environment) {
 			s.finishAll(be)
 			if be, err = c.startBE(ctx, s, system); err != nil {
 				return err
 			}
 		}
-		err := c.measureSystem(ctx, s, server, be, system)
+		err = c.measureSystem(ctx, s, server, be, system)
 		switch {
 		case errors.Is(err, errServerEnded) && !c.way.isLibrary() && !system.alone: // no fault of the library's
 			s.add(result.Row{Case: c.row(), System: system.name, Note: err.Error()})
-			if server, err = s.models.server(ctx, s, c.engine, c.way); err != nil {
-				return err
-			}
+			s.finishAll(be) // they have not stopped
+			be = nil
 		case err != nil:
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
@@ -286,7 +285,8 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 			}
 		}
 		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
-		if server.hasEnded() {
+		failed := slices.ContainsFunc(all, func(g generated) bool { return g.err != nil })
+		if server.hasEnded() || failed && server.endsWithin(daemonEnds) { // its connections end before it does
 			return r, fmt.Errorf("%w: %s", errServerEnded, server.said.reason())
 		}
 		if err == nil && c.way.isLibrary() {

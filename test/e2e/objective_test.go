@@ -134,14 +134,14 @@ func TestStepsAreFound(t *testing.T) {
 // machine the engine may not go on in time, so it gets further tries.
 func TestPartsOfSteps(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "", "SIMCUDA_COPY_GBS=0.01") // so that the copy of the next part's input takes 0.1 ms
+	m := newMachine(t, "", "SIMCUDA_COPY_GBS=1") // so that the copy of the next part's input takes 0.1 ms
 	m.newBestEffort()
 	m.until("parts end no steps", func() bool {
 		e := m.startEngine("step=1ms", 2000, "parts")
-		e.until("many steps are found", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.Steps > 300 })
+		e.until("many steps are found", func(p segment.Peer) bool { return p.Objective != nil && p.Objective.Steps > 600 })
 		peer := m.gone(e.pid())
 		t.Logf("of %d steps: %+v", e.steps, peer.Objective)
-		return peer.Objective != nil && int(peer.Objective.Steps) < e.steps*3/2
+		return peer.Objective != nil && int(peer.Objective.Steps) < e.steps*11/10 && int(peer.Objective.Steps) > e.steps*6/10 // none in the first second
 	})
 }
 

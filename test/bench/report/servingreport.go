@@ -45,8 +45,12 @@ func servingTable(r *result.Report, only string) string {
 		}
 		done = append(done, first.Case)
 		for _, row := range r.Cases {
-			if row.Case == first.Case && row.Serving != nil {
+			switch {
+			case row.Case != first.Case:
+			case row.Serving != nil:
 				text.WriteString("| " + label + servingLine(row))
+			case row.LC == nil && row.Note != "":
+				fmt.Fprintf(&text, "| %s%s | - | - | - | - | - | %s |\n", label, servingLabel(row.System), row.Note)
 			}
 		}
 	}

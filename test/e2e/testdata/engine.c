@@ -5,7 +5,7 @@
 // then prints: steps N sync: the thread that submits waits for each step. kernels: no graphs. says: gpreempt_step() at the end of each.
 // silent: nothing is copied to the host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each
 // wait, of that kind. early: NVTX is there before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before.
-// parts: sync, and each step has a second part, whose input is copied as soon as the first part has ended.
+// parts: sync, results are large, and each step has a second part, whose input is copied as soon as the first part has ended.
 // rank: its second kernel has a name of NCCL's. Its result is that each step ran once.
 #include "driver.h"
 #include "nvtx.h"
@@ -18,11 +18,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEEP = 2 }; // steps under way at once
+enum { DEEP = 2, LARGE = 128 << 10 }; // steps under way at once; bytes of large results and inputs
 static handle stream, copies, ready[DEEP], copied[DEEP];
 static sem_t submitted, finished;
 static uint32_t *host;
-static bool says, pushes, starts, domain, early;
+static bool says, pushes, starts, domain, early, large;
 static bool over; // written before submitted is posted for the last time
 
 // Pushed ranges have others within and around them.
@@ -58,7 +58,7 @@ static void copy_result(int at, ptr counter, bool silent)
 	OK(cuEventRecord(ready[at], stream));
 	OK(cuStreamWaitEvent(copies, ready[at], 0));
 	if (!silent)
-		OK(cuMemcpyDtoHAsync_v2(host + at, counter, 4, copies));
+		OK(cuMemcpyDtoHAsync_v2(host + at, counter, large ? LARGE : 4, copies));
 	OK(cuEventRecord(copied[at], copies));
 }
 
@@ -87,7 +87,8 @@ int main(int count, char **argument)
 	bool sync = false, kernels = false, silent = false, rests = false, parts = false, rank = false;
 	pthread_t reader;
 	uint64_t us = strtoull(argument[1], NULL, 10), words = 1;
-	uint32_t one = 1, steps = 0, input[256] = {0};
+	uint32_t one = 1, steps = 0;
+	static uint32_t input[LARGE / 4];
 	for (int i = 2; i < count; i++) {
 		sync = sync || !strcmp(argument[i], "sync");
 		kernels = kernels || !strcmp(argument[i], "kernels");
@@ -102,6 +103,7 @@ int main(int count, char **argument)
 		parts = parts || !strcmp(argument[i], "parts");
 	}
 	sync = sync || rests || parts;
+	large = parts;
 	if (early)
 		nvtx_load();
 	find_driver();
@@ -115,8 +117,8 @@ int main(int count, char **argument)
 	OK(cuModuleGetFunction(&add, module, rank ? "ncclDevKernel_sim_add" : "sim_add"));
 	OK(cuStreamCreate(&stream, 1));
 	OK(cuStreamCreate(&copies, 1));
-	OK(cuMemAlloc_v2(&counter, 4096));
-	OK(cuMemHostAlloc((void **)&host, 4096, 0));
+	OK(cuMemAlloc_v2(&counter, 2 * LARGE));
+	OK(cuMemHostAlloc((void **)&host, 2 * LARGE, 0));
 	OK(cuMemsetD32Async(counter, 0, 1024, stream));
 	for (int i = 0; i < DEEP; i++) {
 		OK(cuEventCreate(&ready[i], 2));
@@ -145,7 +147,7 @@ int main(int count, char **argument)
 		if (sync) {
 			ended(at);
 			if (parts) {
-				OK(cuMemcpyHtoD_v2(counter + 2048, input, sizeof input)); // from memory that is not pinned
+				OK(cuMemcpyHtoD_v2(counter + LARGE, input, sizeof input)); // from memory that is not pinned
 				OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, spins, NULL));
 				copy_result(at, counter, silent);
 				ended(at);
