@@ -20,7 +20,7 @@ bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
 	return true;
 }
 
-void gp_steps_first_launch(struct gp_context *c, CUfunction function)
+static void look_at_name(struct gp_context *c, CUfunction function)
 {
 	const char *name = NULL;
 	CUlibrary library;
@@ -29,7 +29,17 @@ void gp_steps_first_launch(struct gp_context *c, CUfunction function)
 	else if (gp_driver.cuFuncGetName)
 		gp_driver.cuFuncGetName(&name, function);
 	if (name)
-		gp_step_first_launch(c, name);
+		gp_step_kernel(c, name);
+}
+
+// Writers of what is remembered: this, and an objective that comes into force, which forgets it all (preempt/gpu/objective.c). Each
+// writes, then reads what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
+void gp_steps_loaded(struct gp_context *c, CUfunction function)
+{
+	gp_remember_loaded(c, function);
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	if (gp_objective.on)
+		look_at_name(c, function);
 }
 
 // The bytes of a result: of a copy to the host's memory that is small enough. 0: it is none.

@@ -121,19 +121,6 @@ static void prepare(struct gp_operation *o)
 		gp_hold_arm(c);
 }
 
-// Writers of what is remembered: this, and an objective that comes into force, which forgets it all (preempt/gpu/objective.c). Each
-// writes, then reads what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
-static void remember(struct gp_context *c, const struct gp_operation *o)
-{
-	if (o->work == GP_GRAPH)
-		gp_remember_loaded_graph(c, o->graph);
-	else
-		gp_remember_loaded(c, o->launch.function);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (gp_objective.on && o->work == GP_KERNEL)
-		gp_steps_first_launch(c, o->launch.function);
-}
-
 // The operation is on its way, or the driver refused it.
 static void settle(struct gp_operation *o)
 {
@@ -146,8 +133,10 @@ static void settle(struct gp_operation *o)
 		c->gpu->worked = 1;
 	if (o->loads) {
 		gp_load_end(c);
-		if (o->result == CUDA_SUCCESS)
-			remember(c, o);
+		if (o->result == CUDA_SUCCESS && o->work == GP_GRAPH)
+			gp_remember_loaded_graph(c, o->graph);
+		else if (o->result == CUDA_SUCCESS)
+			gp_steps_loaded(c, o->launch.function);
 		if (gp_holds(c))
 			gp_hold_arm(c);
 	}

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export GO=${GO:-go}
 race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./broker/page)
-compute=(./test/units ./patch ./preempt/agent)
+compute=(./test/units ./patch ./preempt/agent ./test/models)
 modules=(./... ./cluster/... ./test/bench/...)
 bound=1h inputs=5000 e2e_at_once=6 # which takes the longest
 [ -z "${GPREEMPT_CI-}" ] || bound=40m
@@ -44,7 +44,7 @@ compute) with_tools "${compute[@]}" ;;
 race) go_test -race "${race[@]}" ;;
 unit)
 	mapfile -t packages < <(tested "${race[@]}" "${compute[@]}" ./test/e2e)
-	with_tools "${packages[@]}"
+	with_tools -p 6 "${packages[@]}" # it comes last, and waits most of its time
 	;;
 fuzz) ./test/fuzz.sh "${FUZZ_INPUTS:-$inputs}" ;;
 sanitize) # what a sanitizer reports in any process fails the test; test/e2e/sanitizer_test.go says which tests do not run, and why

@@ -87,9 +87,9 @@ static void apply(void)
 		begin(&gp_engines[k]);
 	gp_objective.set++;
 	gp_objective.on = 1;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST); // pairs with preempt/submit.c, where launches are remembered
+	__atomic_thread_fence(__ATOMIC_SEQ_CST); // pairs with preempt/steps.c, where kernels are remembered
 	if (!was)
-		gp_forget_loaded(NULL); // which kernels it launches is looked at as they are launched for the first time
+		gp_forget_loaded(NULL); // which kernels it has is looked at as they count as loaded again
 }
 
 void gp_objective_begin(const struct gp_wish *own, double min_slot_ns, double max_slot_ns, uint32_t over_steps)

@@ -524,7 +524,7 @@ static void test_ranks(void)
 		start(20 * MS);
 		gp_objective_begin(&none, 8 * MS, 32 * MS, 32);
 		gp_objective_begin(&relative, 8 * MS, 32 * MS, 32);
-		gp_step_first_launch(c, kernels[i]);
+		gp_step_kernel(c, kernels[i]);
 		for (int step = 0; step < 100; step++) {
 			work(3, 1, 5 * MS);
 			result();

@@ -68,7 +68,7 @@ void gp_step_submits(struct gp_context *c)
 
 // Kernels of which all ranks of an engine wait for each other: NCCL's, and those of engines of their own. A slot of another rank is then
 // part of this one's step, and cannot be told from what the step takes alone.
-void gp_step_first_launch(struct gp_context *c, const char *kernel)
+void gp_step_kernel(struct gp_context *c, const char *kernel)
 {
 	static const char *const together[] = {"allreduce", "all_reduce", "AllReduce", "cross_device_reduce"};
 	bool is_rank = !strncmp(kernel, "nccl", 4);

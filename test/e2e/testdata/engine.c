@@ -6,7 +6,8 @@
 // silent: nothing is copied to the host, so that no step's end can be found. pushes, starts, domain: an NVTX range "decode" around each
 // wait, of that kind. early: NVTX is there before CUDA. rests: sync, and each step is a request of its own, 100 ms after the one before.
 // parts: sync, results are large, and each step has a second part, whose input is copied as soon as the first part has ended.
-// rank: its second kernel has a name of NCCL's. Its result is that each step ran once.
+// rank: its second kernel has a name of NCCL's, and is loaded before each launch. Its result is that each step ran once.
+#define FUNCTIONS(F) F(cuFuncLoad, (handle))
 #include "driver.h"
 #include "nvtx.h"
 
@@ -139,6 +140,8 @@ int main(int count, char **argument)
 		sem_wait(&finished);
 		if (kernels) {
 			OK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, spins, NULL));
+			if (rank)
+				OK(cuFuncLoad(add));
 			OK(cuLaunchKernel(add, 1, 1, 1, 1, 1, 1, 0, stream, adds, NULL));
 		} else {
 			OK(cuGraphLaunch(instance, stream));
