@@ -38,7 +38,7 @@ bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
 void gp_step_launch(struct gp_context *, const struct gp_operation *); // A kernel or graph is about to be launched.
 void gp_step_submits(struct gp_context *);                             // The calling thread submits a launch or a copy.
-void gp_step_kernel(struct gp_context *, const char *kernel); // A kernel of this name is loaded.
+void gp_step_kernel(struct gp_context *, const char *kernel);          // A kernel of this name is loaded.
 // The driver has taken an operation: sequence is its number on the stream.
 void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // A result copy.
 void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);
