@@ -40,7 +40,7 @@ static _Atomic uint64_t published_lead_ns, watched_lead_ns; // the watcher is th
 // not a switch, which guesses are not worth. Nor is a window that leaves SMs: what opens it says how many, and a hint does not know that.
 static bool takes_hints(struct gp_context *c, uint32_t source)
 {
-	if (!c->handle || !c->gpu->segment || (gp_objective.on && gp_lent(c->gpu))) // its next launch is on its way
+	if (!c->handle || !c->gpu->segment || (gp_objective_on && gp_lent(c->gpu))) // its next launch is on its way
 		return false;
 	return c->gpu->mps ? c->gpu->lower_peers && !c->gpu->going_on && gp_hint_announced(source) : gp_holds(c);
 }
@@ -107,7 +107,7 @@ void gp_hint(enum gp_hint_source source, uint64_t start_ns, uint64_t valid_ns, d
 	struct mail hint = {.source = source, .start_ns = start_ns, .valid_ns = valid_ns, .confidence = confidence};
 	if (valid_ns > gp_hint_most_at_once_ns()) // for any thread that carries it out
 		hint.valid_ns = gp_hint_most_at_once_ns();
-	if (gp_objective.on && gp_hint_announced(source))
+	if (gp_objective_on && gp_hint_announced(source))
 		gp_lend_request(gp_now_ns());
 	uint32_t wakes = take_at_once(&hint);
 	uint32_t place = mail_end;

@@ -140,7 +140,7 @@ void gp_ending(enum gp_thing thing, void *handle)
 	case GP_GRAPH_INSTANCE: end_graph(handle); break;
 	case GP_EVENT:
 		gp_event_forget(handle);
-		if (gp_objective.on)
+		if (gp_objective_on)
 			gp_step_event_forget(handle);
 		gp_object_set_apart(GP_EVENT, handle);
 		break;
@@ -194,7 +194,7 @@ void gp_event_shared(CUevent event)
 // Counted in: none begins while memory moves.
 void gp_capture_beginning(CUstream stream)
 {
-	if (gp_objective.on)
+	if (gp_objective_on)
 		gp_lend_capture();
 	gp_memory_enter();
 	gp_capture_begins(stream);

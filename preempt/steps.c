@@ -38,7 +38,7 @@ void gp_steps_loaded(struct gp_context *c, CUfunction function)
 {
 	gp_remember_loaded(c, function);
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (gp_objective.on)
+	if (gp_objective_on)
 		look_at_name(c, function);
 }
 
@@ -85,7 +85,7 @@ void gp_steps_waited(struct gp_context *c, enum gp_wait kind, void *what, struct
 
 PUBLIC int gpreempt_step(void)
 {
-	struct gp_context *c = gp_driver.cuCtxGetCurrent && gp_objective.on ? gp_current_context() : NULL;
+	struct gp_context *c = gp_driver.cuCtxGetCurrent && gp_objective_on ? gp_current_context() : NULL;
 	if (!c)
 		return -1;
 	gp_step_said(c->gpu);

@@ -80,7 +80,7 @@ static void prepare(struct gp_operation *o)
 	struct gp_context *c = o->context;
 	if (!c)
 		return;
-	if (__builtin_expect(gp_objective.on, 0) && o->work <= GP_MEMSET) // before windows, slots and the driver, which take time
+	if (__builtin_expect(gp_objective_on, 0) && o->work <= GP_MEMSET) // before windows, slots and the driver, which take time
 		gp_step_submits(c);
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
@@ -90,7 +90,7 @@ static void prepare(struct gp_operation *o)
 		o->asked = gp_takes_part() ? 0 : gp_membership_question();
 	else if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
 		gate(g, o);
-	bool lent = __builtin_expect(gp_objective.on, 0) && o->work <= GP_GRAPH && gp_steps_launch(c, o);
+	bool lent = __builtin_expect(gp_objective_on, 0) && o->work <= GP_GRAPH && gp_steps_launch(c, o);
 	o->follows = gp_holds(c) && !gp_all_complete(c);
 	struct gp_stream *stream = gp_find_stream(c, o->stream, true);
 	o->place = stream ? stream : &c->others;
@@ -155,7 +155,7 @@ static void settle(struct gp_operation *o)
 		gp_completed(c, o->place, o->sequence);
 	if (o->work == GP_RECORD)
 		gp_event_recorded(c, o->place, o->event, o->sequence);
-	if (__builtin_expect(gp_objective.on, 0) && o->work != GP_KERNEL && o->work != GP_GRAPH)
+	if (__builtin_expect(gp_objective_on, 0) && o->work != GP_KERNEL && o->work != GP_GRAPH)
 		gp_steps_settled(c, o);
 }
 

@@ -172,7 +172,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		wait_whole(&gp_context[__builtin_ctzll(left)]);
 	if (!c)
 		return calls;
-	if (__builtin_expect(gp_objective.on, 0))
+	if (__builtin_expect(gp_objective_on, 0))
 		w->results = gp_step_results(c);
 	if (waits(kind)) { // also for uncounted work of the driver itself: a wait is demand for a turn
 		c->waits++;
@@ -213,7 +213,7 @@ static void settle(enum gp_wait kind, void *what, CUresult result)
 	if (w->counted)
 		c->waits--;
 	w->counted = false;
-	if (__builtin_expect(gp_objective.on, 0) && result == CUDA_SUCCESS)
+	if (__builtin_expect(gp_objective_on, 0) && result == CUDA_SUCCESS)
 		gp_steps_waited(c, kind, what, w->stream, w->sequence, w->results);
 	if (w->answers && result == CUDA_SUCCESS)
 		note_completed(c);

@@ -48,6 +48,7 @@ struct gp_engine {
 	_Atomic uint32_t unfinished; // a slot beside the window, until it is counted
 	_Atomic uint64_t held_ns;    // in a shared slot: for so long the next launch is to wait; 0: not at all
 	_Atomic uint64_t arrived_ns; // the oldest request without a result; 0: none
+	_Atomic uint64_t first_ns;   // The objective for that time. Writers: under the lock.
 
 	pthread_mutex_t lock; // of the rest; taken within g->lock
 	struct result result[RESULTS];
@@ -89,7 +90,7 @@ struct gp_engine {
 	double usual_in_a_row;           // between rests, over about 8
 	uint32_t late;
 	uint64_t off_until_ns;
-	uint32_t set; // gp_objective.set as of the latest step
+	struct gp_law_settings settings; // of the objective in force
 	struct gp_law law;
 };
 extern struct gp_engine gp_engines[GP_GPUS];

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/gpu/engine.h"
 
-struct gp_objective gp_objective;
+_Atomic uint32_t gp_objective_on;
 struct gp_engine gp_engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 
 // The process's own objective, and the one that others set. The latter counts first.
@@ -11,6 +11,7 @@ static struct {
 	struct gp_wish own, told;
 	bool is_told, allowed;
 	double min_slot_ns, max_slot_ns; // where first_ns allows them
+	uint32_t over_steps;
 } wishes = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_none(const struct gp_wish *w) { return w->slowdown == 0 && w->step_ns == 0 && w->first_ns == 0; }
@@ -29,10 +30,9 @@ static const struct gp_wish *in_force(void)
 	return !wishes.allowed ? &none : wishes.is_told ? &wishes.told : &wishes.own;
 }
 
-// Steps are looked for from now on: earlier results say nothing.
+// Steps are looked for from now on: earlier results say nothing. The lock is held.
 static void begin(struct gp_engine *e)
 {
-	pthread_mutex_lock(&e->lock);
 	gp_law_begin(&e->law);
 	e->done = e->step = e->results;
 	e->counted = e->launches;
@@ -44,7 +44,6 @@ static void begin(struct gp_engine *e)
 	e->unlooked = false;
 	e->in_a_row = e->late = e->shared = 0;
 	e->usual_in_a_row = 0;
-	pthread_mutex_unlock(&e->lock);
 }
 
 // The objective is no more. A step that ends meanwhile sees that under the lock.
@@ -65,11 +64,10 @@ static void end(struct gp_gpu *g)
 static void apply(void)
 {
 	const struct gp_wish *w = in_force();
-	struct gp_law_settings *law = &gp_objective.law;
-	bool was = gp_objective.on;
+	bool was = gp_objective_on;
 
 	if (is_none(w)) {
-		gp_objective.on = 0;
+		gp_objective_on = 0;
 		for (int k = 0; was && k < GP_GPUS && gp_gpu[k].known; k++)
 			end(&gp_gpu[k]);
 		return;
@@ -77,16 +75,26 @@ static void apply(void)
 	double most = wishes.max_slot_ns;
 	if (w->first_ns > 0 && w->first_ns / 6 < most)
 		most = w->first_ns / 6;
-	law->slowdown = w->slowdown;
-	law->step_ns = w->step_ns;
-	law->percentile = w->percentile;
-	law->max_slot_ns = most;
-	law->min_slot_ns = wishes.min_slot_ns < most ? wishes.min_slot_ns : most;
-	gp_objective.first_ns = w->first_ns;
-	for (int k = 0; !was && k < GP_GPUS; k++)
-		begin(&gp_engines[k]);
-	gp_objective.set++;
-	gp_objective.on = 1;
+	const struct gp_law_settings settings = {
+		.slowdown = w->slowdown,
+		.step_ns = w->step_ns,
+		.percentile = w->percentile,
+		.min_slot_ns = wishes.min_slot_ns < most ? wishes.min_slot_ns : most,
+		.max_slot_ns = most,
+		.over_steps = wishes.over_steps,
+	};
+	for (int k = 0; k < GP_GPUS; k++) {
+		struct gp_engine *e = &gp_engines[k];
+		pthread_mutex_lock(&e->lock);
+		if (!was)
+			begin(e);
+		e->settings = settings;
+		e->first_ns = (uint64_t)w->first_ns;
+		e->law.over_steps = 0; // credit and means are another objective's
+		gp_law_idle(&e->law);
+		pthread_mutex_unlock(&e->lock);
+	}
+	gp_objective_on = 1;
 	__atomic_thread_fence(__ATOMIC_SEQ_CST); // pairs with preempt/steps.c, where kernels are remembered
 	if (!was)
 		gp_forget_loaded(NULL); // which kernels it has is looked at as they count as loaded again
@@ -98,7 +106,7 @@ void gp_objective_begin(const struct gp_wish *own, double min_slot_ns, double ma
 	wishes.own = *own;
 	wishes.min_slot_ns = min_slot_ns;
 	wishes.max_slot_ns = max_slot_ns;
-	gp_objective.law.over_steps = over_steps;
+	wishes.over_steps = over_steps;
 	apply();
 	pthread_mutex_unlock(&wishes.lock);
 }

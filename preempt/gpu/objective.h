@@ -17,14 +17,8 @@ struct gp_wish {
 	double percentile; // of the means that are to be within the objective, 0 to 1
 };
 
-// The objective in force. Writers: gp_objective_*, below, one at a time. Readers: launches and step ends, which tolerate a mixture of two
-// objectives for one step.
-extern struct gp_objective {
-	_Atomic uint32_t on;  // 1: there is an objective; else none of the functions of steps and slots is called
-	_Atomic uint32_t set; // grows with each that comes into force
-	struct gp_law_settings law;
-	double first_ns;
-} gp_objective;
+// 1: there is an objective; else none of the functions of steps and slots is called. Writers: gp_objective_*, below, one at a time.
+extern _Atomic uint32_t gp_objective_on;
 
 // Takes the configuration, before hooks are installed: the process's own wish, slots, and the steps of a mean.
 void gp_objective_begin(const struct gp_wish *, double min_slot_ns, double max_slot_ns, uint32_t over_steps);

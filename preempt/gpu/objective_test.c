@@ -321,7 +321,7 @@ static void test_results_of_drafts(void)
 static void test_first_results(void)
 {
 	start(20 * MS);
-	gp_objective.first_ns = 50 * MS;
+	CHECK(gp_objective_set(0, 20 * MS, 50 * MS));
 	for (int request = 0; request < 20; request++) {
 		for (int step = 0; step < 20; step++) {
 			work(3, 1, 5 * MS);

@@ -44,7 +44,7 @@ static double others_lend(struct gp_gpu *g, uint64_t now, double slot, uint64_t 
 // The state of the objective once a step has ended. The lock is held.
 enum gp_objective_state gp_engine_state(const struct gp_gpu *g, const struct gp_engine *e, uint64_t now)
 {
-	if (e->is_rank && gp_objective.law.slowdown > 0)
+	if (e->is_rank && e->settings.slowdown > 0)
 		return GP_OBJECTIVE_RANKS;
 	if (!gp_law_attainable(&e->law))
 		return GP_OBJECTIVE_UNATTAINABLE;
@@ -58,7 +58,7 @@ enum gp_objective_state gp_engine_state(const struct gp_gpu *g, const struct gp_
 // A slot is due, or goes on, if credit pays for it. The lock is held.
 void gp_engine_consider(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
 {
-	const struct gp_law_settings *law = &gp_objective.law;
+	const struct gp_law_settings *law = &e->settings;
 	double slot = gp_law_slot(&e->law, law, (double)gp_switch_ns(g));
 	uint64_t until;
 
@@ -264,7 +264,7 @@ void gp_lend_request(uint64_t now)
 		uint64_t none = 0;
 		__atomic_compare_exchange_n((uint64_t *)&gp_engines[k].arrived_ns, &none, now, false, __ATOMIC_ACQ_REL,
 					    __ATOMIC_RELAXED);
-		if (gp_objective.first_ns > 0)
+		if (gp_engines[k].first_ns)
 			gp_engine_cut(&gp_gpu[k], GP_CUT_REQUEST);
 	}
 }
@@ -278,7 +278,7 @@ void gp_lend_capture(void)
 // Waits until the window has closed. False: it has not.
 static bool drain(struct gp_gpu *g, struct gp_engine *e, uint64_t began)
 {
-	if (!gp_objective.on) // it was on as the launch began, and no thread looks for the slot any more
+	if (!gp_objective_on) // it was on as the launch began, and no thread looks for the slot any more
 		gp_engine_cut(g, GP_CUT_CHANGED);
 	while (e->slot == DRAINING) {
 		gp_futex_wait(&e->slot, DRAINING, MOST_DRAIN_NS, false);

@@ -224,7 +224,7 @@ static void count_request(struct gp_gpu *g, struct gp_engine *e, uint64_t now)
 	if (n && arrived && arrived <= e->pass_from_ns &&
 	    __atomic_exchange_n((uint64_t *)&e->arrived_ns, 0, __ATOMIC_ACQ_REL)) {
 		gp_count(&n->requests, 1);
-		gp_count(&n->late_requests, gp_objective.first_ns > 0 && (double)(now - arrived) > gp_objective.first_ns);
+		gp_count(&n->late_requests, e->first_ns && now - arrived > e->first_ns);
 	}
 	e->pass_from_ns = now;
 }
@@ -258,13 +258,8 @@ static void end_step(struct gp_gpu *g, struct gp_engine *e, const struct result 
 	e->counted = r->launches;
 	e->step = r->number;
 	e->stepped_ns = now;
-	if (!gp_objective.on) // it was on as the program's call began
+	if (!gp_objective_on) // it was on as the program's call began
 		return;
-	if (e->set != gp_objective.set) { // credit and means are another objective's
-		e->set = gp_objective.set;
-		e->law.over_steps = 0;
-		gp_law_idle(&e->law);
-	}
 	bool shared = is_shared(e->slot);
 	e->beside |= shared || (e->ended_ns && e->from_ns < e->ended_ns + SETTLE_NS);
 	if (e->from_ns) {
@@ -273,9 +268,9 @@ static void end_step(struct gp_gpu *g, struct gp_engine *e, const struct result 
 		// Steps of a kind that is not known, or that takes another time than before, are made alone until it is.
 		bool known = gp_law_knows(&e->law, key, own);
 		e->shared = !known ? MOST_SHARED : e->beside ? e->shared + 1 : 0;
-		bool over = gp_law_step(&e->law, &gp_objective.law, now, (double)period, own, promised, key,
+		bool over = gp_law_step(&e->law, &e->settings, now, (double)period, own, promised, key,
 					(double)gp_switch_ns(g));
-		count(g, e, e->law.periods == gp_objective.law.over_steps, over, period);
+		count(g, e, e->law.periods == e->settings.over_steps, over, period);
 		count_request(g, e, now);
 		say(g, gp_engine_state(g, e, now));
 	}

@@ -249,7 +249,7 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 	uint64_t now = gp_now_ns();
 	if (g->open_contexts++ == 0) {
 		g->busy_since_ns = now;
-		if (gp_objective.on)
+		if (gp_objective_on)
 			gp_objective_opens(g, now);
 		c->follows = 0;
 		measures[g - gp_gpu].copied_in = c;
@@ -402,7 +402,7 @@ static bool close_window(struct gp_context *c, uint64_t word)
 	}
 	gp_hold_release(c); // before anybody can open the next window
 	uint32_t wakes = close_context(c, c->idle_since_ns);
-	if (gp_objective.on && !g->open_contexts)
+	if (gp_objective_on && !g->open_contexts)
 		gp_objective_closes(g, gp_now_ns());
 	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
@@ -566,7 +566,7 @@ static uint64_t watch_work(struct gp_context *c, uint64_t now)
 	if (!c->idle_since_ns) // a hint or a wait opened it before any work
 		c->idle_since_ns = now;
 	uint64_t idle_since = c->idle_since_ns;
-	uint64_t wait = gp_objective.on && gp_lend_drains(c->gpu) ? 0 : grace(c),
+	uint64_t wait = gp_objective_on && gp_lend_drains(c->gpu) ? 0 : grace(c),
 		 passed = now > idle_since ? now - idle_since : 0;
 	if (passed < wait)
 		return wait - passed > POLL_NS && heeds_equals(c->gpu) ? POLL_NS : wait - passed;
@@ -614,7 +614,7 @@ static uint64_t watch_slot(struct gp_gpu *g, uint64_t now)
 uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 {
 	watch_kind(c);
-	if (gp_objective.on)
+	if (gp_objective_on)
 		gp_objective_watch(c->gpu, now);
 	uint64_t slot = watch_slot(c->gpu, now);
 	watch_width(c, now);
