@@ -202,7 +202,13 @@ void gp_capture_beginning(CUstream stream)
 	gp_memory_leave();
 }
 
-void gp_node_given(CUfunction function) { gp_graph_kernel(gp_current_context(), function); }
+void gp_node_given(CUfunction function)
+{
+	struct gp_context *c = gp_current_context();
+	gp_graph_kernel(c, function);
+	if (c)
+		gp_rank_kernel(c, function);
+}
 
 void gp_graph_changing(CUgraphExec exec)
 {

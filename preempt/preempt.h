@@ -17,8 +17,7 @@ void gp_forget_wait(struct gp_context *); // the calling thread waits no more: t
 void gp_load_begin(struct gp_context *);
 void gp_load_end(struct gp_context *);
 
-// steps.c, but for gp_steps_loaded of processes with an objective
-void gp_steps_loaded(struct gp_context *, CUfunction); // The driver has the kernel's code loaded, for a launch or without one.
+// steps.c, of processes with an objective
 bool gp_steps_launch(struct gp_context *,
 		     const struct gp_operation *); // a kernel or graph. Returns whether it was held back for a while
 void gp_steps_settled(struct gp_context *, const struct gp_operation *); // the driver has taken it

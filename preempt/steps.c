@@ -10,6 +10,8 @@
 
 bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
 {
+	if (o->work == GP_KERNEL)
+		gp_rank_kernel(c, o->launch.function);
 	gp_step_launch(c, o);
 	enum gp_lending how = gp_lends(c, o);
 	if (how == GP_LENDS_NOT)
@@ -18,28 +20,6 @@ bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
 	gp_lend(c, how);
 	gp_memory_step_in(inside);
 	return true;
-}
-
-static void look_at_name(struct gp_context *c, CUfunction function)
-{
-	const char *name = NULL;
-	CUlibrary library;
-	if (gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetName && !gp_driver.cuKernelGetLibrary(&library, function))
-		gp_driver.cuKernelGetName(&name, function); // a CUkernel
-	else if (gp_driver.cuFuncGetName)
-		gp_driver.cuFuncGetName(&name, function);
-	if (name)
-		gp_step_kernel(c, name);
-}
-
-// Writers of what is remembered: this, and an objective that comes into force, which forgets it all (preempt/gpu/objective.c). Each
-// writes, then reads what the other one wrote, with a fence in between. Else a kernel could stay remembered whose name was not looked at.
-void gp_steps_loaded(struct gp_context *c, CUfunction function)
-{
-	gp_remember_loaded(c, function);
-	__atomic_thread_fence(__ATOMIC_SEQ_CST);
-	if (gp_objective_on)
-		look_at_name(c, function);
 }
 
 // The bytes of a result: of a copy to the host's memory that is small enough. 0: it is none.

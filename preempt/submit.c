@@ -136,7 +136,7 @@ static void settle(struct gp_operation *o)
 		if (o->result == CUDA_SUCCESS && o->work == GP_GRAPH)
 			gp_remember_loaded_graph(c, o->graph);
 		else if (o->result == CUDA_SUCCESS)
-			gp_steps_loaded(c, o->launch.function);
+			gp_remember_loaded(c, o->launch.function);
 		if (gp_holds(c))
 			gp_hold_arm(c);
 	}

@@ -15,7 +15,7 @@ GP_OF_THREAD struct waiting {
 	uint32_t loading[GP_CONTEXTS]; // Launches under way that load code, each counted in its context's waits.
 	uint64_t settled[GP_STREAMS];  // How much each stream of the context had settled when that wait began.
 	CUstream handle[GP_STREAMS];
-	void *loads;
+	const void *loads;
 	struct gp_stream *stream;
 	uint64_t sequence;
 	uint64_t results; // result copies that were on their way when the wait began
@@ -204,7 +204,7 @@ static void settle(enum gp_wait kind, void *what, CUresult result)
 	struct gp_context *c = w->context;
 	w->context = NULL;
 	if (w->loads && c && result == CUDA_SUCCESS)
-		gp_steps_loaded(c, w->loads);
+		gp_remember_loaded(c, w->loads);
 	for (uint64_t left = w->whole; left; left &= left - 1)
 		waited_whole(&gp_context[__builtin_ctzll(left)], c);
 	w->whole = 0;

@@ -47,6 +47,18 @@ bool gp_driver_reads_graphs(void)
 	       gp_driver.cuGraphKernelNodeGetAttribute && gp_driver.cuGraphKernelNodeGetParams;
 }
 
+const char *gp_driver_kernel_name(CUfunction function)
+{
+	const char *name = NULL;
+	CUlibrary library;
+	CUfunction of;
+	if (gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetName && !gp_driver.cuKernelGetLibrary(&library, function))
+		return gp_driver.cuKernelGetName(&name, function) ? NULL : name; // a CUkernel
+	if (!gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of, function))
+		function = of;
+	return gp_driver.cuFuncGetName && !gp_driver.cuFuncGetName(&name, function) ? name : NULL;
+}
+
 bool gp_driver_loads_lazily(void)
 {
 	int mode = CU_MODULE_EAGER_LOADING;

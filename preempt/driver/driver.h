@@ -21,6 +21,7 @@ const char *gp_driver_lacks_for_blp(void);
 const char *gp_driver_lacks_for_swap(void); // BLP_NEEDED or SWAP_NEEDED
 // Whether the nodes of a graph can be read.
 bool gp_driver_reads_graphs(void);
+const char *gp_driver_kernel_name(CUfunction); // of a kernel or function; NULL: the driver does not say
 // Whether the driver loads a kernel's code with its first launch (CUDA_MODULE_LOADING).
 bool gp_driver_loads_lazily(void);
 // cuDriverGetVersion's answer, 13000 for CUDA 13.0; 0: it does not say.

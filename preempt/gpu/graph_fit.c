@@ -2,6 +2,7 @@
 // the CPU.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
+#include "preempt/gpu/objective.h"
 #include "preempt/objects/objects.h"
 
 #include <stdlib.h>
@@ -10,6 +11,7 @@ enum {
 	DEEPEST = 8, // graphs within graphs
 };
 
+// Whether a hold would block the graph. All its kernels are looked at.
 static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth);
 
 static bool blocked_graph(struct gp_context *c, CUgraph graph, int depth)
@@ -20,8 +22,8 @@ static bool blocked_graph(struct gp_context *c, CUgraph graph, int depth)
 	CUgraphNode *nodes = calloc(count, sizeof *nodes);
 	bool blocked = false;
 	if (nodes && !gp_driver.cuGraphGetNodes(graph, nodes, &count))
-		for (size_t i = 0; i < count && !blocked; i++)
-			blocked = blocked_node(c, nodes[i], depth);
+		for (size_t i = 0; i < count; i++)
+			blocked |= blocked_node(c, nodes[i], depth);
 	free(nodes);
 	return blocked;
 }
@@ -37,9 +39,11 @@ static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
 		return false;
 	if (type == CU_GRAPH_NODE_TYPE_GRAPH)
 		return !gp_driver.cuGraphChildGraphNodeGetGraph(node, &child) && blocked_graph(c, child, depth + 1);
-	if (type != CU_GRAPH_NODE_TYPE_KERNEL ||
-	    gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) ||
-	    !attribute.value.cooperative || gp_driver.cuGraphKernelNodeGetParams(node, &k))
+	if (type != CU_GRAPH_NODE_TYPE_KERNEL || gp_driver.cuGraphKernelNodeGetParams(node, &k))
+		return false;
+	gp_rank_kernel(c, k.function ? k.function : k.kernel);
+	if (gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) ||
+	    !attribute.value.cooperative)
 		return false;
 	struct gp_launch launch = {
 		.cooperative = true,
@@ -117,7 +121,7 @@ void gp_graph_instantiated(CUgraphExec exec, CUgraph graph, bool waits)
 	if (!o)
 		return;
 	o->graph.free_of_cpu = free_of_cpu;
-	if (c && graph && gp_settings.hold && gp_driver_reads_graphs() && blocked_graph(c, graph, 0))
+	if (c && graph && gp_driver_reads_graphs() && blocked_graph(c, graph, 0) && gp_settings.hold)
 		any = o->graph.blocked = true;
 }
 

@@ -7,14 +7,20 @@ struct gp_engine gp_engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_M
 
 // The process's own objective, and the one that others set. The latter counts first.
 static struct {
-	pthread_mutex_t lock; // of all; engines' locks are taken within it
-	struct gp_wish own, told;
+	pthread_mutex_t lock;          // of all; engines' locks are taken within it
+	struct gp_wish own, told, now; // now: in force, where there is one
 	bool is_told, allowed;
 	double min_slot_ns, max_slot_ns; // where first_ns allows them
 	uint32_t over_steps;
 } wishes = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_none(const struct gp_wish *w) { return w->slowdown == 0 && w->step_ns == 0 && w->first_ns == 0; }
+
+static bool are_same(const struct gp_wish *a, const struct gp_wish *b)
+{
+	return a->slowdown == b->slowdown && a->step_ns == b->step_ns && a->first_ns == b->first_ns &&
+	       a->percentile == b->percentile;
+}
 
 static bool makes_sense(const struct gp_wish *w)
 {
@@ -72,6 +78,9 @@ static void apply(void)
 			end(&gp_gpu[k]);
 		return;
 	}
+	if (was && are_same(w, &wishes.now)) // credit and means stay
+		return;
+	wishes.now = *w;
 	double most = wishes.max_slot_ns;
 	if (w->first_ns > 0 && w->first_ns / 6 < most)
 		most = w->first_ns / 6;
@@ -95,9 +104,6 @@ static void apply(void)
 		pthread_mutex_unlock(&e->lock);
 	}
 	gp_objective_on = 1;
-	__atomic_thread_fence(__ATOMIC_SEQ_CST); // pairs with preempt/steps.c, where kernels are remembered
-	if (!was)
-		gp_forget_loaded(NULL); // which kernels it has is looked at as they count as loaded again
 }
 
 void gp_objective_begin(const struct gp_wish *own, double min_slot_ns, double max_slot_ns, uint32_t over_steps)

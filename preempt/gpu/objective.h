@@ -32,7 +32,6 @@ bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
 void gp_step_launch(struct gp_context *, const struct gp_operation *); // A kernel or graph is about to be launched.
 void gp_step_submits(struct gp_context *);                             // The calling thread submits a launch or a copy.
-void gp_step_kernel(struct gp_context *, const char *kernel);          // A kernel of this name is loaded.
 // The driver has taken an operation: sequence is its number on the stream.
 void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // A result copy.
 void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);
@@ -67,6 +66,8 @@ uint64_t gp_shared_slot_turns(const struct gp_gpu *,
 int gp_shared_slot_turn(struct gp_gpu *, uint64_t now_ns);    // 1: it began; -1: it ended; 0: neither
 bool gp_shared_slot_opens(struct gp_gpu *);                   // the window opens: true if it does in a slot
 bool gp_shared_slot_closes(struct gp_gpu *, uint64_t now_ns); // the window closes: true if a slot ended with it
+// A kernel is launched, or in a graph: whether the process is a rank is known by such kernels (ranks.c).
+void gp_rank_kernel(const struct gp_context *, CUfunction);
 // Ends slots early, on all GPUs.
 void gp_lend_request(uint64_t now_ns); // a request has arrived
 void gp_lend_capture(void);            // a capture begins

@@ -1,4 +1,4 @@
-// objective_test.c - with preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c.
+// objective_test.c - with preempt/gpu/objective.c preempt/gpu/ranks.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c.
 //
 // Which results end a step, and when a process lends: engines of several kinds, late slots, and services that rest after each step. The
 // clock is the test's, and so are waits.
@@ -25,7 +25,8 @@ uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu == g ? 300 * US : 0; }
 void gp_wake_watcher(void) {}
 void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared) { (void)word, (void)count, (void)shared; }
 // The launch waits for the window to close, which the watcher does at once, or for the slot to end.
-void gp_forget_loaded(const struct gp_context *context) { CHECK(!context); }
+bool gp_name_is_due(const void *kernel) { return kernel; }
+const char *gp_driver_kernel_name(CUfunction kernel) { return (const char *)kernel; } // a handle is its name
 int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bool shared)
 {
 	(void)word, (void)seen, (void)shared;
@@ -111,6 +112,24 @@ static void start(double step_ns)
 	late_ns = 0;
 	gp_objective_allow(true);
 	gp_objective_begin(&wish, 8 * MS, 32 * MS, 32);
+}
+
+// The same objective again changes nothing, and another one forgets the mean.
+static void test_same_objective(void)
+{
+	start(20 * MS);
+	for (int step = 0; step < 100; step++) {
+		work(300, 0, 5 * MS);
+		result();
+		CHECK(gp_objective_set(0, 20 * MS, 0));
+	}
+	CHECK(counters()->steps == 100 && counters()->means == 100 - 31);
+	CHECK(gp_objective_set(0, 21 * MS, 0));
+	for (int step = 0; step < 31; step++) {
+		work(300, 0, 5 * MS);
+		result();
+	}
+	CHECK(counters()->steps == 131 && counters()->means == 100 - 31);
 }
 
 // A loop over tokens, which asks after each whether the sequence has ended: two results of one step.
@@ -517,14 +536,15 @@ static void test_rests(void)
 // A rank's steps have the slots of other ranks in them: an objective that is relative to steps alone lends nothing, and one in time does.
 static void test_ranks(void)
 {
-	static const char *const kernels[] = {"gemm_f16", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+	static const char *const kernels[] = {"gemm_f16",
+					      "_Z31ncclDevKernel_AllGather_RING_LL24ncclDevKernelArgsStorageILm4096EE",
 					      "_ZN4vllm26cross_device_reduce_1stageIfLi2EEEvv"};
 	for (int i = 0; i < 3; i++) {
 		struct gp_wish none = {0}, relative = {.slowdown = 3, .percentile = 0.99};
 		start(20 * MS);
 		gp_objective_begin(&none, 8 * MS, 32 * MS, 32);
 		gp_objective_begin(&relative, 8 * MS, 32 * MS, 32);
-		gp_step_kernel(c, kernels[i]);
+		gp_rank_kernel(c, (CUfunction)(uintptr_t)kernels[i]);
 		for (int step = 0; step < 100; step++) {
 			work(3, 1, 5 * MS);
 			result();
@@ -833,6 +853,7 @@ int main(void)
 	view = aligned_alloc(GP_PAGE, sizeof *view);
 	c = calloc(1, sizeof *c);
 	CHECK(view && c);
+	test_same_objective();
 	test_further_results();
 	test_further_results_behind_slots();
 	test_passes();

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "preempt/gpu/engine.h"
 
-#include <string.h>
-
 enum {
 	FURTHER = 8, // a result with less than this part of a step's launches belongs to that step
 	PASSES = 3,  // without most sequences of a batch, one after the other; then the batch is smaller
@@ -64,18 +62,6 @@ void gp_step_submits(struct gp_context *c)
 			e->looks_ns -= e->looks_ns / 16;
 	}
 	pthread_mutex_unlock(&e->lock);
-}
-
-// Kernels of which all ranks of an engine wait for each other: NCCL's, and those of engines of their own. A slot of another rank is then
-// part of this one's step, and cannot be told from what the step takes alone.
-void gp_step_kernel(struct gp_context *c, const char *kernel)
-{
-	static const char *const together[] = {"allreduce", "all_reduce", "AllReduce", "cross_device_reduce"};
-	bool is_rank = !strncmp(kernel, "nccl", 4);
-	for (size_t i = 0; i < sizeof together / sizeof *together; i++)
-		is_rank |= strstr(kernel, together[i]) != NULL;
-	if (is_rank)
-		engine_of(c->gpu)->is_rank = 1;
 }
 
 // A result was submitted. The lock is held.

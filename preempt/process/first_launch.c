@@ -9,8 +9,9 @@ static _Atomic uint64_t loaded[4096];
 
 enum { LOADED = sizeof loaded / sizeof *loaded, PROBES = 16, PLACE_SHIFT = 56 };
 
-enum { IN_GRAPHS = 0xFF }; // in the place of a context: nodes of graphs got the kernel
-_Static_assert((int)GP_CONTEXTS <= (int)IN_GRAPHS, "no context has that place");
+// In the place of a context. IN_GRAPHS: nodes of graphs got the kernel. NAMED: its name was looked at.
+enum { NAMED = 0xFE, IN_GRAPHS };
+_Static_assert((int)GP_CONTEXTS <= (int)NAMED, "no context has that place");
 
 static uint64_t entry_of(uint64_t place, const void *handle)
 {
@@ -21,9 +22,8 @@ static uint64_t place_of(const struct gp_context *c) { return (uint64_t)(c - gp_
 
 static size_t loaded_at(uint64_t entry) { return entry * 0x9E3779B97F4A7C15ull >> 52; } // 12 bits
 
-bool gp_is_loaded(const struct gp_context *c, const void *handle)
+static bool has(uint64_t entry)
 {
-	uint64_t entry = entry_of(place_of(c), handle);
 	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
 		uint64_t found = __atomic_load_n((uint64_t *)&loaded[i], __ATOMIC_RELAXED);
 		if (found == entry)
@@ -33,6 +33,8 @@ bool gp_is_loaded(const struct gp_context *c, const void *handle)
 	}
 	return true; // the table is full here: nothing is known
 }
+
+bool gp_is_loaded(const struct gp_context *c, const void *handle) { return has(entry_of(place_of(c), handle)); }
 
 // True: it was not there, and is now.
 static bool enter(uint64_t entry)
@@ -49,6 +51,12 @@ static bool enter(uint64_t entry)
 }
 
 void gp_remember_loaded(const struct gp_context *c, const void *handle) { enter(entry_of(place_of(c), handle)); }
+
+bool gp_name_is_due(const void *kernel)
+{
+	uint64_t entry = entry_of(NAMED, kernel);
+	return !has(entry) && enter(entry);
+}
 
 static uint64_t bit_of(const struct gp_context *c) { return 1ull << (c - gp_context); }
 _Static_assert(GP_CONTEXTS <= 64, "a bit for each context");
@@ -98,7 +106,7 @@ void gp_graph_changes(CUgraphExec exec)
 void gp_forget_loaded(const struct gp_context *c)
 {
 	for (size_t i = 0; i < LOADED; i++)
-		if (!c || loaded[i] >> PLACE_SHIFT == place_of(c) || loaded[i] >> PLACE_SHIFT == IN_GRAPHS)
+		if (!c || loaded[i] >> PLACE_SHIFT == place_of(c) || loaded[i] >> PLACE_SHIFT >= NAMED)
 			loaded[i] = 0;
 	gp_objects_lock(GP_GRAPH_INSTANCE);
 	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_GRAPH_INSTANCE, o));)

@@ -60,8 +60,13 @@ int main(void)
 	CHECK(!gp_graph_is_loaded(one, exec));
 	gp_remember_loaded_graph(one, exec);
 
+	CHECK(gp_name_is_due(handle(1)) && !gp_name_is_due(handle(1)) && gp_name_is_due(handle(2)));
+	gp_forget_loaded(two); // another function may have its address
+	CHECK(gp_name_is_due(handle(1)) && !gp_name_is_due(handle(1)));
+
 	gp_forget_loaded(NULL); // a library, which may be loaded in all
-	CHECK(!gp_is_loaded(one, handle(1)) && !gp_is_loaded(last, handle(1)) && !gp_graph_is_loaded(one, exec));
+	CHECK(gp_name_is_due(handle(1)) && !gp_is_loaded(one, handle(1)) && !gp_is_loaded(last, handle(1)) &&
+	      !gp_graph_is_loaded(one, exec));
 
 	enum { MANY = 100000 };
 	for (uintptr_t n = 0; n < MANY; n++)

@@ -200,7 +200,8 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 		err = c.measureSystem(ctx, s, server, be, system)
 		switch {
 		case errors.Is(err, errServerEnded) && !c.way.isLibrary() && !system.alone: // no fault of the library's
-			s.add(result.Row{Case: c.row(), System: system.name, Note: err.Error()})
+			s.log("%s: %s: %v", c.name, system.name, err)
+			s.add(result.Row{Case: c.row(), System: system.name, Note: errServerEnded.Error()})
 			s.finishAll(be) // they have not stopped
 			be = nil
 		case err != nil:
@@ -286,7 +287,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		}
 		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
 		failed := slices.ContainsFunc(all, func(g generated) bool { return g.err != nil })
-		if server.hasEnded() || failed && server.endsWithin(daemonEnds) { // its connections end before it does
+		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
 			return r, fmt.Errorf("%w: %s", errServerEnded, server.said.reason())
 		}
 		if err == nil && c.way.isLibrary() {

@@ -262,13 +262,13 @@ func TestObjectiveOfSingleSteps(t *testing.T) {
 // A rank of an engine on several GPUs lends with an objective in time, and nothing with a relative one. People may set that later.
 func TestObjectiveOfRanks(t *testing.T) {
 	t.Parallel()
-	for _, first := range []string{"slowdown=3", "none"} {
-		t.Run(first, func(t *testing.T) {
+	for _, c := range []struct{ first, options string }{{"slowdown=3", "rank kernels"}, {"none", "rank kernels"}, {"slowdown=3", "rank"}, {"none", "rank"}} {
+		t.Run(c.first+"-"+strings.ReplaceAll(c.options, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, "")
 			m.newBestEffort()
-			e := m.startEngine(first, 2000, "kernels", "rank")
-			if first == "none" {
+			e := m.startEngine(c.first, 2000, strings.Fields(c.options)...)
+			if c.first == "none" {
 				m.until("it is at work", func() bool { return m.peer(e.process).Counters.Windows > 0 })
 				m.does(e.process, "", "set", "--objective", "slowdown=3")
 			}
