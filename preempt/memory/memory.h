@@ -180,7 +180,7 @@ bool gp_memory_closed(void);
 extern pthread_mutex_t gp_memory_lock;
 struct gp_range *gp_range_at(CUdeviceptr); // the one that an address is in; NULL: none
 // A new range, cut into chunks of GP_CHUNK_BYTES, the last of which has the rest; a single chunk may be larger. It has no GPU
-// yet. NULL: there is no memory, or another range lies there.
+// yet. NULL: there is no memory, another range lies there, or no address is behind its end.
 struct gp_range *gp_range_new(CUdeviceptr, size_t asked, size_t bytes, enum gp_range_kind, size_t chunks);
 void gp_range_drop(struct gp_range *);       // frees it
 struct gp_range *gp_range_from(CUdeviceptr); // the first one that ends behind an address; NULL: none

@@ -68,7 +68,8 @@ struct gp_range *gp_range_new(CUdeviceptr address, size_t asked, size_t bytes, e
 {
 	static uint64_t last_id = GP_RANGE_IDS;
 	size_t place = place_of(address);
-	if ((place < table.count && table.at[place]->address < address + bytes) || !make_room())
+	bool wraps = !bytes || address + bytes < address; // programs name what addresses they like
+	if (wraps || (place < table.count && table.at[place]->address < address + bytes) || !make_room())
 		return NULL;
 	struct gp_range *r = calloc(1, sizeof *r + chunks * sizeof *r->chunk);
 	if (!r)

@@ -103,9 +103,22 @@ static void test_chunks(void)
 	gp_range_drop(r);
 }
 
+// Programs map at addresses of their own: none may have an end that is not behind it.
+static void test_last_addresses(void)
+{
+	struct gp_range *r = gp_range_new(base, GP_GRANULE, GP_GRANULE, GP_RANGE_MAPPED, 1);
+	CHECK(r && !gp_range_new(UINT64_MAX, GP_GRANULE, GP_GRANULE, GP_RANGE_MAPPED, 1));
+	CHECK(!gp_range_new(UINT64_MAX - GP_GRANULE + 1, GP_GRANULE, GP_GRANULE, GP_RANGE_MAPPED, 1));
+	CHECK(!gp_range_new(base + GP_GRANULE, UINT64_MAX, UINT64_MAX, GP_RANGE_MAPPED, 1));
+	CHECK(!gp_range_new(base + GP_GRANULE, 0, 0, GP_RANGE_MAPPED, 1));
+	CHECK(gp_range_at(base) == r && gp_range_from(base + GP_GRANULE) == NULL);
+	gp_range_drop(r);
+}
+
 int main(void)
 {
 	test_random();
 	test_chunks();
+	test_last_addresses();
 	return 0;
 }
