@@ -83,7 +83,7 @@ build/tools/%/installed: test/pinned.sh
 test: ## everything that needs no GPU: its parts are e2e, compute, race, unit, fuzz and glibc
 vet: ## gofmt and go vet
 unit: ## tests of packages and of the simulated driver
-compute: ## tests that only compute: units of C with sanitizers, rewriting, and simulated machines of the agent
+compute: ## tests that only compute: units of C with sanitizers, rewriting, models, and simulated machines of the agent
 e2e: ## tests of processes under the library, on the simulated driver
 race: ## tests of packages under the race detector
 fuzz: ## every fuzzer, on FUZZ_INPUTS inputs

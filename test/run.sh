@@ -21,7 +21,8 @@ go_test() {
 	env -u MAKEFLAGS -u MAKEOVERRIDES ./test/go.sh test -count=1 -vet=off -timeout $bound -p 3 -parallel 4 ${GO_TEST_FLAGS-} "$@"
 }
 
-# The packages whose tests make test runs, but for some, those in test/ first: they take the longest. The others need large modules, which take minutes to compile: make lint looks at these.
+# The packages whose tests make test runs, but for some; those in test/ come first, since they take the longest. The others need large modules,
+# which take minutes to compile: make lint looks at these.
 tested() {
 	./test/go.sh list "${modules[@]}" | grep -vxF "$(./test/go.sh list ./cluster/dist "$@")" | sort -r | sed 's#^github.com/gpreempt/gpreempt/\?#./#'
 }

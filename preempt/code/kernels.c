@@ -67,7 +67,7 @@ static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const st
 						   CUresult (**info)(CUfunction, size_t, size_t *, size_t *))
 {
 	const struct gp_rewritten *image = NULL;
-	const char *name = NULL;
+	const char *name = gp_driver_kernel_name(function);
 	CUlibrary library;
 	CUmodule module;
 
@@ -75,8 +75,6 @@ static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const st
 
 	if (gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, function)) {
 		image = gp_rewritten_library(library);
-		if (!image || gp_driver.cuKernelGetName(&name, function))
-			return NULL;
 	} else {
 		CUfunction of_kernel, of = function;
 		if (!gp_driver.cuKernelGetLibrary && gp_driver.cuKernelGetFunction &&
@@ -84,7 +82,7 @@ static const struct gp_rewritten_kernel *kernel_of(CUfunction function, const st
 			of = of_kernel;
 		else
 			*info = gp_driver.cuFuncGetParamInfo;
-		if (gp_driver.cuFuncGetModule(&module, of) || gp_driver.cuFuncGetName(&name, of))
+		if (!name || gp_driver.cuFuncGetModule(&module, of))
 			return NULL;
 		if (!(image = gp_rewritten_module(module)))
 			image = gp_library_of_module(module, name);

@@ -1,5 +1,5 @@
-// graph_fit.c - finds graphs that a hold would block, whose cooperative kernels need every SM, and graphs that may wait for
-// the CPU.
+// graph_fit.c - finds graphs that a hold would block, whose cooperative kernels need every SM, graphs that may wait for the CPU, and
+// kernels of ranks.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/objective.h"
@@ -118,10 +118,11 @@ void gp_graph_instantiated(CUgraphExec exec, CUgraph graph, bool waits)
 	struct gp_object *o = gp_graph_find(exec);
 	bool free_of_cpu = exec && graph && waits && gp_driver.cuGraphGetNodes && gp_driver.cuGraphNodeGetType &&
 			   gp_driver.cuGraphChildGraphNodeGetGraph && !may_wait(graph, 0);
+	bool blocked = c && graph && gp_driver_reads_graphs() && blocked_graph(c, graph, 0);
 	if (!o)
 		return;
 	o->graph.free_of_cpu = free_of_cpu;
-	if (c && graph && gp_driver_reads_graphs() && blocked_graph(c, graph, 0) && gp_settings.hold)
+	if (blocked && gp_settings.hold)
 		any = o->graph.blocked = true;
 }
 

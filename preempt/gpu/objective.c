@@ -8,7 +8,7 @@ struct gp_engine gp_engines[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_M
 // The process's own objective, and the one that others set. The latter counts first.
 static struct {
 	pthread_mutex_t lock;          // of all; engines' locks are taken within it
-	struct gp_wish own, told, now; // now: in force, where there is one
+	struct gp_wish own, told, now; // now: the latest that came into force
 	bool is_told, allowed;
 	double min_slot_ns, max_slot_ns; // where first_ns allows them
 	uint32_t over_steps;

@@ -1,4 +1,4 @@
-// window_orders_test.c - interleaved with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c preempt/process/first_launch.c preempt/objects/objects.c preempt/process/streams.c preempt/process/captures.c preempt/process/process.c.
+// window_orders_test.c - interleaved with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c preempt/process/streams.c preempt/process/captures.c preempt/process/process.c.
 //
 // Work comes, threads begin to wait, and hints announce work, while the watcher closes the window, in every order: what is not done has a
 // window.

@@ -1,4 +1,4 @@
-// window_test.c - with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c preempt/process/first_launch.c preempt/objects/objects.c preempt/gpu/switch.c preempt/process/process.c.
+// window_test.c - with preempt/gpu/window.c preempt/gpu/objective.c preempt/gpu/steps.c preempt/gpu/slots.c preempt/gpu/law.c preempt/gpu/switch.c preempt/process/process.c.
 //
 // Memory that takes the place of other memory leaves its own place at once to another mapping. Also how many SMs windows leave, and how
 // their width is learnt.

@@ -435,7 +435,7 @@ void gp_captures_ended_with(enum gp_thing, const void *handle, bool is); // is: 
 // first_launch.c
 bool gp_is_loaded(const struct gp_context *, const void *handle); // of a kernel
 void gp_remember_loaded(const struct gp_context *, const void *handle);
-bool gp_name_is_due(const void *kernel); // Nobody asked for this kernel before.
+bool gp_name_is_due(const void *kernel); // this is the first question about the kernel
 bool gp_graph_is_loaded(const struct gp_context *, CUgraphExec);
 void gp_remember_loaded_graph(const struct gp_context *, CUgraphExec);
 void gp_graph_kernel(const struct gp_context *, const void *function); // a node of a graph is about to get the kernel
