@@ -493,29 +493,43 @@ static int by_value(const void *left, const void *right)
 	return (difference > 0) - (difference < 0);
 }
 
-// The CPU time of a launch: the median and the least of many rounds. A round is short enough for the driver's queue to take it without
-// waiting for the GPU.
+static double launch_round_ns(CUfunction empty)
+{
+	enum { LAUNCHES = 200 }; // the driver's queue takes as many without waiting for the GPU
+	uint64_t start = monotonic_ns();
+	for (int i = 0; i < LAUNCHES; i++)
+		CHECK(cuLaunchKernel(empty, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
+	uint64_t end = monotonic_ns();
+	CHECK(cuStreamSynchronize(stream));
+	return (double)(end - start) / LAUNCHES;
+}
+
+// The CPU time of a launch: the median and the least of many rounds. With --objective 1 each round has a pair with an objective, and
+// more_ns compares the least of both: in one process addresses are the same.
 static void command_launch(void)
 {
-	enum { ROUND = 200, MAX_ROUNDS = 1000 };
-	static double each_ns[MAX_ROUNDS];
+	enum { MAX_ROUNDS = 1000 };
+	static double each_ns[2][MAX_ROUNDS]; // without an objective, and with one
 	set_up(CU_CTX_SCHED_SPIN);
 	CUfunction empty = function("bench_empty");
 	uint64_t rounds = number("rounds", 100);
 	if (rounds < 1 || rounds > MAX_ROUNDS)
 		fail("--rounds %llu: 1 to %d", (unsigned long long)rounds, MAX_ROUNDS);
+	int (*objective)(double, double, double) = NULL;
+	if (number("objective", 0) && !(*(void **)&objective = dlsym(RTLD_DEFAULT, "gpreempt_objective")))
+		fail("--objective: the library is not preloaded");
 	await_begin();
-	for (int64_t round = -10; round < (int64_t)rounds; round++) {
-		uint64_t start = monotonic_ns();
-		for (int i = 0; i < ROUND; i++)
-			CHECK(cuLaunchKernel(empty, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL));
-		uint64_t end = monotonic_ns();
-		CHECK(cuStreamSynchronize(stream));
-		if (round >= 0)
-			each_ns[round] = (double)(end - start) / ROUND;
-	}
-	qsort(each_ns, rounds, sizeof *each_ns, by_value);
-	printf("{\"least_ns\":%.2f,\"median_ns\":%.2f}\n", each_ns[0], each_ns[rounds / 2]);
+	for (int64_t round = -10; round < (int64_t)rounds; round++)
+		for (int turn = 0; turn <= !!objective; turn++) {
+			bool with = objective && turn != (round & 1); // which is first takes turns
+			if (objective && objective(with ? 2 : 0, 0, 0))
+				fail("gpreempt_objective: refused");
+			each_ns[with][round < 0 ? 0 : round] = launch_round_ns(empty);
+		}
+	for (int with = 0; with < 2; with++)
+		qsort(each_ns[with], rounds, sizeof **each_ns, by_value);
+	printf("{\"least_ns\":%.2f,\"median_ns\":%.2f,\"more_ns\":%.2f}\n", each_ns[0][0], each_ns[0][rounds / 2],
+	       objective ? each_ns[1][0] - each_ns[0][0] : 0);
 }
 
 // A process with a context and nothing to do.
