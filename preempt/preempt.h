@@ -2,6 +2,7 @@
 #ifndef GPREEMPT_PREEMPT_H
 #define GPREEMPT_PREEMPT_H
 
+#include "preempt/gpu/objective.h"
 #include "preempt/process/process.h"
 
 // submit.c
@@ -18,8 +19,7 @@ void gp_load_begin(struct gp_context *);
 void gp_load_end(struct gp_context *);
 
 // steps.c, of processes with an objective
-bool gp_steps_launch(struct gp_context *,
-		     const struct gp_operation *); // a kernel or graph. Returns whether it was held back for a while
+void gp_steps_lend(struct gp_context *, enum gp_lending);                // the next launch is held back for a while
 void gp_steps_settled(struct gp_context *, const struct gp_operation *); // the driver has taken it
 // A wait has succeeded, or a question was answered with yes: for a stream up to a sequence, an event, or all results up to a number.
 void gp_steps_waited(struct gp_context *, enum gp_wait, void *what, struct gp_stream *, uint64_t sequence,

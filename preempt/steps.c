@@ -8,18 +8,11 @@
 
 #define PUBLIC __attribute__((visibility("default")))
 
-bool gp_steps_launch(struct gp_context *c, const struct gp_operation *o)
+void gp_steps_lend(struct gp_context *c, enum gp_lending how)
 {
-	if (o->work == GP_KERNEL)
-		gp_rank_kernel(c, o->launch.function);
-	gp_step_launch(c, o);
-	enum gp_lending how = gp_lends(c, o);
-	if (how == GP_LENDS_NOT)
-		return false;
 	uint32_t inside = gp_memory_step_out();
 	gp_lend(c, how);
 	gp_memory_step_in(inside);
-	return true;
 }
 
 // The bytes of a result: of a copy to the host's memory that is small enough. 0: it is none.

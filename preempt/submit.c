@@ -90,7 +90,10 @@ static void prepare(struct gp_operation *o)
 		o->asked = gp_takes_part() ? 0 : gp_membership_question();
 	else if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
 		gate(g, o);
-	bool lent = __builtin_expect(gp_objective_on, 0) && o->work <= GP_GRAPH && gp_steps_launch(c, o);
+	enum gp_lending lent = GP_LENDS_NOT;
+	if (__builtin_expect(gp_objective_on, 0) && o->work <= GP_GRAPH &&
+	    __builtin_expect((lent = gp_step_launch(c, o)) != GP_LENDS_NOT, 0))
+		gp_steps_lend(c, lent);
 	o->follows = gp_holds(c) && !gp_all_complete(c);
 	struct gp_stream *stream = gp_find_stream(c, o->stream, true);
 	o->place = stream ? stream : &c->others;

@@ -112,10 +112,11 @@ static inline struct gp_objective_counters *counters(struct gp_gpu *g)
 
 static inline uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-// The process had no work for longer than it works at a step.
+// The process had no work for more than twice as long as it works at a step. An engine waits for its program between steps: llama.cpp's
+// server on an H200 for up to 1.9 times as long.
 static inline bool has_rested(const struct gp_engine *e, uint64_t now)
 {
-	return e->working_ns && now > e->closed_ns + e->working_ns;
+	return e->working_ns && now > e->closed_ns + 2 * e->working_ns;
 }
 
 // slots.c, under gp_engine.lock
@@ -123,6 +124,7 @@ enum gp_objective_state gp_engine_state(const struct gp_gpu *, const struct gp_e
 					uint64_t now_ns);                      // Once a step has ended.
 void gp_engine_consider(struct gp_gpu *, struct gp_engine *, uint64_t now_ns); // A slot is due, or goes on, if credit pays for it.
 // slots.c, without it
-void gp_engine_cut(struct gp_gpu *, enum gp_slot_cut why); // Ends a slot early.
+enum gp_lending gp_engine_lends(struct gp_context *, const struct gp_operation *, uint32_t slot); // DUE or SHARED
+void gp_engine_cut(struct gp_gpu *, enum gp_slot_cut why);                                        // Ends a slot early.
 
 #endif

@@ -30,8 +30,14 @@ bool gp_objective_set(double slowdown, double step_ns, double first_ns);
 void gp_objective_tell(const struct gp_wish *);
 bool gp_objective_read(struct gp_wish *); // what is in force; false: none
 
-void gp_step_launch(struct gp_context *, const struct gp_operation *); // A kernel or graph is about to be launched.
-void gp_step_submits(struct gp_context *);                             // The calling thread submits a launch or a copy.
+enum gp_lending {
+	GP_LENDS_NOT,
+	GP_LENDS_ALL,  // its window closes first
+	GP_LENDS_MORE, // lower levels run beside its window
+};
+// A kernel or graph is about to be launched. Returns whether the launch is to be held back: call gp_lend.
+enum gp_lending gp_step_launch(struct gp_context *, const struct gp_operation *);
+void gp_step_submits(struct gp_context *); // The calling thread submits a launch or a copy.
 // The driver has taken an operation: sequence is its number on the stream.
 void gp_step_copied(struct gp_context *, struct gp_stream *, uint64_t sequence, uint64_t bytes); // A result copy.
 void gp_step_recorded(struct gp_context *, struct gp_stream *, CUevent);
@@ -49,17 +55,10 @@ void gp_objective_opens(struct gp_gpu *, uint64_t now_ns);
 void gp_objective_closes(struct gp_gpu *, uint64_t now_ns);
 void gp_objective_watch(struct gp_gpu *, uint64_t now_ns); // a look of the watcher at an open window
 
-enum gp_lending {
-	GP_LENDS_NOT,
-	GP_LENDS_ALL,  // its window closes first
-	GP_LENDS_MORE, // lower levels run beside its window
-};
-enum gp_lending gp_lends(struct gp_context *,
-			 const struct gp_operation *); // Whether this launch is to be held back: call gp_lend.
-void gp_lend(struct gp_context *, enum gp_lending);    // Holds the calling thread back.
-void gp_lend_over(struct gp_gpu *);                    // Its launch has opened the window.
-bool gp_lend_drains(const struct gp_gpu *);            // The window is to close as soon as no work is unfinished.
-bool gp_lent(const struct gp_gpu *);                   // Lower levels have a slot.
+void gp_lend(struct gp_context *, enum gp_lending); // Holds the calling thread back.
+void gp_lend_over(struct gp_gpu *);                 // Its launch has opened the window.
+bool gp_lend_drains(const struct gp_gpu *);         // The window is to close as soon as no work is unfinished.
+bool gp_lent(const struct gp_gpu *);                // Lower levels have a slot.
 // Under MPS lower levels run beside the window in a slot, as if it were closed. g->lock is held.
 uint64_t gp_shared_slot_turns(const struct gp_gpu *,
 			      uint64_t now_ns); // nanoseconds until a slot ends; 0: it begins or ends now, also without the lock

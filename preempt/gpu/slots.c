@@ -237,12 +237,9 @@ void gp_objective_closes(struct gp_gpu *g, uint64_t now)
 	pthread_mutex_unlock(&e->lock);
 }
 
-enum gp_lending gp_lends(struct gp_context *c, const struct gp_operation *o)
+enum gp_lending gp_engine_lends(struct gp_context *c, const struct gp_operation *o, uint32_t slot)
 {
 	struct gp_engine *e = engine_of(c->gpu);
-	uint32_t slot = e->slot;
-	if (__builtin_expect(slot != DUE && (slot != SHARED || !e->held_ns), 1))
-		return GP_LENDS_NOT;
 	if (slot == DUE && !gp_is_open(c) && has_rested(e, gp_now_ns())) { // the launch begins a request
 		move(e, DUE, NONE);
 		return GP_LENDS_NOT;

@@ -32,24 +32,31 @@ static void say(struct gp_gpu *g, enum gp_objective_state state)
 		n->state = state;
 }
 
-void gp_step_launch(struct gp_context *c, const struct gp_operation *o)
+// One function on the launch path: each further one costs the program the cache lines of its code.
+enum gp_lending gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 {
 	struct gp_engine *e = engine_of(c->gpu);
 	bool graph = o->work == GP_GRAPH;
 
+	if (!graph && __builtin_expect(!gp_name_is_known(o->launch.function), 0))
+		gp_rank_kernel(c, o->launch.function);
 	if (!e->first)
 		e->first = graph ? (uintptr_t)o->graph : (uintptr_t)o->launch.function;
 	if (graph && !e->graphs)
 		e->graphs = 1;
 	__atomic_fetch_add((uint64_t *)&e->launches, 1, __ATOMIC_RELAXED);
+	uint32_t slot = e->slot;
+	if (__builtin_expect(slot != DUE && (slot != SHARED || !e->held_ns), 1))
+		return GP_LENDS_NOT;
+	return gp_engine_lends(c, o, slot);
 }
 
 void gp_step_submits(struct gp_context *c)
 {
 	struct gp_engine *e = engine_of(c->gpu);
-	uintptr_t self = (uintptr_t)pthread_self();
+	uintptr_t knows = e->knows, self = knows ? (uintptr_t)pthread_self() : 0;
 
-	if (e->knows != self)
+	if (!knows || knows != self)
 		return;
 	pthread_mutex_lock(&e->lock);
 	if (e->knows == self) {

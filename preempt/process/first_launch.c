@@ -4,28 +4,17 @@
 #include "preempt/process/process.h"
 #include "preempt/objects/objects.h"
 
-// A handle, and in the top byte its context's place: addresses of user space have 47 or 48 bits (x86-64, arm64).
-static _Atomic uint64_t loaded[4096];
+_Atomic uint64_t gp_loaded[GP_LOADED];
 
-enum { LOADED = sizeof loaded / sizeof *loaded, PROBES = 16, PLACE_SHIFT = 56 };
-
-// In the place of a context. IN_GRAPHS: nodes of graphs got the kernel. NAMED: its name was looked at.
-enum { NAMED = 0xFE, IN_GRAPHS };
-_Static_assert((int)GP_CONTEXTS <= (int)NAMED, "no context has that place");
-
-static uint64_t entry_of(uint64_t place, const void *handle)
-{
-	return (uint64_t)(uintptr_t)handle ^ place << PLACE_SHIFT;
-}
+enum { PROBES = 16 };
+_Static_assert((int)GP_CONTEXTS <= (int)GP_LOADED_NAMED, "no context has that place");
 
 static uint64_t place_of(const struct gp_context *c) { return (uint64_t)(c - gp_context); }
 
-static size_t loaded_at(uint64_t entry) { return entry * 0x9E3779B97F4A7C15ull >> 52; } // 12 bits
-
 static bool has(uint64_t entry)
 {
-	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
-		uint64_t found = __atomic_load_n((uint64_t *)&loaded[i], __ATOMIC_RELAXED);
+	for (size_t i = gp_loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % GP_LOADED) {
+		uint64_t found = __atomic_load_n((uint64_t *)&gp_loaded[i], __ATOMIC_RELAXED);
 		if (found == entry)
 			return true;
 		if (!found)
@@ -34,14 +23,14 @@ static bool has(uint64_t entry)
 	return true; // the table is full here: nothing is known
 }
 
-bool gp_is_loaded(const struct gp_context *c, const void *handle) { return has(entry_of(place_of(c), handle)); }
+bool gp_is_loaded(const struct gp_context *c, const void *handle) { return has(gp_loaded_entry(place_of(c), handle)); }
 
 // True: it was not there, and is now.
 static bool enter(uint64_t entry)
 {
-	for (size_t i = loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % LOADED) {
+	for (size_t i = gp_loaded_at(entry), n = 0; n < PROBES; n++, i = (i + 1) % GP_LOADED) {
 		uint64_t found = 0;
-		if (__atomic_compare_exchange_n((uint64_t *)&loaded[i], &found, entry, false, __ATOMIC_RELAXED,
+		if (__atomic_compare_exchange_n((uint64_t *)&gp_loaded[i], &found, entry, false, __ATOMIC_RELAXED,
 						__ATOMIC_RELAXED))
 			return true;
 		if (found == entry)
@@ -50,11 +39,11 @@ static bool enter(uint64_t entry)
 	return false; // the table is full here
 }
 
-void gp_remember_loaded(const struct gp_context *c, const void *handle) { enter(entry_of(place_of(c), handle)); }
+void gp_remember_loaded(const struct gp_context *c, const void *handle) { enter(gp_loaded_entry(place_of(c), handle)); }
 
 bool gp_name_is_due(const void *kernel)
 {
-	uint64_t entry = entry_of(NAMED, kernel);
+	uint64_t entry = gp_loaded_entry(GP_LOADED_NAMED, kernel);
 	return !has(entry) && enter(entry);
 }
 
@@ -86,7 +75,7 @@ void gp_remember_loaded_graph(const struct gp_context *c, CUgraphExec exec)
 
 void gp_graph_kernel(const struct gp_context *c, const void *function)
 {
-	if (!(c && gp_is_loaded(c, function)) && enter(entry_of(IN_GRAPHS, function)))
+	if (!(c && gp_is_loaded(c, function)) && enter(gp_loaded_entry(GP_LOADED_IN_GRAPHS, function)))
 		given++;
 }
 
@@ -105,9 +94,10 @@ void gp_graph_changes(CUgraphExec exec)
 // the next launch of every kernel counts as its first. Code is rarely unloaded.
 void gp_forget_loaded(const struct gp_context *c)
 {
-	for (size_t i = 0; i < LOADED; i++)
-		if (!c || loaded[i] >> PLACE_SHIFT == place_of(c) || loaded[i] >> PLACE_SHIFT >= NAMED)
-			loaded[i] = 0;
+	for (size_t i = 0; i < GP_LOADED; i++)
+		if (!c || gp_loaded[i] >> GP_LOADED_SHIFT == place_of(c) ||
+		    gp_loaded[i] >> GP_LOADED_SHIFT >= GP_LOADED_NAMED)
+			gp_loaded[i] = 0;
 	gp_objects_lock(GP_GRAPH_INSTANCE);
 	for (struct gp_object *o = NULL; (o = gp_objects_next(GP_GRAPH_INSTANCE, o));)
 		o->graph.launched &= c ? ~bit_of(c) : 0;

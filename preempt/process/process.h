@@ -436,6 +436,21 @@ void gp_captures_ended_with(enum gp_thing, const void *handle, bool is); // is: 
 bool gp_is_loaded(const struct gp_context *, const void *handle); // of a kernel
 void gp_remember_loaded(const struct gp_context *, const void *handle);
 bool gp_name_is_due(const void *kernel); // this is the first question about the kernel
+// An entry has a handle, and in its top byte the context's place: addresses of user space have 47 or 48 bits (x86-64, arm64). Two more places:
+// kernels whose names were looked at, and those that nodes of graphs got.
+enum { GP_LOADED = 4096, GP_LOADED_SHIFT = 56, GP_LOADED_NAMED = 0xFE, GP_LOADED_IN_GRAPHS };
+extern _Atomic uint64_t gp_loaded[GP_LOADED];
+static inline uint64_t gp_loaded_entry(uint64_t place, const void *handle)
+{
+	return (uint64_t)(uintptr_t)handle ^ place << GP_LOADED_SHIFT;
+}
+static inline size_t gp_loaded_at(uint64_t entry) { return entry * 0x9E3779B97F4A7C15ull >> 52; } // 12 bits
+// For the launch path: no call where the entry has the first of its places. False says nothing.
+static inline bool gp_name_is_known(const void *kernel)
+{
+	uint64_t entry = gp_loaded_entry(GP_LOADED_NAMED, kernel);
+	return __atomic_load_n((uint64_t *)&gp_loaded[gp_loaded_at(entry)], __ATOMIC_RELAXED) == entry;
+}
 bool gp_graph_is_loaded(const struct gp_context *, CUgraphExec);
 void gp_remember_loaded_graph(const struct gp_context *, CUgraphExec);
 void gp_graph_kernel(const struct gp_context *, const void *function); // a node of a graph is about to get the kernel
