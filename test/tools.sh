@@ -16,4 +16,11 @@ if [ -z "${GPREEMPT_NO_CUDA_TOOLS:-}" ]; then
 		export GPREEMPT_NO_CUDA_TOOLS=1
 	fi
 fi
+# The python3 of a version manager is a script, which takes longer to find the program than most tests' programs run.
+python=$(command -v python3 || true)
+if [ -n "$python" ] && [ "$(head -c 2 "$python")" = '#!' ] &&
+	program=$("$python" -c 'import sys; print(sys.executable)' 2>/dev/null) && [ -x "$program" ]; then
+	PATH=$(dirname "$program"):$PATH
+	export PATH
+fi
 exec "$@"
