@@ -9,12 +9,12 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export GO=${GO:-go}
-race=(./test/bench ./preempt/... ./patch/cache ./cmd/gpreempt ./broker/page)
+race=(./preempt/... ./patch/cache ./cmd/gpreempt ./broker/page)
 compute=(./test/units ./patch ./preempt/agent ./test/models)
 modules=(./... ./cluster/... ./test/bench/...)
-bound=1h inputs=5000 e2e_at_once=6 # which takes the longest
+bound=1h inputs=2500 e2e_at_once=6 # which takes the longest
 [ -z "${GPREEMPT_CI-}" ] || bound=40m
-[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000 e2e_at_once=4
+[ -z "${GPREEMPT_DEEP-}" ] || inputs=20000 e2e_at_once=4 race+=(./test/bench)
 
 go_test() {
 	# shellcheck disable=SC2086 # several flags
