@@ -24,7 +24,6 @@ uint64_t gp_now_ns(void) { return now; }
 uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu == g ? 300 * US : 0; }
 void gp_wake_watcher(void) {}
 void gp_futex_wake(_Atomic uint32_t *word, int count, bool shared) { (void)word, (void)count, (void)shared; }
-// The launch waits for the window to close, which the watcher does at once, or for the slot to end.
 _Atomic uint64_t gp_loaded[GP_LOADED];
 bool gp_name_is_due(const void *kernel) { return kernel; }
 // A handle is a small number, or its name.
@@ -32,6 +31,7 @@ const char *gp_driver_kernel_name(CUfunction kernel)
 {
 	return (uintptr_t)kernel < 4096 ? "gemm" : (const char *)kernel;
 }
+// The launch waits for the window to close, which the watcher does at once, or for the slot to end.
 int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bool shared)
 {
 	(void)word, (void)seen, (void)shared;
@@ -510,16 +510,24 @@ static void test_rests(void)
 	}
 	CHECK(counters()->steps > 900 && counters()->slots == 0 && counters()->state == GP_OBJECTIVE_RESTS);
 
-	// An engine waits between steps for as long as a step takes and longer, but not for twice as long.
-	for (int rests = 0; rests < 2; rests++) {
-		start(20 * MS);
+	// An engine may wait for its program for longer than a step takes. It rests where that is more than twice as long, or 20 ms.
+	static const struct {
+		uint64_t step_ns, pause_ns;
+		bool rests;
+	} engines[] = {{5 * MS, 9 * MS, false},
+		       {5 * MS, 11 * MS, true},
+		       {15 * MS, 18 * MS, false},
+		       {15 * MS, 25 * MS, true},
+		       {30 * MS, 25 * MS, false}};
+	for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+		start(4 * (double)engines[i].step_ns);
 		for (int step = 0; step < 100; step++) {
-			work(3, 1, 5 * MS);
+			work(3, 1, engines[i].step_ns);
 			result();
-			rest(step % 4 ? 2 * MS : rests ? 11 * MS : 9 * MS);
+			rest(step % 4 ? 2 * MS : engines[i].pause_ns);
 		}
-		CHECK((counters()->slots > 5) == !rests &&
-		      counters()->state == (rests ? GP_OBJECTIVE_RESTS : GP_OBJECTIVE_LENDS));
+		CHECK((counters()->slots > 5) == !engines[i].rests &&
+		      counters()->state == (engines[i].rests ? GP_OBJECTIVE_RESTS : GP_OBJECTIVE_LENDS));
 	}
 
 	// Once requests of many steps are usual, the next one has slots from its first steps on.

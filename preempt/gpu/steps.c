@@ -18,8 +18,6 @@ static const uint64_t RESULT_BYTES = 64 * 1024, LARGE_RESULT_BYTES = 64 * 1024 *
 // nobody looked at the result, and the step goes on. That tells nothing of programs which never look at results for long. Of llama.cpp's server
 // on an H200 none of 4064 gaps was between 45 and 150 us.
 static const uint64_t AT_ONCE_NS = 60 * 1000, LOOKS_NS = 4 * AT_ONCE_NS;
-static const uint64_t PAUSE_NS =
-	20 * 1000 * 1000; // a window that opens again so soon: the engine computed on the CPU meanwhile
 // Lower levels may still run behind a slot beside the window: blocks that end, and kernels that no stop reaches. No step is learnt from
 // meanwhile.
 static const uint64_t SETTLE_NS = 10 * 1000 * 1000;
@@ -32,7 +30,7 @@ static void say(struct gp_gpu *g, enum gp_objective_state state)
 		n->state = state;
 }
 
-// One function on the launch path: each further one costs the program the cache lines of its code.
+// All that a launch needs while no slot is due: each further function costs the program the cache lines of its code.
 enum gp_lending gp_step_launch(struct gp_context *c, const struct gp_operation *o)
 {
 	struct gp_engine *e = engine_of(c->gpu);

@@ -60,8 +60,10 @@ int main(void)
 	CHECK(!gp_graph_is_loaded(one, exec));
 	gp_remember_loaded_graph(one, exec);
 
-	CHECK(gp_name_is_due(handle(1)) && !gp_name_is_due(handle(1)) && gp_name_is_due(handle(2)));
+	CHECK(!gp_name_is_known(handle(1)) && gp_name_is_due(handle(1)) && gp_name_is_known(handle(1)));
+	CHECK(!gp_name_is_due(handle(1)) && gp_name_is_due(handle(2)));
 	gp_forget_loaded(two); // another function may have its address
+	CHECK(!gp_name_is_known(handle(1)));
 	CHECK(gp_name_is_due(handle(1)) && !gp_name_is_due(handle(1)));
 
 	gp_forget_loaded(NULL); // a library, which may be loaded in all
