@@ -18,14 +18,14 @@ import (
 
 var deep = os.Getenv("GPREEMPT_DEEP") != ""
 
-// TestCorpus compiles testdata/*.cu for every architecture, rewrites the cubins, and compares what the
+// TestCorpus compiles testdata/*.cu for two architectures, with GPREEMPT_DEEP for every one, rewrites the cubins, and compares what the
 // disassemblers see before and after.
 func TestCorpus(t *testing.T) {
 	sources, err := filepath.Glob("testdata/*.cu")
 	if err != nil || len(sources) < 5 {
 		t.Fatalf("testdata: %v %v", sources, err)
 	}
-	plain, described := []int{90, 100}, []int{90} // with most of the features, of each encoding of instructions
+	plain, described := []int{90, 100}, []int{90} // of the GPUs that most people have, and of those with other instructions
 	if deep {
 		plain, described = nil, []int{80, 90, 100} // all; debugging information is the same for neighbours
 	}

@@ -16,11 +16,13 @@ if [ -z "${GPREEMPT_NO_CUDA_TOOLS:-}" ]; then
 		export GPREEMPT_NO_CUDA_TOOLS=1
 	fi
 fi
-# The python3 of a version manager is a script, which takes longer to find the program than most tests' programs run.
+# The python3 of a version manager is a script, which takes longer to find the program than most tests' programs run. The program's folder
+# comes first then, unless that may change what other commands are found.
 python=$(command -v python3 || true)
 if [ -n "$python" ] && [ "$(head -c 2 "$python")" = '#!' ] &&
-	program=$("$python" -c 'import sys; print(sys.executable)' 2>/dev/null) && [ -x "$program" ]; then
-	PATH=$(dirname "$program"):$PATH
+	folder=$("$python" -c 'import os, sys; print(os.path.dirname(sys.executable))' 2>/dev/null) &&
+	[ ! -e "$folder/go" ] && [ ! -e "$folder/cc" ] && [ ! -e "$folder/bash" ] && "$folder/python3" -c '' 2>/dev/null; then
+	PATH=$folder:$PATH
 	export PATH
 fi
 exec "$@"

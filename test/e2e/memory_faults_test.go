@@ -159,6 +159,9 @@ func TestMemoryCallsFail(t *testing.T) {
 			t.Parallel()
 			m := newSwapping(t, "")
 			_, look := m.beside()
+			if often(0, 1) == 0 {
+				calls = calls[:1] // each further one is a failure of another move
+			}
 			var rules []string
 			for _, n := range calls {
 				rules = append(rules, fmt.Sprintf("%s:%d", function, n))
