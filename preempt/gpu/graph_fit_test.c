@@ -23,7 +23,12 @@ static struct graph {
 } graphs[GRAPHS];
 static int refuses_from = NONE, calls; // the driver's calls
 
-void gp_rank_kernel(const struct gp_context *c, CUfunction kernel) { (void)c, (void)kernel; }
+static uint32_t looked_at; // kernels: each is its node
+void gp_rank_kernel(const struct gp_context *c, CUfunction kernel)
+{
+	CHECK(c && graphs[(uintptr_t)kernel / 16].node[(uintptr_t)kernel % 16].type == CU_GRAPH_NODE_TYPE_KERNEL);
+	looked_at++;
+}
 static bool refuses(void) { return refuses_from != NONE && calls++ >= refuses_from; }
 static struct node *node_of(CUgraphNode n) { return &graphs[(uintptr_t)n / 16].node[(uintptr_t)n % 16]; }
 
@@ -208,6 +213,18 @@ static void test_blocked(void)
 	graphs[11].count = 0;
 	add(11, CU_GRAPH_NODE_TYPE_GRAPH)->child = 1; // nine deep: not looked at
 	CHECK(!blocked(11));
+
+	// A rank is known by any kernel, also in graphs within graphs.
+	looked_at = 0;
+	add_kernel(4, false, 1);
+	add_kernel(9, false, 1);
+	CHECK(blocked(2) && looked_at >= 1);
+	graphs[9].node[0].cooperative = false;
+	looked_at = 0;
+	CHECK(!blocked(2) && looked_at == 3);
+	graphs[4].count = 1;
+	graphs[9].count = 1;
+	graphs[9].node[0].cooperative = true;
 
 	// A node that the driver refuses to describe is not known to be blocked.
 	refuses_from = 0;
