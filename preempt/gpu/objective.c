@@ -102,6 +102,8 @@ static void apply(void)
 		e->law.over_steps = 0; // credit and means are another objective's
 		gp_law_idle(&e->law);
 		pthread_mutex_unlock(&e->lock);
+		if (was && gp_gpu[k].known)
+			gp_engine_cut(&gp_gpu[k], GP_CUT_CHANGED); // the credit of the objective before paid for it
 	}
 	gp_objective_on = 1;
 }

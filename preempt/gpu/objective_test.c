@@ -134,6 +134,24 @@ static void test_same_objective(void)
 		result();
 	}
 	CHECK(counters()->steps == 131 && counters()->means == 100 - 31);
+
+	// The credit of one objective pays for no slot of another.
+	for (int changes = 0; changes < 2; changes++) {
+		uint32_t lent = 0;
+		for (int steps = 1; steps < 60; steps++) {
+			start(20 * MS);
+			for (int step = 0; step < steps; step++) {
+				work(300, 1, 5 * MS);
+				result();
+			}
+			uint64_t slots = counters()->slots;
+			if (changes)
+				CHECK(gp_objective_set(0, 21 * MS, 0));
+			launch(GP_GRAPH, 2);
+			lent += counters()->slots > slots;
+		}
+		CHECK((lent > 5) == !changes && (lent == 0) == changes);
+	}
 }
 
 // A loop over tokens, which asks after each whether the sequence has ended: two results of one step.
