@@ -12,7 +12,7 @@ enum {
 	FEW_IN_A_ROW = 8,
 	// Steps beside lower levels, one after the other. Then one is made alone: from it the law learns what a step takes.
 	MOST_SHARED = 64,
-	PAUSE_NS = 20 * 1000 * 1000, // The window opens again so soon: the engine computed on the CPU meanwhile.
+	PAUSE_NS = 20 * 1000 * 1000, // Credit outlives a shorter pause: the engine computed on the CPU.
 };
 
 // A slot: NONE -> DUE (a step ended) -> DRAINING (the launch that it is for waits) -> LENT (the window closed). Then RETURNING (the
@@ -114,7 +114,7 @@ static inline struct gp_objective_counters *counters(struct gp_gpu *g)
 static inline uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 // The process had no work for more than twice as long as it works at a step. An engine waits for its program between steps: llama.cpp's
-// server on an H200 for up to 1.9 times as long. Behind PAUSE_NS it is no step's, but for a longer one.
+// server on an H200 for up to 1.9 times as long. A pause above PAUSE_NS is a rest unless a step takes longer.
 static inline bool has_rested(const struct gp_engine *e, uint64_t now)
 {
 	uint64_t working = e->working_ns, twice = 2 * working < PAUSE_NS ? 2 * working : PAUSE_NS;
