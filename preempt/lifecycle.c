@@ -204,10 +204,8 @@ void gp_capture_beginning(CUstream stream)
 
 void gp_node_given(CUfunction function)
 {
-	struct gp_context *c = gp_current_context();
-	gp_graph_kernel(c, function);
-	if (c)
-		gp_rank_kernel(c, function);
+	gp_graph_kernel(gp_current_context(), function);
+	gp_rank_kernel(function);
 }
 
 void gp_graph_changing(CUgraphExec exec)

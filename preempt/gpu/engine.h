@@ -42,7 +42,6 @@ struct gp_engine {
 	// that both took a slot would hold two launches back.
 	_Alignas(64) _Atomic uint32_t slot;
 	_Atomic uint32_t uses_graphs; // The latest step had graphs: a slot is for the next graph, not for a small kernel before it.
-	_Atomic uint32_t is_rank;     // The process is a rank of an engine on several GPUs.
 	_Atomic uint32_t takes_large; // Results have up to LARGE_RESULT_BYTES.
 	_Atomic uint64_t slot_ns, until_ns,
 		lent_at_ns;          // of the slot: length, end at the latest (0: none), when the window closed

@@ -1,5 +1,5 @@
-// graph_fit.c - finds graphs that a hold would block, whose cooperative kernels need every SM, graphs that may wait for the CPU, and
-// kernels of ranks.
+// graph_fit.c - reads graphs: whether a hold would block one, since its cooperative kernels need every SM, and whether it may wait for the
+// CPU. Kernels of ranks are found on the way.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/objective.h"
@@ -41,7 +41,7 @@ static bool blocked_node(struct gp_context *c, CUgraphNode node, int depth)
 		return !gp_driver.cuGraphChildGraphNodeGetGraph(node, &child) && blocked_graph(c, child, depth + 1);
 	if (type != CU_GRAPH_NODE_TYPE_KERNEL || gp_driver.cuGraphKernelNodeGetParams(node, &k))
 		return false;
-	gp_rank_kernel(c, k.function ? k.function : k.kernel);
+	gp_rank_kernel(k.function ? k.function : k.kernel);
 	if (gp_driver.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &attribute.value) ||
 	    !attribute.value.cooperative)
 		return false;

@@ -24,9 +24,9 @@ static struct graph {
 static int refuses_from = NONE, calls; // the driver's calls
 
 static uint32_t looked_at; // kernels: each is its node
-void gp_rank_kernel(const struct gp_context *c, CUfunction kernel)
+void gp_rank_kernel(CUfunction kernel)
 {
-	CHECK(c && graphs[(uintptr_t)kernel / 16].node[(uintptr_t)kernel % 16].type == CU_GRAPH_NODE_TYPE_KERNEL);
+	CHECK(graphs[(uintptr_t)kernel / 16].node[(uintptr_t)kernel % 16].type == CU_GRAPH_NODE_TYPE_KERNEL);
 	looked_at++;
 }
 static bool refuses(void) { return refuses_from != NONE && calls++ >= refuses_from; }

@@ -65,8 +65,10 @@ uint64_t gp_shared_slot_turns(const struct gp_gpu *,
 int gp_shared_slot_turn(struct gp_gpu *, uint64_t now_ns);    // 1: it began; -1: it ended; 0: neither
 bool gp_shared_slot_opens(struct gp_gpu *);                   // the window opens: true if it does in a slot
 bool gp_shared_slot_closes(struct gp_gpu *, uint64_t now_ns); // the window closes: true if a slot ended with it
-// A kernel is launched, or in a graph: whether the process is a rank is known by such kernels (ranks.c).
-void gp_rank_kernel(const struct gp_context *, CUfunction);
+// ranks.c: the process is a rank of an engine on several GPUs, known by kernels that it launches or has in graphs. A handle may be of all
+// contexts, and its name is looked at once: so the process is one, not its engine on a GPU. Never 0 again.
+extern _Atomic uint32_t gp_is_rank;
+void gp_rank_kernel(CUfunction);
 // Ends slots early, on all GPUs.
 void gp_lend_request(uint64_t now_ns); // a request has arrived
 void gp_lend_capture(void);            // a capture begins

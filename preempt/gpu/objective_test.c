@@ -577,7 +577,8 @@ static void test_ranks(void)
 		start(20 * MS);
 		gp_objective_begin(&none, 8 * MS, 32 * MS, 32);
 		gp_objective_begin(&relative, 8 * MS, 32 * MS, 32);
-		gp_rank_kernel(c, (CUfunction)(uintptr_t)kernels[i]);
+		gp_is_rank = 0;
+		gp_rank_kernel((CUfunction)(uintptr_t)kernels[i]);
 		for (int step = 0; step < 100; step++) {
 			work(3, 1, 5 * MS);
 			result();

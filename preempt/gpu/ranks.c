@@ -1,6 +1,6 @@
 // ranks.c - finds out by its kernels whether the process is a rank of an engine on several GPUs.
 #define _GNU_SOURCE
-#include "preempt/gpu/engine.h"
+#include "preempt/gpu/objective.h"
 
 #include <string.h>
 
@@ -16,12 +16,13 @@ static bool waits_for_ranks(const char *kernel)
 	return false;
 }
 
-void gp_rank_kernel(const struct gp_context *c, CUfunction kernel)
+_Atomic uint32_t gp_is_rank;
+
+void gp_rank_kernel(CUfunction kernel)
 {
-	struct gp_engine *e = engine_of(c->gpu);
-	if (e->is_rank || !gp_name_is_due(kernel))
+	if (!gp_name_is_due(kernel))
 		return;
 	const char *name = gp_driver_kernel_name(kernel);
 	if (name && waits_for_ranks(name))
-		e->is_rank = 1;
+		gp_is_rank = 1;
 }

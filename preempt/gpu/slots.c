@@ -44,7 +44,7 @@ static double others_lend(struct gp_gpu *g, uint64_t now, double slot, uint64_t 
 // The state of the objective once a step has ended. The lock is held.
 enum gp_objective_state gp_engine_state(const struct gp_gpu *g, const struct gp_engine *e, uint64_t now)
 {
-	if (e->is_rank && e->settings.slowdown > 0)
+	if (gp_is_rank && e->settings.slowdown > 0)
 		return GP_OBJECTIVE_RANKS;
 	if (!gp_law_attainable(&e->law))
 		return GP_OBJECTIVE_UNATTAINABLE;

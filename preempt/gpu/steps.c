@@ -37,7 +37,7 @@ enum gp_lending gp_step_launch(struct gp_context *c, const struct gp_operation *
 	bool graph = o->work == GP_GRAPH;
 
 	if (!graph && __builtin_expect(!gp_name_is_known(o->launch.function), 0))
-		gp_rank_kernel(c, o->launch.function);
+		gp_rank_kernel(o->launch.function);
 	if (!e->first)
 		e->first = graph ? (uintptr_t)o->graph : (uintptr_t)o->launch.function;
 	if (graph && !e->graphs)
@@ -52,9 +52,9 @@ enum gp_lending gp_step_launch(struct gp_context *c, const struct gp_operation *
 void gp_step_submits(struct gp_context *c)
 {
 	struct gp_engine *e = engine_of(c->gpu);
-	uintptr_t knows = e->knows, self = knows ? (uintptr_t)pthread_self() : 0;
+	uintptr_t self = e->knows;
 
-	if (!knows || knows != self)
+	if (!self || self != (uintptr_t)pthread_self())
 		return;
 	pthread_mutex_lock(&e->lock);
 	if (e->knows == self) {

@@ -32,7 +32,8 @@ struct gp_context *gp_current_context(void) { return NULL; }
 // No holds, and nothing is learnt.
 static _Atomic uint32_t released;
 _Atomic uint64_t gp_loaded[GP_LOADED];
-void gp_rank_kernel(const struct gp_context *context, CUfunction kernel) { (void)context, (void)kernel; }
+_Atomic uint32_t gp_is_rank;
+void gp_rank_kernel(CUfunction kernel) { (void)kernel; }
 void gp_hold_release(struct gp_context *context) { released += context != NULL; }
 uint64_t gp_hold_look(struct gp_context *context, uint64_t now, bool unfinished)
 {

@@ -71,7 +71,8 @@ static _Atomic bool stopped;
 static struct gp_context *released[GP_CONTEXTS];
 static uint32_t releases;
 _Atomic uint64_t gp_loaded[GP_LOADED];
-void gp_rank_kernel(const struct gp_context *context, CUfunction kernel) { (void)context, (void)kernel; }
+_Atomic uint32_t gp_is_rank;
+void gp_rank_kernel(CUfunction kernel) { (void)kernel; }
 void gp_hold_release(struct gp_context *c)
 {
 	released[releases++ % GP_CONTEXTS] = c;
