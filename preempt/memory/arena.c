@@ -1,4 +1,4 @@
-// arena.c - pinned host memory, in pieces of GP_CHUNK_BYTES that chunks share.
+// arena.c - pinned host memory, in pieces that chunks share.
 //
 // Pinning takes 100 ms a GiB and more, so pieces are kept, made ahead, and given back when they are not needed for long. Memory stays
 // pinned until the context ends in which it was pinned.
@@ -8,7 +8,8 @@
 #include <string.h>
 
 enum {
-	PIECES = 8192, // 2 TiB
+	PIECES = 8192,          // 2 TiB
+	LEAST_BYTES = 32 << 20, // of a piece: a program with little memory makes and pins little
 	GRANULES = GP_CHUNK_BYTES / GP_GRANULE,
 	WORDS = GRANULES / 64,
 };
@@ -17,6 +18,7 @@ static const uint64_t REFUSED_NS = 2ull * 1000 * 1000 * 1000; // after a refusal
 
 static struct piece {
 	char *memory; // NULL: the place is free
+	size_t bytes; // LEAST_BYTES to GP_CHUNK_BYTES, a multiple of the former
 	const struct gp_gpu *gpu;
 	CUcontext context;    // in which it is pinned; NULL: it is not
 	bool busy;            // a thread pins it, or gives it back
@@ -45,13 +47,13 @@ static size_t free_granules(const struct piece *p)
 	size_t used = 0;
 	for (size_t i = 0; i < WORDS; i++)
 		used += (size_t)__builtin_popcountll(p->used[i]);
-	return GRANULES - used;
+	return p->bytes / GP_GRANULE - used;
 }
 
 // The first of so many granules in a row that are free; GRANULES: there are none.
 static size_t first_fit(const struct piece *p, size_t count)
 {
-	for (size_t at = 0, run = 0; at < GRANULES; at++) {
+	for (size_t at = 0, run = 0; at < p->bytes / GP_GRANULE; at++) {
 		run = is_used(p, at) ? 0 : run + 1;
 		if (run == count)
 			return at + 1 - count;
@@ -79,23 +81,34 @@ static void *place(const struct gp_gpu *g, size_t count)
 	return found;
 }
 
-// Takes a place of the table for a piece: one that is no longer pinned, or a free one. NULL: there is none, or the bound is
-// reached. The piece is busy.
-static struct piece *take_piece(void)
+// The size of the next piece. It is as large as what is pinned already, so that a program with much memory has few pieces.
+static size_t size_for(size_t least)
+{
+	size_t needed = (least + LEAST_BYTES - 1) / LEAST_BYTES * LEAST_BYTES;
+	size_t wanted = pinned < GP_CHUNK_BYTES ? pinned : GP_CHUNK_BYTES;
+	size_t room = gp_memory_settings.host_bytes > pinned ? gp_memory_settings.host_bytes - pinned : 0;
+	return wanted > needed && wanted <= room ? wanted : needed;
+}
+
+// Takes a place of the table for a piece of at least so many bytes: one that is no longer pinned, or a free one. NULL: there is
+// none, or the bound is reached. The piece is busy.
+static struct piece *take_piece(size_t least)
 {
 	struct piece *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < pieces && !p; i++)
-		if (piece[i].memory && !piece[i].context && !piece[i].busy)
+		if (piece[i].memory && !piece[i].context && !piece[i].busy && piece[i].bytes >= least)
 			p = &piece[i];
 	for (size_t i = 0; i < PIECES && !p; i++)
 		if (!piece[i].memory && !piece[i].busy)
 			p = &piece[i];
-	if (p && (gp_memory_settings.host_bytes < GP_CHUNK_BYTES || pinned > gp_memory_settings.host_bytes - GP_CHUNK_BYTES))
+	size_t bytes = p && p->memory ? p->bytes : size_for(least);
+	if (p && (gp_memory_settings.host_bytes < bytes || pinned > gp_memory_settings.host_bytes - bytes))
 		p = NULL;
 	if (p) {
 		p->busy = true;
-		pinned += GP_CHUNK_BYTES;
+		p->bytes = bytes;
+		pinned += bytes;
 		if (p - piece >= (ptrdiff_t)pieces)
 			pieces = (size_t)(p - piece) + 1;
 	}
@@ -105,20 +118,20 @@ static struct piece *take_piece(void)
 
 // Pins one more piece, in the current context. It takes long, so no lock is held. A piece whose pages are not all there, since
 // that was cut short, is the first to be pinned next time.
-static bool add_piece(const struct gp_gpu *g)
+static bool add_piece(const struct gp_gpu *g, size_t least)
 {
 	if (cut || (refused_ns && gp_now_ns() - refused_ns < REFUSED_NS))
 		return false;
-	struct piece *p = take_piece();
+	struct piece *p = take_piece(least);
 	if (!p)
 		return false;
 	char *memory = p->memory;
-	if (!memory && gp_host_left("") >= GP_CHUNK_BYTES)
-		memory = gp_piece_make(g);
-	bool whole = memory && gp_piece_touch(memory, &cut), made = whole && gp_piece_pin(memory);
+	if (!memory && gp_host_left("") >= p->bytes)
+		memory = gp_piece_make(g, p->bytes);
+	bool whole = memory && gp_piece_touch(memory, p->bytes, &cut), made = whole && gp_piece_pin(memory, p->bytes);
 	if (whole && !made) {
 		refused_ns = gp_now_ns();
-		gp_piece_end(memory, false);
+		gp_piece_end(memory, p->bytes, false);
 		memory = NULL;
 	}
 	pthread_mutex_lock(&lock);
@@ -127,7 +140,7 @@ static bool add_piece(const struct gp_gpu *g)
 	p->context = made ? gp_piece_context() : NULL;
 	p->busy = false;
 	if (!made)
-		pinned -= GP_CHUNK_BYTES;
+		pinned -= p->bytes;
 	pthread_mutex_unlock(&lock);
 	return made;
 }
@@ -138,7 +151,7 @@ void *gp_arena_take(struct gp_gpu *g, size_t bytes)
 	void *found = NULL;
 	if (!count || count > GRANULES)
 		return NULL;
-	while (!(found = place(g, count)) && add_piece(g))
+	while (!(found = place(g, count)) && add_piece(g, bytes))
 		;
 	return found;
 }
@@ -148,7 +161,7 @@ void gp_arena_give(void *memory, size_t bytes)
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < pieces; i++) {
 		struct piece *p = &piece[i];
-		if (!p->memory || (char *)memory < p->memory || (char *)memory >= p->memory + GP_CHUNK_BYTES)
+		if (!p->memory || (char *)memory < p->memory || (char *)memory >= p->memory + p->bytes)
 			continue;
 		mark(p, (size_t)((char *)memory - p->memory) / GP_GRANULE, (bytes + GP_GRANULE - 1) / GP_GRANULE, false);
 		break;
@@ -171,7 +184,7 @@ static uint64_t free_bytes(void)
 bool gp_arena_grow(struct gp_gpu *g, uint64_t bytes)
 {
 	while (free_bytes() < bytes)
-		if (!add_piece(g))
+		if (!add_piece(g, bytes < GP_CHUNK_BYTES ? bytes : GP_CHUNK_BYTES))
 			return false;
 	return true;
 }
@@ -183,8 +196,8 @@ static struct piece *unused_piece(uint64_t keep_bytes)
 	struct piece *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (size_t i = pieces; i-- && !p;)
-		if (piece[i].memory && !piece[i].busy && !piece[i].leaving && free_granules(&piece[i]) == GRANULES &&
-		    (pinned > keep_bytes || !piece[i].context))
+		if (piece[i].memory && !piece[i].busy && !piece[i].leaving &&
+		    free_granules(&piece[i]) == piece[i].bytes / GP_GRANULE && (pinned > keep_bytes || !piece[i].context))
 			p = &piece[i];
 	if (p)
 		p->busy = true;
@@ -196,9 +209,9 @@ void gp_arena_trim(uint64_t keep_bytes)
 {
 	struct piece *p;
 	while (!cut && (p = unused_piece(keep_bytes))) {
-		gp_piece_end(p->memory, p->context != NULL);
+		gp_piece_end(p->memory, p->bytes, p->context != NULL);
 		pthread_mutex_lock(&lock);
-		pinned -= p->context ? GP_CHUNK_BYTES : 0;
+		pinned -= p->context ? p->bytes : 0;
 		*p = (struct piece){.memory = NULL};
 		pthread_mutex_unlock(&lock);
 	}
@@ -221,7 +234,7 @@ void gp_arena_context_destroyed(CUcontext context, bool is)
 		piece[i].leaving = false;
 		if (is) {
 			piece[i].context = NULL;
-			pinned -= GP_CHUNK_BYTES;
+			pinned -= piece[i].bytes;
 		}
 	}
 	pthread_mutex_unlock(&lock);
