@@ -1,4 +1,4 @@
-// arena.c - pinned host memory, in pieces that chunks share.
+// arena.c - pinned host memory, in pieces of GP_CHUNK_BYTES that chunks share.
 //
 // Pinning takes 100 ms a GiB and more, so pieces are kept, made ahead, and given back when they are not needed for long. Memory stays
 // pinned until the context ends in which it was pinned.
@@ -8,8 +8,7 @@
 #include <string.h>
 
 enum {
-	PIECES = 8192,          // 2 TiB
-	LEAST_BYTES = 32 << 20, // of a piece: a program with little memory makes and pins little
+	PIECES = 8192, // 2 TiB
 	GRANULES = GP_CHUNK_BYTES / GP_GRANULE,
 	WORDS = GRANULES / 64,
 };
@@ -18,7 +17,6 @@ static const uint64_t REFUSED_NS = 2ull * 1000 * 1000 * 1000; // after a refusal
 
 static struct piece {
 	char *memory; // NULL: the place is free
-	size_t bytes; // LEAST_BYTES to GP_CHUNK_BYTES, a multiple of the former
 	const struct gp_gpu *gpu;
 	CUcontext context;    // in which it is pinned; NULL: it is not
 	bool busy;            // a thread pins it, or gives it back
@@ -47,13 +45,13 @@ static size_t free_granules(const struct piece *p)
 	size_t used = 0;
 	for (size_t i = 0; i < WORDS; i++)
 		used += (size_t)__builtin_popcountll(p->used[i]);
-	return p->bytes / GP_GRANULE - used;
+	return GRANULES - used;
 }
 
 // The first of so many granules in a row that are free; GRANULES: there are none.
 static size_t first_fit(const struct piece *p, size_t count)
 {
-	for (size_t at = 0, run = 0; at < p->bytes / GP_GRANULE; at++) {
+	for (size_t at = 0, run = 0; at < GRANULES; at++) {
 		run = is_used(p, at) ? 0 : run + 1;
 		if (run == count)
 			return at + 1 - count;
@@ -81,34 +79,23 @@ static void *place(const struct gp_gpu *g, size_t count)
 	return found;
 }
 
-// The size of the next piece. It is as large as what is pinned already, so that a program with much memory has few pieces.
-static size_t size_for(size_t least)
-{
-	size_t needed = (least + LEAST_BYTES - 1) / LEAST_BYTES * LEAST_BYTES;
-	size_t wanted = pinned < GP_CHUNK_BYTES ? pinned : GP_CHUNK_BYTES;
-	size_t room = gp_memory_settings.host_bytes > pinned ? gp_memory_settings.host_bytes - pinned : 0;
-	return wanted > needed && wanted <= room ? wanted : needed;
-}
-
-// Takes a place of the table for a piece of at least so many bytes: one that is no longer pinned, or a free one. NULL: there is
-// none, or the bound is reached. The piece is busy.
-static struct piece *take_piece(size_t least)
+// Takes a place of the table for a piece: one that is no longer pinned, or a free one. NULL: there is none, or the bound is
+// reached. The piece is busy.
+static struct piece *take_piece(void)
 {
 	struct piece *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < pieces && !p; i++)
-		if (piece[i].memory && !piece[i].context && !piece[i].busy && piece[i].bytes >= least)
+		if (piece[i].memory && !piece[i].context && !piece[i].busy)
 			p = &piece[i];
 	for (size_t i = 0; i < PIECES && !p; i++)
 		if (!piece[i].memory && !piece[i].busy)
 			p = &piece[i];
-	size_t bytes = p && p->memory ? p->bytes : size_for(least);
-	if (p && (gp_memory_settings.host_bytes < bytes || pinned > gp_memory_settings.host_bytes - bytes))
+	if (p && (gp_memory_settings.host_bytes < GP_CHUNK_BYTES || pinned > gp_memory_settings.host_bytes - GP_CHUNK_BYTES))
 		p = NULL;
 	if (p) {
 		p->busy = true;
-		p->bytes = bytes;
-		pinned += bytes;
+		pinned += GP_CHUNK_BYTES;
 		if (p - piece >= (ptrdiff_t)pieces)
 			pieces = (size_t)(p - piece) + 1;
 	}
@@ -118,20 +105,20 @@ static struct piece *take_piece(size_t least)
 
 // Pins one more piece, in the current context. It takes long, so no lock is held. A piece whose pages are not all there, since
 // that was cut short, is the first to be pinned next time.
-static bool add_piece(const struct gp_gpu *g, size_t least)
+static bool add_piece(const struct gp_gpu *g)
 {
 	if (cut || (refused_ns && gp_now_ns() - refused_ns < REFUSED_NS))
 		return false;
-	struct piece *p = take_piece(least);
+	struct piece *p = take_piece();
 	if (!p)
 		return false;
 	char *memory = p->memory;
-	if (!memory && gp_host_left("") >= p->bytes)
-		memory = gp_piece_make(g, p->bytes);
-	bool whole = memory && gp_piece_touch(memory, p->bytes, &cut), made = whole && gp_piece_pin(memory, p->bytes);
+	if (!memory && gp_host_left("") >= GP_CHUNK_BYTES)
+		memory = gp_piece_make(g);
+	bool whole = memory && gp_piece_touch(memory, &cut), made = whole && gp_piece_pin(memory);
 	if (whole && !made) {
 		refused_ns = gp_now_ns();
-		gp_piece_end(memory, p->bytes, false);
+		gp_piece_end(memory, false);
 		memory = NULL;
 	}
 	pthread_mutex_lock(&lock);
@@ -140,7 +127,7 @@ static bool add_piece(const struct gp_gpu *g, size_t least)
 	p->context = made ? gp_piece_context() : NULL;
 	p->busy = false;
 	if (!made)
-		pinned -= p->bytes;
+		pinned -= GP_CHUNK_BYTES;
 	pthread_mutex_unlock(&lock);
 	return made;
 }
@@ -151,7 +138,7 @@ void *gp_arena_take(struct gp_gpu *g, size_t bytes)
 	void *found = NULL;
 	if (!count || count > GRANULES)
 		return NULL;
-	while (!(found = place(g, count)) && add_piece(g, bytes))
+	while (!(found = place(g, count)) && add_piece(g))
 		;
 	return found;
 }
@@ -161,7 +148,7 @@ void gp_arena_give(void *memory, size_t bytes)
 	pthread_mutex_lock(&lock);
 	for (size_t i = 0; i < pieces; i++) {
 		struct piece *p = &piece[i];
-		if (!p->memory || (char *)memory < p->memory || (char *)memory >= p->memory + p->bytes)
+		if (!p->memory || (char *)memory < p->memory || (char *)memory >= p->memory + GP_CHUNK_BYTES)
 			continue;
 		mark(p, (size_t)((char *)memory - p->memory) / GP_GRANULE, (bytes + GP_GRANULE - 1) / GP_GRANULE, false);
 		break;
@@ -184,7 +171,7 @@ static uint64_t free_bytes(void)
 bool gp_arena_grow(struct gp_gpu *g, uint64_t bytes)
 {
 	while (free_bytes() < bytes)
-		if (!add_piece(g, bytes < GP_CHUNK_BYTES ? bytes : GP_CHUNK_BYTES))
+		if (!add_piece(g))
 			return false;
 	return true;
 }
@@ -196,8 +183,8 @@ static struct piece *unused_piece(uint64_t keep_bytes)
 	struct piece *p = NULL;
 	pthread_mutex_lock(&lock);
 	for (size_t i = pieces; i-- && !p;)
-		if (piece[i].memory && !piece[i].busy && !piece[i].leaving &&
-		    free_granules(&piece[i]) == piece[i].bytes / GP_GRANULE && (pinned > keep_bytes || !piece[i].context))
+		if (piece[i].memory && !piece[i].busy && !piece[i].leaving && free_granules(&piece[i]) == GRANULES &&
+		    (pinned > keep_bytes || !piece[i].context))
 			p = &piece[i];
 	if (p)
 		p->busy = true;
@@ -209,9 +196,9 @@ void gp_arena_trim(uint64_t keep_bytes)
 {
 	struct piece *p;
 	while (!cut && (p = unused_piece(keep_bytes))) {
-		gp_piece_end(p->memory, p->bytes, p->context != NULL);
+		gp_piece_end(p->memory, p->context != NULL);
 		pthread_mutex_lock(&lock);
-		pinned -= p->context ? p->bytes : 0;
+		pinned -= p->context ? GP_CHUNK_BYTES : 0;
 		*p = (struct piece){.memory = NULL};
 		pthread_mutex_unlock(&lock);
 	}
@@ -234,7 +221,7 @@ void gp_arena_context_destroyed(CUcontext context, bool is)
 		piece[i].leaving = false;
 		if (is) {
 			piece[i].context = NULL;
-			pinned -= piece[i].bytes;
+			pinned -= GP_CHUNK_BYTES;
 		}
 	}
 	pthread_mutex_unlock(&lock);

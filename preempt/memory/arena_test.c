@@ -8,13 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 
-enum { TAKEN = 200, STEPS = 20000, PIECES = 12, MiB = 1 << 20, LEAST = 32 * MiB };
+enum { TAKEN = 200, STEPS = 20000, PIECES = 12, MiB = 1 << 20 };
 
 struct gp_memory_settings gp_memory_settings = {.host_bytes = PIECES * GP_CHUNK_BYTES};
 static struct gp_gpu gpus[2];
 static uint64_t now_ns = 1, left = UINT64_MAX;
-static int made, pinned; // pieces
-static uint64_t made_bytes;
+static int made, pinned;
 static bool refuses;
 static CUcontext current = (CUcontext)0x10;
 
@@ -22,36 +21,34 @@ uint64_t gp_now_ns(void) { return now_ns; }
 uint64_t gp_host_left(const char *prefix) { return left; }
 CUcontext gp_piece_context(void) { return current; }
 
-void *gp_piece_make(const struct gp_gpu *g, size_t bytes)
+void *gp_piece_make(const struct gp_gpu *g)
 {
 	made++;
-	made_bytes += bytes;
-	void *memory = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	void *memory = mmap(NULL, GP_CHUNK_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	CHECK(memory != MAP_FAILED);
 	return memory;
 }
 
 static bool cuts;
 
-bool gp_piece_touch(void *memory, size_t bytes, const _Atomic bool *cut)
+bool gp_piece_touch(void *memory, const _Atomic bool *cut)
 {
 	if (cuts)
 		gp_arena_cut(true);
 	return !*cut;
 }
 
-bool gp_piece_pin(void *memory, size_t bytes)
+bool gp_piece_pin(void *memory)
 {
 	pinned += !refuses;
 	return !refuses;
 }
 
-void gp_piece_end(void *memory, size_t bytes, bool was_pinned)
+void gp_piece_end(void *memory, bool was_pinned)
 {
 	made--;
-	made_bytes -= bytes;
 	pinned -= was_pinned;
-	munmap(memory, bytes);
+	munmap(memory, GP_CHUNK_BYTES);
 }
 
 static struct {
@@ -78,9 +75,9 @@ static void test_random(void)
 		}
 		size_t bytes = (1 + random_number() % (random_number() % 8 ? 16 : 128)) * GP_GRANULE;
 		char *memory = gp_arena_take(&gpus[random_number() % 2], bytes);
-		CHECK(made_bytes == gp_arena_pinned() && made_bytes <= gp_memory_settings.host_bytes && made == pinned);
+		CHECK((uint64_t)made * GP_CHUNK_BYTES == gp_arena_pinned() && made <= PIECES && made == pinned);
 		if (!memory) { // only where the bound is reached
-			CHECK(made_bytes + (bytes + LEAST - 1) / LEAST * LEAST > gp_memory_settings.host_bytes);
+			CHECK(made == PIECES);
 			refused++;
 			continue;
 		}
@@ -94,9 +91,9 @@ static void test_random(void)
 	for (int i = 0; i < TAKEN; i++)
 		if (taken[i].memory)
 			gp_arena_give(taken[i].memory, taken[i].bytes);
-	CHECK(made < 2 * PIECES);
+	CHECK(made == PIECES);
 	gp_arena_trim(3 * GP_CHUNK_BYTES);
-	CHECK(made_bytes <= 3 * GP_CHUNK_BYTES && made_bytes > GP_CHUNK_BYTES);
+	CHECK(made == 3);
 	gp_arena_trim(0);
 	CHECK(!made && !pinned && !gp_arena_pinned());
 }
@@ -116,45 +113,18 @@ static void test_grow(void)
 	CHECK(!gp_arena_take(&gpus[0], 0) && !gp_arena_take(&gpus[0], GP_CHUNK_BYTES + 1));
 }
 
-// A program with little memory pins little: a piece is as large as what is pinned already, where the bound allows that.
-static void test_sizes(void)
-{
-	static const int PINNED[] = {1, 2, 4, 4, 8, 8, 8, 8, 16, 16}; // after each place, in LEAST
-	enum { PLACES = sizeof PINNED / sizeof *PINNED };
-	void *memory[PLACES + 1];
-	for (int i = 0; i < PLACES; i++) {
-		memory[i] = gp_arena_take(&gpus[0], LEAST);
-		CHECK(memory[i] && gp_arena_pinned() == (uint64_t)PINNED[i] * LEAST);
-	}
-	gp_memory_settings.host_bytes = 18ull * LEAST - 1;
-	CHECK(!gp_arena_take(&gpus[0], 7ull * LEAST)); // six are free in a row
-	memory[PLACES] = gp_arena_take(&gpus[0], 6ull * LEAST);
-	CHECK(memory[PLACES]);
-	void *more = gp_arena_take(&gpus[0], 1);
-	CHECK(more && gp_arena_pinned() == 17ull * LEAST);
-	CHECK(!gp_arena_take(&gpus[0], LEAST)); // the bound
-	gp_memory_settings.host_bytes = PIECES * GP_CHUNK_BYTES;
-	for (int i = 0; i < PLACES; i++)
-		gp_arena_give(memory[i], LEAST);
-	gp_arena_give(memory[PLACES], 6ull * LEAST);
-	gp_arena_give(more, 1);
-	gp_arena_trim(0);
-	CHECK(!made && !gp_arena_pinned());
-}
-
 static void test_bounds(void)
 {
-	left = LEAST - 1;
+	left = GP_CHUNK_BYTES - 1;
 	CHECK(!gp_arena_take(&gpus[0], MiB) && !made);
-	left = LEAST;
-	gp_memory_settings.host_bytes = LEAST - 1;
+	left = GP_CHUNK_BYTES;
+	gp_memory_settings.host_bytes = GP_CHUNK_BYTES - 1;
 	CHECK(!gp_arena_take(&gpus[0], MiB) && !made);
 	gp_memory_settings.host_bytes = PIECES * GP_CHUNK_BYTES;
 	refuses = true;
 	CHECK(!gp_arena_take(&gpus[0], MiB) && !made && !gp_arena_pinned());
 	refuses = false;
 	CHECK(!gp_arena_take(&gpus[0], MiB)); // not at once
-	left = UINT64_MAX;
 	now_ns += 60000000000;
 	void *memory = gp_arena_take(&gpus[0], MiB);
 	CHECK(memory);
@@ -167,17 +137,17 @@ static void test_contexts(void)
 	CHECK(made == 1 && pinned == 1);
 	gp_arena_context_destroying((CUcontext)0x20);
 	gp_arena_context_destroyed((CUcontext)0x20, true);
-	CHECK(gp_arena_pinned() == LEAST);
+	CHECK(gp_arena_pinned() == GP_CHUNK_BYTES);
 	for (int is = 0; is <= 1; is++) {
 		gp_arena_context_destroying(current);
 		gp_arena_trim(0);
-		CHECK(gp_arena_pinned() == LEAST && made == 1); // nobody knows yet
+		CHECK(gp_arena_pinned() == GP_CHUNK_BYTES && made == 1); // nobody knows yet
 		gp_arena_context_destroyed(current, is);
-		CHECK(made == 1 && gp_arena_pinned() == (is ? 0 : LEAST));
+		CHECK(made == 1 && gp_arena_pinned() == (is ? 0 : GP_CHUNK_BYTES));
 	}
 	current = (CUcontext)0x20;
 	void *memory = gp_arena_take(&gpus[1], MiB);
-	CHECK(memory && made == 1 && pinned == 2 && gp_arena_pinned() == LEAST);
+	CHECK(memory && made == 1 && pinned == 2 && gp_arena_pinned() == GP_CHUNK_BYTES);
 	gp_arena_give(memory, MiB);
 	gp_arena_context_destroying(current);
 	gp_arena_context_destroyed(current, true);
@@ -206,7 +176,6 @@ int main(void)
 {
 	test_random();
 	test_grow();
-	test_sizes();
 	test_bounds();
 	test_contexts();
 	test_cut();

@@ -234,7 +234,7 @@ uint64_t gp_memory_total(const struct gp_gpu *); // what the GPU has, as cuDevic
 // Whether the total of cuMemGetInfo is a cap of this process and not what the GPU has. gp_memory.cap is that from then on.
 bool gp_memory_is_cap(const struct gp_gpu *, uint64_t total);
 
-// arena.c: pinned host memory, in pieces of at most GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
+// arena.c: pinned host memory, in pieces of GP_CHUNK_BYTES, near a GPU. Bounded by gp_memory_settings.host_bytes and by what the
 // machine and the process's cgroups leave. A context of the GPU is current where more may be pinned, or given back.
 void *gp_arena_take(struct gp_gpu *, size_t bytes); // GP_CHUNK_BYTES at most. NULL: no more. Pins if gp_arena_grow did not
 void gp_arena_give(void *, size_t bytes);

@@ -285,15 +285,15 @@ static void test_touch(void)
 {
 	_Atomic bool cut = true;
 	unsigned char there;
-	char *piece = gp_piece_make(gpu, GP_CHUNK_BYTES);
-	CHECK(piece && !gp_piece_touch(piece, GP_CHUNK_BYTES, &cut));
+	char *piece = gp_piece_make(gpu);
+	CHECK(piece && !gp_piece_touch(piece, &cut));
 	CHECK(!mincore(piece, 4096, &there) && !(there & 1));
 	cut = false;
 	piece[4096] = 5;
 	uint64_t faults = page_faults();
-	CHECK(gp_piece_touch(piece, GP_CHUNK_BYTES, &cut) && piece[4096] == 5);
+	CHECK(gp_piece_touch(piece, &cut) && piece[4096] == 5);
 	CHECK(page_faults() - faults >= GP_CHUNK_BYTES / GP_GRANULE - 1); // one of a huge page each, but for the first
-	gp_piece_end(piece, GP_CHUNK_BYTES, false);
+	gp_piece_end(piece, false);
 }
 
 static CUresult (*copy_to_device)(CUdeviceptr, const void *, size_t, CUstream);

@@ -19,14 +19,13 @@ enum {
 
 struct part {
 	volatile char *memory;
-	size_t bytes;
 	const _Atomic bool *cut;
 };
 
 static void *touch(void *argument)
 {
 	const struct part *part = argument;
-	for (size_t at = 0; at < part->bytes; at += PAGE_BYTES) {
+	for (size_t at = 0; at < GP_CHUNK_BYTES / TOUCHERS; at += PAGE_BYTES) {
 		if (at % GP_GRANULE == 0 && *part->cut)
 			break;
 		part->memory[at] = part->memory[at]; // pinned before, it may have contents
@@ -34,15 +33,14 @@ static void *touch(void *argument)
 	return NULL;
 }
 
-bool gp_piece_touch(void *memory, size_t bytes, const _Atomic bool *cut)
+bool gp_piece_touch(void *memory, const _Atomic bool *cut)
 {
-	size_t each = bytes / TOUCHERS;
 	pthread_t thread[TOUCHERS];
 	struct part part[TOUCHERS];
 	bool runs[TOUCHERS] = {false};
 
 	for (int i = 0; i < TOUCHERS; i++) {
-		part[i] = (struct part){(char *)memory + (size_t)i * each, each, cut};
+		part[i] = (struct part){(char *)memory + i * (GP_CHUNK_BYTES / TOUCHERS), cut};
 		runs[i] = i && gp_thread_start(&thread[i], touch, &part[i]);
 	}
 	for (int i = 0; i < TOUCHERS; i++)
@@ -55,44 +53,44 @@ bool gp_piece_touch(void *memory, size_t bytes, const _Atomic bool *cut)
 }
 
 // The node is preferred, not bound, since a full node must not end the process. Containers may forbid the call.
-static void put_near(const struct gp_gpu *g, void *memory, size_t bytes)
+static void put_near(const struct gp_gpu *g, void *memory)
 {
 	int node = -1;
 	unsigned long mask[NODES / (8 * sizeof(long))] = {0};
 	if (gp_driver.cuDeviceGetAttribute(&node, CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, g->device) || node < 0 || node >= NODES)
 		return;
 	mask[(size_t)node / (8 * sizeof(long))] = 1ul << ((size_t)node % (8 * sizeof(long)));
-	syscall(SYS_mbind, memory, bytes, MPOL_PREFERRED, mask, NODES, 0);
+	syscall(SYS_mbind, memory, GP_CHUNK_BYTES, MPOL_PREFERRED, mask, NODES, 0);
 }
 
-void *gp_piece_make(const struct gp_gpu *g, size_t bytes)
+void *gp_piece_make(const struct gp_gpu *g)
 {
 	// Aligned to huge pages: the excess in front and behind is given back.
-	size_t room = bytes + GP_GRANULE;
+	size_t room = GP_CHUNK_BYTES + GP_GRANULE;
 	char *memory = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (memory == MAP_FAILED)
 		return NULL;
 	char *aligned = (char *)(((uintptr_t)memory + GP_GRANULE - 1) & ~(uintptr_t)(GP_GRANULE - 1));
 	if (aligned > memory)
 		munmap(memory, (size_t)(aligned - memory));
-	munmap(aligned + bytes, (size_t)(memory + room - (aligned + bytes)));
-	madvise(aligned, bytes, MADV_HUGEPAGE);
-	madvise(aligned, bytes, MADV_DONTFORK); // a child must not keep the pages
-	put_near(g, aligned, bytes);
+	munmap(aligned + GP_CHUNK_BYTES, (size_t)(memory + room - (aligned + GP_CHUNK_BYTES)));
+	madvise(aligned, GP_CHUNK_BYTES, MADV_HUGEPAGE);
+	madvise(aligned, GP_CHUNK_BYTES, MADV_DONTFORK); // a child must not keep the pages
+	put_near(g, aligned);
 	return aligned;
 }
 
 CUcontext gp_piece_context(void) { return gp_current_handle(); }
 
-bool gp_piece_pin(void *memory, size_t bytes)
+bool gp_piece_pin(void *memory)
 {
-	CUresult result = gp_driver.cuMemHostRegister(memory, bytes, CU_MEMHOSTREGISTER_PORTABLE);
+	CUresult result = gp_driver.cuMemHostRegister(memory, GP_CHUNK_BYTES, CU_MEMHOSTREGISTER_PORTABLE);
 	return result == CUDA_SUCCESS || result == ALREADY;
 }
 
-void gp_piece_end(void *memory, size_t bytes, bool pinned)
+void gp_piece_end(void *memory, bool pinned)
 {
 	if (pinned)
 		gp_driver.cuMemHostUnregister(memory);
-	munmap(memory, bytes);
+	munmap(memory, GP_CHUNK_BYTES);
 }
