@@ -70,17 +70,17 @@ func sources(t *testing.T, test string) (list []string, interleaved bool) {
 	return list, interleaved
 }
 
-// sanitizersOf are the sanitizers that a test runs under. A test of several threads runs under both; with GPREEMPT_DEEP also under none, at
-// its own speed.
+// sanitizersOf are the sanitizers that a test runs under: the one for threads where it has several, the one for memory where it has one. With
+// GPREEMPT_DEEP a test of several threads runs under both, and under none, at its own speed.
 func sanitizersOf(threads bool) []string {
-	all := []string{"-fsanitize=address,undefined"}
-	if threads {
-		all = append(all, "-fsanitize=thread")
+	const memory, races = "-fsanitize=address,undefined", "-fsanitize=thread"
+	switch {
+	case !threads:
+		return []string{memory}
+	case os.Getenv("GPREEMPT_DEEP") == "":
+		return []string{races}
 	}
-	if threads && os.Getenv("GPREEMPT_DEEP") != "" {
-		all = append(all, "")
-	}
-	return all
+	return []string{memory, races, ""}
 }
 
 // thread matches a call that starts a thread.
@@ -112,17 +112,19 @@ type objects struct {
 	made  map[string]func() (string, error)
 }
 
+var version = sync.OnceValues(func() ([]byte, error) { return exec.Command("cc", "--version").Output() })
+
 // object compiles a source, unless an earlier run compiled the same text.
 func object(source string, flags []string) (string, error) {
 	text, err := exec.Command("cc", slices.Concat(common, flags, []string{"-E", source})...).Output()
 	if err != nil {
 		return "", fmt.Errorf("cc -E %s: %w", source, err)
 	}
-	version, err := exec.Command("cc", "--version").Output()
+	compiler, err := version()
 	if err != nil {
 		return "", fmt.Errorf("cc --version: %w", err)
 	}
-	kept := filepath.Join(root, "build/units", fmt.Sprintf("%x.o", sha256.Sum256(fmt.Appendf(nil, "%s %q %q %s", version, common, flags, text))))
+	kept := filepath.Join(root, "build/units", fmt.Sprintf("%x.o", sha256.Sum256(fmt.Appendf(nil, "%s %q %q %s", compiler, common, flags, text))))
 	if _, err := os.Stat(kept); err == nil {
 		return kept, nil
 	}
