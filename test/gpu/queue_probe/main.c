@@ -5,7 +5,7 @@
 
 #include "queue.h"
 
-static CUfunction work, empty;
+static CUfunction work, empty, telling;
 static CUdeviceptr out;
 static unsigned sms;
 static double iterations_of_us; // of bench_work, with a block on each SM
@@ -22,22 +22,25 @@ static const double lengths_us[] = {0, 2, 5, 10, 50};
 static const struct case_of {
 	const char *name;
 	enum way way;
+	enum word word;
 	unsigned in_flight, mark_every;
 	double nap_us;
 } cases[] = {
-	{"direct", DIRECT, 1, 1, 0},
-	{"32 in flight, a mark each, spins", SPINS, 32, 1, 0},
-	{"32 in flight, a mark for 8, naps of 5 us", NAPS, 32, 8, 5},
-	{"32 in flight, a mark for 16, naps of 5 us", NAPS, 32, 16, 5},
-	{"64 in flight, a mark for 16, naps of 5 us", NAPS, 64, 16, 5},
-	{"64 in flight, a mark for 32, naps of 5 us", NAPS, 64, 32, 5},
-	{"128 in flight, a mark for 32, naps of 50 us", NAPS, 128, 32, 50},
+	{"direct", DIRECT, BY_MARK, 1, 1, 0},
+	{"32 in flight, a mark each, spins", SPINS, BY_MARK, 32, 1, 0},
+	{"32 in flight, a mark for 8, naps of 5 us", NAPS, BY_MARK, 32, 8, 5},
+	{"128 in flight, a mark for 32, naps of 50 us", NAPS, BY_MARK, 128, 32, 50},
+	{"32 in flight, an unordered mark each, naps of 5 us", NAPS, BY_UNORDERED_MARK, 32, 1, 5},
+	{"32 in flight, an unordered mark for 8, naps of 5 us", NAPS, BY_UNORDERED_MARK, 32, 8, 5},
+	{"32 in flight, kernels tell, naps of 5 us", NAPS, BY_KERNEL, 32, 8, 5},
+	{"128 in flight, kernels tell, naps of 50 us", NAPS, BY_KERNEL, 128, 32, 50},
 };
 enum { CASES = sizeof cases / sizeof *cases, STREAMS = 64 };
 
 static struct operation kernel_of(double us, unsigned stream)
 {
 	return (struct operation){.function = us > 0 ? work : empty,
+				  .telling = telling,
 				  .blocks = us > 0 ? sms : 1,
 				  .out = out,
 				  .iterations = (unsigned long long)(us * iterations_of_us),
@@ -61,6 +64,7 @@ static void begin(void)
 	sms = (unsigned)device_attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 	work = function_of(bench_image, "bench_work");
 	empty = function_of(bench_image, "bench_empty");
+	telling = function_of(bench_image, "bench_work_telling");
 	CHECK(cuMemAlloc(&out, sms * sizeof(float)));
 	queue_open(STREAMS);
 	enum { ITERATIONS = 20000, RUNS = 5 };
@@ -82,7 +86,7 @@ static void compare(struct operation *o, unsigned count, unsigned on, unsigned s
 	for (int round = 0; round < plan.samples && time_for(.5); round++)
 		for (int k = 0; k < CASES; k++) {
 			const struct case_of *c = &cases[k];
-			queue_set(c->way, c->in_flight < 2 * scale && scale > 1 ? 2 : c->in_flight / scale,
+			queue_set(c->way, c->word, c->in_flight < 2 * scale && scale > 1 ? 2 : c->in_flight / scale,
 				  c->mark_every < scale ? 1 : c->mark_every / scale, c->nap_us);
 			double seconds = queue_watcher_seconds(), began = now_us();
 			for (unsigned i = 0; i < count; i++) {
@@ -95,7 +99,7 @@ static void compare(struct operation *o, unsigned count, unsigned on, unsigned s
 			add(&whole[k], took / count);
 			watched[k] += queue_watcher_seconds() - seconds;
 			lasted[k] += took / 1e6;
-			queue_set(DIRECT, 1, 1, 0);
+			queue_set(DIRECT, BY_MARK, 1, 1, 0);
 		}
 	for (int k = 0; k < CASES; k++) {
 		struct summary all = sum_up(&whole[k]), program = sum_up(&appending[k]);
@@ -149,10 +153,10 @@ static void section_wakes(void)
 		struct samples times[CASES] = {0};
 		for (int round = 0; round < 5 * plan.samples && time_for(.5); round++)
 			for (int k = 0; k < CASES; k++) {
-				queue_set(cases[k].way, cases[k].in_flight, cases[k].mark_every, cases[k].nap_us);
+				queue_set(cases[k].way, cases[k].word, cases[k].in_flight, cases[k].mark_every, cases[k].nap_us);
 				pause_us(300); // longer than any nap
 				add(&times[k], take(&o, 96, 1));
-				queue_set(DIRECT, 1, 1, 0);
+				queue_set(DIRECT, BY_MARK, 1, 1, 0);
 			}
 		for (int k = 0; k < CASES; k++)
 			figure(sum_up(&times[k]), "us", "96 kernels of %g us after a rest, %s", lengths_us[i],

@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { UNORDERED = 1 }; // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
+
 struct entry {
 	struct operation operation;
 	char padding[QUEUE_ENTRY_BYTES - sizeof(struct operation)]; // as parameters and attributes would take
@@ -33,18 +35,26 @@ static struct stream {
 
 static unsigned streams, in_flight, mark_every;
 static enum way way;
+static enum word word;
 static double nap_us;
-static uint32_t *marks; // by stream, 64 bytes apart: one cache line each
+static uint32_t *marks; // by stream, 64 bytes apart: one cache line each. The first word is the mark's, the second the kernels'
 static _Atomic unsigned submitting, asleep, changed;
 static pthread_t watcher;
 
 static uint32_t *mark_of(unsigned i) { return marks + (size_t)i * 16; }
 
+// Operations of a stream that are complete. Numbers differ by far less than half of their range.
+static unsigned complete_of(unsigned i)
+{
+	uint32_t mark = __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE), begun = __atomic_load_n(mark_of(i) + 1, __ATOMIC_ACQUIRE);
+	return (int32_t)(begun - mark) > 0 ? begun : mark;
+}
+
 static unsigned under_way(void)
 {
 	unsigned sum = 0;
 	for (unsigned i = 0; i < streams; i++)
-		sum += stream[i].head - __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE);
+		sum += stream[i].head - complete_of(i);
 	return sum;
 }
 
@@ -56,21 +66,27 @@ static bool is_left(void)
 	return false;
 }
 
-static void launch(const struct operation *o)
+// Whether the kernel itself says that it has begun.
+static bool tells(const struct operation *o) { return word == BY_KERNEL && way != DIRECT && o->telling; }
+
+static void launch(const struct operation *o, unsigned number)
 {
-	void *parameters[] = {(void *)&o->out, (void *)&o->iterations};
+	CUdeviceptr begun = (CUdeviceptr)(uintptr_t)(mark_of(o->stream) + 1);
+	void *parameters[] = {(void *)&o->out, (void *)&o->iterations, &begun, &number};
+	CUfunction function = tells(o) ? o->telling : o->function;
 	CUstream handle = stream[o->stream].handle;
-	if (o->function)
-		CHECK(cuLaunchKernel(o->function, o->blocks, 1, 1, 256, 1, 1, 0, handle, parameters, NULL));
+	if (function)
+		CHECK(cuLaunchKernel(function, o->blocks, 1, 1, 256, 1, 1, 0, handle, parameters, NULL));
 	else
 		CHECK(cuGraphLaunch(o->graph, handle));
 }
 
-// A mark costs the GPU about 2 us between two kernels (H200), so a stream gets few of them.
+// A mark with a barrier costs the GPU about 2 us between two kernels (H200), so a stream gets few of them.
 static void mark(unsigned i)
 {
 	struct stream *s = &stream[i];
-	CHECK(cuStreamWriteValue32(s->handle, (CUdeviceptr)(uintptr_t)mark_of(i), s->head, 0));
+	CHECK(cuStreamWriteValue32(s->handle, (CUdeviceptr)(uintptr_t)mark_of(i), s->head,
+				   word == BY_UNORDERED_MARK ? UNORDERED : 0));
 	s->marked = s->head;
 }
 
@@ -97,11 +113,12 @@ static void hand_over(void)
 			unsigned head = s->head;
 			if (head == s->tail)
 				continue;
-			launch(&s->entry[head % QUEUE_ROOM].operation);
+			const struct operation *o = &s->entry[head % QUEUE_ROOM].operation;
+			launch(o, head);
 			s->head = ++head;
 			room--;
 			some = true;
-			if (head - s->marked >= mark_every)
+			if (!tells(o) && head - s->marked >= mark_every)
 				mark(i);
 		}
 	}
@@ -169,7 +186,7 @@ void queue_open(unsigned count)
 		give_up("no thread");
 }
 
-void queue_set(enum way how, unsigned most, unsigned every, double nap)
+void queue_set(enum way how, enum word by, unsigned most, unsigned every, double nap)
 {
 	while (atomic_exchange(&submitting, 1)) // the watcher reads these with it
 		;
@@ -177,6 +194,7 @@ void queue_set(enum way how, unsigned most, unsigned every, double nap)
 	mark_every = every;
 	nap_us = nap;
 	way = how;
+	word = by;
 	submitting = 0;
 	wake();
 }
@@ -185,7 +203,7 @@ void queue_append(const struct operation *o)
 {
 	struct stream *s = &stream[o->stream];
 	if (way == DIRECT) {
-		launch(o);
+		launch(o, 0);
 		return;
 	}
 	while (s->tail - s->head == QUEUE_ROOM)
@@ -209,6 +227,7 @@ void queue_drain(void)
 	for (unsigned i = 0; i < streams && way != DIRECT; i++) {
 		stream[i].marked = stream[i].head;
 		__atomic_store_n(mark_of(i), stream[i].head, __ATOMIC_RELEASE);
+		__atomic_store_n(mark_of(i) + 1, stream[i].head, __ATOMIC_RELEASE);
 	}
 	submitting = 0;
 }

@@ -13,8 +13,16 @@ enum way {
 	NAPS,   // The watcher sleeps for nap_us between two looks. With no work left it sleeps until it is woken.
 };
 
+// How the host learns how far a stream is.
+enum word {
+	BY_MARK,           // The stream writes a word behind operations, with a memory barrier.
+	BY_UNORDERED_MARK, // Without one.
+	BY_KERNEL,         // Each operation's first block writes that it has begun. Marks stand only behind the last ones.
+};
+
 struct operation {
 	CUfunction function; // NULL: the graph
+	CUfunction telling;  // the same, but it writes that it has begun; NULL: there is none
 	CUgraphExec graph;
 	unsigned blocks;
 	CUdeviceptr out;
@@ -24,7 +32,7 @@ struct operation {
 
 void queue_open(unsigned streams); // up to QUEUE_STREAMS; once
 // No work may be left. in_flight: operations that the driver has at once, at most; mark_every: so many of a stream get one mark.
-void queue_set(enum way, unsigned in_flight, unsigned mark_every, double nap_us);
+void queue_set(enum way, enum word, unsigned in_flight, unsigned mark_every, double nap_us);
 void queue_append(const struct operation *);
 void queue_drain(void);             // until all operations are complete; gives up where one is lost
 double queue_watcher_seconds(void); // of a processor, ever
