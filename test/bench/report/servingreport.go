@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	"gonum.org/v1/plot"
@@ -62,9 +63,9 @@ func servingTable(r *result.Report, only string) string {
 		if row.Serving == nil && row.LC != nil && only == "" {
 			share := "-"
 			if row.BE != nil && row.System != result.LCAlone {
-				share = fmt.Sprintf("%.2f", row.BE.Share)
+				share = figure(row.BE.Share, row.Target)
 			}
-			services += fmt.Sprintf("| %s, %s, %d requests | %s | %s%s | %s | %s |\n", row.Case, servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio), share, verdict(row))
+			services += fmt.Sprintf("| %s, %s, %d requests | %s | %s%s | %s | %s |\n", row.Case, servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio, row.Target), share, verdict(row))
 		}
 	}
 	if services != "" {
@@ -78,11 +79,22 @@ func servingTable(r *result.Report, only string) string {
 
 func milliseconds(us float64) string { return fmt.Sprintf("%.1f ms", us/1000) }
 
-func timesOf(r *result.Ratio) string {
+// figure has two digits, or three where two would be a number of the target: a reader tells by it whether that is reached.
+func figure(value float64, target string) string {
+	text := fmt.Sprintf("%.2f", value)
+	for word := range strings.FieldsSeq(target) {
+		if limit, err := strconv.ParseFloat(strings.TrimRight(word, ","), 64); err == nil && fmt.Sprintf("%.2f", limit) == text {
+			return fmt.Sprintf("%.3f", value)
+		}
+	}
+	return text
+}
+
+func timesOf(r *result.Ratio, target string) string {
 	if r == nil {
 		return ""
 	}
-	return fmt.Sprintf(" (%.2f)", r.P99)
+	return " (" + figure(r.P99, target) + ")"
 }
 
 // partOfLeft is what best effort got of the time in which the server had no window open; empty: that was not counted.
@@ -99,11 +111,11 @@ func servingLine(row result.Row) string {
 		held = fmt.Sprintf("%.1f %% within %.1f ms", 100*row.Serving.Held, row.Serving.BoundMs)
 	}
 	if row.BE != nil && row.System != result.LCAlone {
-		share = fmt.Sprintf("%.2f", row.BE.Share)
+		share = figure(row.BE.Share, row.Target)
 		share += partOfLeft(row)
 	}
-	return fmt.Sprintf("%s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio),
-		milliseconds(row.Serving.First.P99Us), timesOf(row.Serving.FirstRatio), held, share, verdict(row))
+	return fmt.Sprintf("%s, %d requests | %s | %s%s | %s%s | %s | %s | %s |\n", servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio, row.Target),
+		milliseconds(row.Serving.First.P99Us), timesOf(row.Serving.FirstRatio, row.Target), held, share, verdict(row))
 }
 
 // servingLabel is what people call a system of the suite.

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,6 +51,12 @@ func judged(t *testing.T, where, verdict string, parts []*bool) {
 	case strings.HasPrefix(verdict, "**missed**") && all && !unknown:
 		t.Errorf("says that it is missed: %s", where)
 	}
+}
+
+// half of the last digit of a number: what rounding may have added or taken.
+func half(text string) float64 {
+	_, digits, _ := strings.Cut(text, ".")
+	return math.Pow10(-len(digits)) / 2
 }
 
 // within says whether a number that was rounded to so much keeps a limit; nothing where either way is possible.
@@ -165,11 +172,11 @@ func checkRow(t *testing.T, header, cells []string) (verdicts int) {
 			case limit == nil:
 				parts = append(parts, nil)
 			case strings.HasPrefix(part, "TTFT and TPOT p99") && tpot != nil && ttft != nil:
-				parts = append(parts, within(parsed(t, tpot[1]), limit[1], parsed(t, limit[2]), .005), within(parsed(t, ttft[1]), limit[1], parsed(t, limit[2]), .005))
+				parts = append(parts, within(parsed(t, tpot[1]), limit[1], parsed(t, limit[2]), half(tpot[1])), within(parsed(t, ttft[1]), limit[1], parsed(t, limit[2]), half(ttft[1])))
 			case strings.HasPrefix(part, "TPOT held") && held != "":
 				parts = append(parts, within(parsed(t, held), limit[1], parsed(t, limit[2]), .05))
 			case strings.HasPrefix(part, "BE ") && be != "":
-				parts = append(parts, within(parsed(t, be), limit[1], parsed(t, limit[2]), .005))
+				parts = append(parts, within(parsed(t, be), limit[1], parsed(t, limit[2]), half(be)))
 			default:
 				parts = append(parts, nil)
 			}
