@@ -85,11 +85,6 @@ func (r *lcResult) mean() float64 {
 	return float64(sum) / float64(len(r.LatenciesNs))
 }
 
-// busy is the part of the LC process's time in which a request was under way.
-func (r *lcResult) busy() float64 {
-	return r.mean() * float64(len(r.LatenciesNs)) / float64(r.EndNs-r.StartNs)
-}
-
 // Units of BE rates.
 const (
 	kernelsPerSecond = "kernels/s"

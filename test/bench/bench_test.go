@@ -1,17 +1,12 @@
 package bench
 
 import (
-	"encoding/json"
 	"errors"
 	"math"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -40,10 +35,10 @@ func TestRates(t *testing.T) {
 	}
 }
 
-func TestBusy(t *testing.T) {
-	lc := lcResult{StartNs: 1000, EndNs: 5000, LatenciesNs: []uint64{300, 500, 400}}
-	if lc.mean() != 400 || lc.busy() != 0.3 {
-		t.Errorf("mean %g, busy %g, want 400 and 0.3", lc.mean(), lc.busy())
+func TestMean(t *testing.T) {
+	lc := lcResult{LatenciesNs: []uint64{300, 500, 400}}
+	if lc.mean() != 400 {
+		t.Errorf("mean %g, want 400", lc.mean())
 	}
 }
 
@@ -190,55 +185,5 @@ func TestEnvironment(t *testing.T) {
 		if !slices.Equal(found["KEPT"], []string{"a=b"}) {
 			t.Errorf("role %q: KEPT %q", role, found["KEPT"])
 		}
-	}
-}
-
-// A process does not see its own slots as held, so another one looks.
-func TestHintsOfTheNewestProcess(t *testing.T) {
-	const asked = "GPREEMPT_TEST_HINTS_IN"
-	if dir := os.Getenv(asked); dir != "" {
-		if err := json.NewEncoder(os.Stdout).Encode(hintsIn(dir)); err != nil {
-			t.Fatal(err)
-		}
-		os.Exit(0)
-	}
-	dir := filepath.Join(t.TempDir(), "segments")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	look := func() (h *result.Hints) {
-		t.Helper()
-		cmd := exec.Command(os.Args[0], "-test.run=^TestHintsOfTheNewestProcess$")
-		cmd.Env = append(os.Environ(), asked+"="+dir)
-		out, err := cmd.Output()
-		if err == nil {
-			err = json.Unmarshal(out, &h)
-		}
-		if err != nil {
-			t.Fatalf("%v: %s", err, out)
-		}
-		return h
-	}
-	if h := look(); h != nil {
-		t.Errorf("%+v of nobody", h)
-	}
-	for i := range 3 {
-		s, err := segment.Open(dir, segment.GPU{UUID: [16]byte{byte(i)}}, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer s.Close()
-		slot, err := s.Claim([]int{0, 7, 0}[i], "x")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := s.Slot(slot)
-		p.Hint[4].Given.Store(uint64(i + 1))
-		p.SwitchUs.Store(190)
-		p.HintSpunNs.Store(5)
-	}
-	h := look()
-	if h == nil || h.SwitchUs != 190 || h.SpunNs != 5 || len(h.Sources) != 1 || h.Sources[0].Source != "arrival" || h.Sources[0].Given != 3 {
-		t.Errorf("%+v, want those of the third", h)
 	}
 }

@@ -107,9 +107,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 		if err != nil {
 			return err
 		}
-		hintsSoFar := s.followHints(ctx, system.hints != "")
 		lc, rate, err := s.together(ctx, l, rival, 1, system.lcRole, system.beRole)
-		hints := hintsSoFar()
 		undo()
 		if err != nil {
 			if ctx.Err() != nil {
@@ -122,7 +120,7 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 		}
 		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
 			BE: share(rate, beAlone, &lc, &alone, system.lcRole != "", kernelsPerSecond)}
-		row.Ratio, row.Hints = result.RatioOf(row.LC, lcAlone), hints
+		row.Ratio = result.RatioOf(row.LC, lcAlone)
 		if system.lcRole != "" {
 			row.BLP, row.Note = s.counted, inForce(s.counted)
 			if target.met != nil {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
@@ -393,23 +392,6 @@ func TestProgramsAreThere(t *testing.T) {
 	}
 	if len(identityCases()) != 11 || len(programCases()) != len(workload.Programs) {
 		t.Errorf("%d and %d cases", len(identityCases()), len(programCases()))
-	}
-}
-
-// A row of announced requests says what became of the hints.
-func TestHintsUnderMPSAreCounted(t *testing.T) {
-	t.Parallel()
-	options := simulatedOptions(t, "blp-mps", &bytes.Buffer{}, "mps-explicit-300us-1x40us-beside-10us-blocks")
-	options.Requests, options.tests.tools = 600, fakeMPS(t)
-	report, err := suiteOfCases(t, "blp-mps").measure(t.Context(), options)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, row := range report.Cases {
-		hinted := row.Hints != nil && slices.ContainsFunc(row.Hints.Sources, func(h segment.Hints) bool { return h.Source == "explicit" && h.Given > 0 })
-		if row.LC == nil || hinted != (row.System == "gpreempt") {
-			t.Errorf("%+v, %+v", row, row.Hints)
-		}
 	}
 }
 

@@ -63,7 +63,6 @@ type Row struct {
 	LCAlone *Latency `json:"lc_alone,omitempty"`
 	Ratio   *Ratio   `json:"ratio,omitempty"`
 	BE      *Share   `json:"be,omitempty"`
-	Hints   *Hints   `json:"hints,omitempty"`
 	Value   *float64 `json:"value,omitempty"`
 	Unit    string   `json:"unit,omitempty"`
 	Target  string   `json:"target,omitempty"`
@@ -73,8 +72,6 @@ type Row struct {
 	// Why the target is neither reached nor missed: too little was measured to tell. Pass is nil then.
 	Undecided string `json:"undecided,omitempty"`
 
-	Rounds []OneRound `json:"rounds,omitempty"` // where the row is what OfRounds made of them
-
 	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
 
 	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
@@ -82,52 +79,6 @@ type Row struct {
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
 
 	Serving *Serving `json:"serving,omitempty"` // of the suite of that name
-}
-
-// OneRound is one of several measurements of the same, which took turns with those of what it is compared with.
-type OneRound struct {
-	LC *Latency `json:"lc"`
-	BE *Share   `json:"be"`
-}
-
-// OfRounds is the row of rounds with LC and BE each: how many requests in all, the longest of them, and medians of what else a round has.
-// Its intervals hold those of all rounds: a round differs from the next by more than its requests tell.
-func OfRounds(rounds []Row, alone *Latency) Row {
-	row := rounds[0]
-	median := func(of func(r Row) float64, digits int) float64 {
-		var values []float64
-		for _, r := range rounds {
-			values = append(values, of(r))
-		}
-		return Round(Median(values), digits)
-	}
-	lc, be := *row.LC, *row.BE
-	lc.N = 0
-	for _, r := range rounds {
-		lc.N, lc.MaxUs = lc.N+r.LC.N, max(lc.MaxUs, r.LC.MaxUs)
-		row.Rounds = append(row.Rounds, OneRound{r.LC, r.BE})
-	}
-	lc.P50CIUs = hull(rounds, func(l *Latency) [2]float64 { return l.P50CIUs })
-	lc.P99CIUs = hull(rounds, func(l *Latency) [2]float64 { return l.P99CIUs })
-	lc.P50Us = median(func(r Row) float64 { return r.LC.P50Us }, 1)
-	lc.P99Us = median(func(r Row) float64 { return r.LC.P99Us }, 1)
-	be.Now = median(func(r Row) float64 { return r.BE.Now }, 3)
-	be.Share = median(func(r Row) float64 { return r.BE.Share }, 4)
-	row.LC, row.BE, row.Ratio = &lc, &be, RatioOf(&lc, alone)
-	return row
-}
-
-// hull is the interval that holds those of all rounds; none where one has none.
-func hull(rounds []Row, of func(*Latency) [2]float64) [2]float64 {
-	all := of(rounds[0].LC)
-	for _, r := range rounds {
-		one := of(r.LC)
-		if one == ([2]float64{}) {
-			return one
-		}
-		all = [2]float64{min(all[0], one[0]), max(all[1], one[1])}
-	}
-	return all
 }
 
 // Judged is the row with a target and whether it was reached.
@@ -190,13 +141,6 @@ type Latency struct {
 	P50CIUs  [2]float64 `json:"p50_ci_us,omitzero"`
 	P99CIUs  [2]float64 `json:"p99_ci_us,omitzero"`
 	P999CIUs [2]float64 `json:"p999_ci_us,omitzero"`
-}
-
-// Hints is what became of the LC process's hints, warm-up included, and what the library learnt and spent for them.
-type Hints struct {
-	SwitchUs uint32          `json:"switch_us"`
-	SpunNs   uint64          `json:"spun_ns"`
-	Sources  []segment.Hints `json:"sources"`
 }
 
 // Request is what became of the hints for a request: a line of the file that the setting hints.log names.

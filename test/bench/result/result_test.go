@@ -65,26 +65,6 @@ func report() *Report {
 	}}
 }
 
-func TestOfRounds(t *testing.T) {
-	var rounds []Row
-	for _, r := range []struct{ p50, p99, longest, rate, share float64 }{{100, 150, 900, 10, .5}, {110, 140, 200, 30, .7}, {90, 400, 450, 20, .6}} {
-		rounds = append(rounds, Row{Case: "x", System: "gpreempt", LC: &Latency{N: 10, P50Us: r.p50, P99Us: r.p99, MaxUs: r.longest},
-			BE: &Share{Share: r.share, Alone: 40, Now: r.rate, Unit: "kernels/s"}})
-	}
-	row := OfRounds(rounds, &Latency{P50Us: 50, P99Us: 100})
-	if *row.LC != (Latency{N: 30, P50Us: 100, P99Us: 150, MaxUs: 900}) || *row.BE != (Share{Share: .6, Alone: 40, Now: 20, Unit: "kernels/s"}) || *row.Ratio != (Ratio{P50: 2, P99: 1.5}) {
-		t.Errorf("%+v, %+v, %+v", row.LC, row.BE, row.Ratio)
-	}
-	for i, r := range row.Rounds {
-		if r.LC != rounds[i].LC || r.BE != rounds[i].BE {
-			t.Errorf("round %d: %+v", i+1, r)
-		}
-	}
-	if len(row.Rounds) != 3 || row.Case != "x" || row.System != "gpreempt" {
-		t.Errorf("%+v", row)
-	}
-}
-
 func TestPrint(t *testing.T) {
 	var out bytes.Buffer
 	if err := report().Print(&out); err != nil {
@@ -427,22 +407,5 @@ func TestOrderInterval(t *testing.T) {
 		if k := binomialQuantile(test.n, test.p, test.level); k != test.want {
 			t.Errorf("%+v: %d", test, k)
 		}
-	}
-}
-
-// Rounds differ by more than their requests tell: the interval of all holds each.
-func TestIntervalsOfRounds(t *testing.T) {
-	alone := &Latency{P50Us: 100, P99Us: 200, P50CIUs: [2]float64{100, 100}, P99CIUs: [2]float64{200, 200}}
-	round := func(p50, p99 float64) Row {
-		return Row{LC: &Latency{N: 10, P50Us: p50, P99Us: p99, P50CIUs: [2]float64{p50 - 10, p50 + 10}, P99CIUs: [2]float64{p99 - 20, p99 + 20}}, BE: &Share{}}
-	}
-	rounds := []Row{round(200, 400), round(150, 500), round(210, 300)}
-	row := OfRounds(rounds, alone)
-	if row.LC.P50CIUs != [2]float64{140, 220} || row.LC.P99CIUs != [2]float64{280, 520} || row.Ratio.P99CI != [2]float64{1.4, 2.6} {
-		t.Errorf("%+v, %+v", row.LC, row.Ratio)
-	}
-	rounds[1].LC.P99CIUs = [2]float64{}
-	if row := OfRounds(rounds, alone); row.LC.P99CIUs != [2]float64{} || row.Ratio.P99CI != [2]float64{} {
-		t.Errorf("one has none: %+v, %+v", row.LC, row.Ratio)
 	}
 }

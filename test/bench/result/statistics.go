@@ -380,12 +380,6 @@ const (
 // LeftWorkloads are those that have a target for what BE gets of what LC leaves.
 var LeftWorkloads = []string{"load-50", "load-90"}
 
-// TargetsText says what the targets are, in Markdown.
-const TargetsText = "`gpreempt` LC p99 <= 1.25 x alone, `gpreempt-hints` LC p99 <= 1.10 x and mean <= 1.024 x alone, both with a total throughput >= 0.90 of default"
-
-// LeftTargetText says what the target of LeftWorkloads is, in Markdown.
-const LeftTargetText = "`gpreempt-hints` BE >= 0.95 of what LC's own work leaves, with the same LC p99 <= 1.10 x alone"
-
 // HasTarget says whether there is a target for a case.
 func (c *EvaluationCase) HasTarget() bool {
 	return c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") || c.hasLeftTarget()

@@ -93,12 +93,6 @@ func Systems(names []string) ([]System, error) {
 	return picked, nil
 }
 
-// Optional says whether a system is one of those that are measured only where they are asked for.
-func Optional(name string) bool {
-	known, err := builtIn()
-	return err == nil && slices.ContainsFunc(known, func(s System) bool { return s.Name == name && s.Optional })
-}
-
 func parseSystem(file string, text []byte) (System, error) {
 	system := System{Name: strings.TrimSuffix(file, ".toml")}
 	meta, err := toml.Decode(string(text), &system)
