@@ -16,7 +16,7 @@ func TestQueueProbe(t *testing.T) {
 			t.Errorf("%s: %s", name, ending)
 		}
 	}
-	const ways, works, lengths = 8, 5 + 2 + 3, 5
+	const ways, works, lengths = 6, 5 + 2 + 3, 5
 	if len(found.Rows) != ways*works {
 		t.Errorf("%d rows, want %d\n%s", len(found.Rows), ways*works, table)
 	}

@@ -30,8 +30,6 @@ static const struct case_of {
 	{"32 in flight, a mark each, spins", SPINS, BY_MARK, 32, 1, 0},
 	{"32 in flight, a mark for 8, naps of 5 us", NAPS, BY_MARK, 32, 8, 5},
 	{"128 in flight, a mark for 32, naps of 50 us", NAPS, BY_MARK, 128, 32, 50},
-	{"32 in flight, an unordered mark each, naps of 5 us", NAPS, BY_UNORDERED_MARK, 32, 1, 5},
-	{"32 in flight, an unordered mark for 8, naps of 5 us", NAPS, BY_UNORDERED_MARK, 32, 8, 5},
 	{"32 in flight, kernels tell, naps of 5 us", NAPS, BY_KERNEL, 32, 8, 5},
 	{"128 in flight, kernels tell, naps of 50 us", NAPS, BY_KERNEL, 128, 32, 50},
 };

@@ -1,4 +1,5 @@
-// queue.c - see queue.h. A stream's operations are complete up to its mark, a word in host memory that the GPU writes behind them.
+// queue.c - see queue.h. A stream's operations are complete up to its mark, a word in host memory that the GPU writes behind them. Or they are
+// up to the number that its latest kernel wrote beside that as it began.
 //
 // Writers: the appending thread writes tail. The holder of `submitting` writes head and marked. The watcher writes asleep. Readers: each of
 // these threads reads the others' words. Pairing: an appender raises tail, then tries `submitting`; a thread that gives `submitting` back
@@ -17,8 +18,6 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { UNORDERED = 1 }; // CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER
 
 struct entry {
 	struct operation operation;
@@ -81,13 +80,21 @@ static void launch(const struct operation *o, unsigned number)
 		CHECK(cuGraphLaunch(o->graph, handle));
 }
 
-// A mark with a barrier costs the GPU about 2 us between two kernels (H200), so a stream gets few of them.
+// A mark costs the GPU about 2 us between two kernels (H200), so a stream gets few of them.
 static void mark(unsigned i)
 {
 	struct stream *s = &stream[i];
-	CHECK(cuStreamWriteValue32(s->handle, (CUdeviceptr)(uintptr_t)mark_of(i), s->head,
-				   word == BY_UNORDERED_MARK ? UNORDERED : 0));
+	CHECK(cuStreamWriteValue32(s->handle, (CUdeviceptr)(uintptr_t)mark_of(i), s->head, 0));
 	s->marked = s->head;
+}
+
+// Whether a mark has to say when the operations of a stream end. A kernel that tells says it of those before it.
+static bool lacks_mark(unsigned i)
+{
+	const struct stream *s = &stream[i];
+	if (s->marked == s->head)
+		return false;
+	return !tells(&s->entry[(s->head - 1) % QUEUE_ROOM].operation) || s->head - complete_of(i) == 1;
 }
 
 // Marks operations that no mark stands behind, unless a mark is on its way. Called with `submitting` held.
@@ -97,7 +104,7 @@ static void mark_the_rest(void)
 		if (stream[i].marked != __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE))
 			return;
 	for (unsigned i = 0; i < streams; i++)
-		if (stream[i].marked != stream[i].head)
+		if (lacks_mark(i))
 			mark(i);
 }
 

@@ -15,9 +15,8 @@ enum way {
 
 // How the host learns how far a stream is.
 enum word {
-	BY_MARK,           // The stream writes a word behind operations, with a memory barrier.
-	BY_UNORDERED_MARK, // Without one.
-	BY_KERNEL,         // Each operation's first block writes that it has begun. Marks stand only behind the last ones.
+	BY_MARK,   // The stream writes a word behind operations.
+	BY_KERNEL, // A kernel's first block writes that it has begun. Marks stand behind graphs, and the last kernels of streams.
 };
 
 struct operation {

@@ -24,7 +24,7 @@ static bool telling_finish(const uint64_t *a)
 {
 	if (!address_valid(a[2], 4))
 		return false;
-	*(volatile uint32_t *)a[2] = (uint32_t)a[3]; // the kernel's first block writes it, as it begins
+	*(volatile uint32_t *)a[2] = (uint32_t)a[3]; // late: a GPU's first block writes it as it begins
 	return work_finish(a);
 }
 
