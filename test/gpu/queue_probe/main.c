@@ -151,7 +151,8 @@ static void section_wakes(void)
 		struct samples times[CASES] = {0};
 		for (int round = 0; round < 5 * plan.samples && time_for(.5); round++)
 			for (int k = 0; k < CASES; k++) {
-				queue_set(cases[k].way, cases[k].word, cases[k].in_flight, cases[k].mark_every, cases[k].nap_us);
+				queue_set(cases[k].way, cases[k].word, cases[k].in_flight, cases[k].mark_every,
+					  cases[k].nap_us);
 				pause_us(300); // longer than any nap
 				add(&times[k], take(&o, 96, 1));
 				queue_set(DIRECT, BY_MARK, 1, 1, 0);

@@ -45,7 +45,8 @@ static uint32_t *mark_of(unsigned i) { return marks + (size_t)i * 16; }
 // Operations of a stream that are complete. Numbers differ by far less than half of their range.
 static unsigned complete_of(unsigned i)
 {
-	uint32_t mark = __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE), begun = __atomic_load_n(mark_of(i) + 1, __ATOMIC_ACQUIRE);
+	uint32_t mark = __atomic_load_n(mark_of(i), __ATOMIC_ACQUIRE),
+		 begun = __atomic_load_n(mark_of(i) + 1, __ATOMIC_ACQUIRE);
 	return (int32_t)(begun - mark) > 0 ? begun : mark;
 }
 

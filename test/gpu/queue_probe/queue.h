@@ -15,7 +15,7 @@ enum way {
 
 // How the host learns how far a stream is.
 enum word {
-	BY_MARK,   // The stream writes a word behind operations.
+	BY_MARK, // The stream writes a word behind operations.
 	BY_KERNEL, // A kernel's first block writes that it has begun. Marks stand behind graphs, and the last kernels of streams.
 };
 
