@@ -2,11 +2,15 @@ package bench
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -185,5 +189,30 @@ func TestEnvironment(t *testing.T) {
 		if !slices.Equal(found["KEPT"], []string{"a=b"}) {
 			t.Errorf("role %q: KEPT %q", role, found["KEPT"])
 		}
+	}
+}
+
+// A process is not missing because its segment could not be read.
+func TestSegmentThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	folder := t.TempDir()
+	config, segments := filepath.Join(folder, "gpreempt.toml"), segment.Directory(folder, os.Getuid())
+	if err := errors.Join(os.Mkdir(segments, 0o700), os.WriteFile(config, fmt.Appendf(nil, "[segment]\ndirectory = %q\n", folder), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := segment.Open(segments, segment.GPU{UUID: [16]byte{1}}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	files, err := filepath.Glob(filepath.Join(segments, "*.seg"))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	if err := os.Truncate(files[0], 3); err != nil {
+		t.Fatal(err)
+	}
+	if found, _, err := peer(config, os.Getpid()); err == nil || !strings.Contains(err.Error(), files[0]+": ") {
+		t.Errorf("%+v, %v", found, err)
 	}
 }

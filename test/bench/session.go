@@ -377,24 +377,33 @@ func (s *session) configure(section string) (undo func(), err error) {
 	return func() { s.config = before }, nil
 }
 
-// peer is a process under the library, as others see it, and the path of its segment; nil where there is no such process.
+// peer is a process under the library, as others see it, and the path of its segment; nil where there is no such process. On a busy machine a
+// segment's members may not answer a reader in time, who asks again then.
 func peer(config string, pid int) (found *segment.Peer, path string, err error) {
 	settings, err := configs.Load(config)
 	if err != nil {
 		return nil, "", fmt.Errorf("what the library counted: %w", err)
 	}
-	snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
-	if err != nil {
-		return nil, "", fmt.Errorf("what the library counted: %w", err)
-	}
-	for _, snapshot := range snapshots {
-		for _, p := range snapshot.Peers {
-			if int(p.Pid) == pid {
-				return &p, snapshot.Path, nil
+	for deadline := time.Now().Add(answerLimit); ; time.Sleep(pollInterval) {
+		snapshots, err := segment.Snapshots(settings.Segment.Directory, os.Getuid())
+		if err != nil {
+			return nil, "", fmt.Errorf("what the library counted: %w", err)
+		}
+		for _, snapshot := range snapshots {
+			for _, p := range snapshot.Peers {
+				if int(p.Pid) == pid {
+					return &p, snapshot.Path, nil
+				}
 			}
 		}
+		unread := slices.IndexFunc(snapshots, func(s segment.Snapshot) bool { return s.Error != "" })
+		if unread < 0 {
+			return nil, "", nil
+		}
+		if time.Now().After(deadline) {
+			return nil, "", fmt.Errorf("what the library counted: segment %s: %s", snapshots[unread].Path, snapshots[unread].Error)
+		}
 	}
-	return nil, "", nil
 }
 
 // count is what the library counted so far in a process with a configuration; nil where there is no such process.
