@@ -59,10 +59,18 @@ var (
 	unreached   = regexp.MustCompile(`state \d+, "(assert\(\(state==\d+\)\))"`) // of a transition of the domain
 )
 
+// takesLong leaves a test to CI, and to people who change the model or the states.
+func takesLong(t *testing.T) {
+	if os.Getenv("GPREEMPT_DEEP") == "" {
+		t.Skip("Spin looks at every order of the model's threads, for 20 s of a processor: set GPREEMPT_DEEP")
+	}
+}
+
 // In no order does a block run twice or never, or an operation overtake another one. Questions get right answers, no stop comes beside a
 // call that waits in the driver, and no thread waits for ever. Each transition of the domain is made in some order.
 func TestStates(t *testing.T) {
 	t.Parallel()
+	takesLong(t)
 	said := verify(t)
 	if found := errorsFound.FindStringSubmatch(said); found == nil || found[1] != "0" || strings.Contains(said, "search depth too small") {
 		t.Fatal(said)
@@ -75,6 +83,7 @@ func TestStates(t *testing.T) {
 // The verifier finds each rule that is broken on purpose.
 func TestBrokenRules(t *testing.T) {
 	t.Parallel()
+	takesLong(t)
 	text := read(t, model)
 	_, rules, _ := strings.Cut(text, "With one of these defined, a rule is broken on purpose, and Spin has to find an error: ")
 	rules, _, found := strings.Cut(rules, ".")
