@@ -80,7 +80,7 @@ $(foreach a,$(ARCHS),$(eval $(call build,build/dist/$(a),$(ZIG) cc -target $(if 
 build/tools/%/installed: test/pinned.sh
 	$< $*
 
-test: ## everything that needs no GPU: its parts are e2e, compute, race, unit, glibc and, in CI, fuzz
+test: ## parts e2e, compute, race, unit, glibc. With GPREEMPT_DEEP=1, as in CI: more of each, and fuzz
 vet: ## gofmt and go vet
 unit: ## tests of packages and of the simulated driver
 compute: ## tests that only compute: units of C with sanitizers, rewriting, models, and simulated machines of the agent

@@ -224,15 +224,10 @@ func (s *session) memory(config string, w *worker) (segment.Memory, error) {
 
 // inForce waits until a process's memory may go: it says so some time after it has a context.
 func (s *session) inForce(ctx context.Context, config string, w *worker) error {
-	for deadline := time.Now().Add(answerLimit); ; {
+	return awaited(ctx, answerLimit, func() error {
 		_, err := s.memory(config, w)
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		if err := pause(ctx, pollInterval); err != nil {
-			return err
-		}
-	}
+		return err
+	})
 }
 
 // swapped is what became of a request to swap.

@@ -377,6 +377,19 @@ func (s *session) configure(section string) (undo func(), err error) {
 	return func() { s.config = before }, nil
 }
 
+// awaited looks again and again until there is no error, and returns the last one where the time is over.
+func awaited(ctx context.Context, limit time.Duration, look func() error) error {
+	for deadline := time.Now().Add(limit); ; {
+		err := look()
+		if err == nil || time.Now().After(deadline) {
+			return err
+		}
+		if err := pause(ctx, pollInterval); err != nil {
+			return err
+		}
+	}
+}
+
 // peer is a process under the library, as others see it, and the path of its segment; nil where there is no such process. On a busy machine a
 // segment's members may not answer a reader in time, who asks again then.
 func peer(config string, pid int) (found *segment.Peer, path string, err error) {

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -295,17 +294,15 @@ func (s *session) objectiveCost(ctx context.Context) (float64, error) {
 	if err := lc.awaitReady(ctx, nil); err != nil {
 		return 0, err
 	}
-	for until := time.Now().Add(startLimit); ; { // the library has met its peer
+	err = awaited(ctx, startLimit, func() error {
 		p, _, err := peer(s.config, lc.pid())
-		if err == nil && p != nil && p.Counted {
-			break
+		if err == nil && (p == nil || !p.Counted) {
+			err = errors.New("the library does not look at launches: it has met no peer")
 		}
-		if time.Now().After(until) {
-			return 0, fmt.Errorf("the library does not look at launches beside a peer: %w", cmp.Or(err, errors.New("it met none")))
-		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return 0, err
-		}
+		return err
+	})
+	if err != nil {
+		return 0, err
 	}
 	var result launchResult
 	err = lc.ask(ctx, workerLimit, &result, "run")
