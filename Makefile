@@ -15,7 +15,7 @@ $(call stamp,version,$(VERSION))$(if $(shell command -v $(GO)),$(call stamp,go,$
 
 SERVICES := gpreemptd gpreempt-nri gpreempt-metrics
 COMMANDS := gpreempt gpreempt-bench $(SERVICES)
-all: $(addprefix build/,libgpreempt.so $(COMMANDS) memory-probe queue-probe sim/libcuda.so.1 sim/libnvidia-ml.so.1) ## the library, the commands and the simulated driver, into build/
+all: $(addprefix build/,libgpreempt.so $(COMMANDS) memory-probe sim/libcuda.so.1 sim/libnvidia-ml.so.1) ## the library, the commands and the simulated driver, into build/
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' Makefile
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*\#\# .*/\1/p' Makefile)

@@ -74,20 +74,6 @@ extern "C" __global__ void __launch_bounds__(1024)
 
 extern "C" __global__ void bench_empty() {}
 
-// The same as bench_work, but its first block writes its number to host memory. On a stream that number says that all work ahead of this
-// kernel is complete.
-extern "C" __global__ void __launch_bounds__(1024)
-	bench_work_telling(float *out, unsigned long long iterations, volatile uint32_t *begun, uint32_t number)
-{
-	if (blockIdx.x == 0 && threadIdx.x == 0)
-		*begun = number;
-	if (!iterations)
-		return;
-	float value = chain(threadIdx.x, iterations);
-	if (threadIdx.x == 0)
-		out[blockIdx.x] = value;
-}
-
 // Updates data in place; the result of a series of launches depends on every one of them having run
 // exactly once and in order.
 extern "C" __global__ void __launch_bounds__(1024) bench_mix(uint32_t *data, uint32_t n, uint32_t rounds)

@@ -51,21 +51,12 @@ size_t device_free(void)
 	return free_bytes;
 }
 
-int device_attribute(int number)
-{
-	int value = 0;
-	CHECK(cuDeviceGetAttribute(&value, number, device));
-	return value;
-}
-
 CUstream stream_of(int priority)
 {
 	CUstream stream;
 	CHECK(cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, priority));
 	return stream;
 }
-
-bool time_for(double seconds) { return now_us() + seconds * 1e6 < section_ends_us; }
 
 CUfunction function_of(const void *image, const char *name)
 {
@@ -92,16 +83,4 @@ void driver_begin(void)
 	CHECK(cuCtxSetCurrent(context));
 	if (probe.begin)
 		probe.begin();
-}
-
-void fact_device(void)
-{
-	char name[128];
-	int version, mps = 0;
-	CHECK(cuDeviceGetName(name, sizeof name, device));
-	CHECK(cuDriverGetVersion(&version));
-	ASK(cuDeviceGetAttribute, &mps, CU_DEVICE_ATTRIBUTE_MPS_ENABLED, device);
-	fact(name, "device");
-	fact(text("%d", version), "CUDA version of the driver");
-	fact(mps ? "yes" : "no", "MPS");
 }

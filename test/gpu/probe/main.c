@@ -19,7 +19,6 @@
 struct plan plan;
 bool under_mps;
 double slowness = 1;
-double section_ends_us;
 
 // Reads lines until the end of the output, or the time is over.
 static bool collect(int fd, double until_us)
@@ -78,7 +77,6 @@ static char *run_section(const struct section *s, double limit)
 		give_up("fork: %s", strerror(errno));
 	if (pid == 0) {
 		setpgid(0, 0);
-		section_ends_us = began + limit * 1e6;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		dup2(out[1], 1);
 		if (probe.settle)

@@ -1,6 +1,6 @@
-// probe.h - shared by the programs that ask the driver and the machine, and not the library: memory_probe, queue_probe. Each is a list of
-// sections. Each section runs in a process of its own, so that one that hangs, or spoils its context, costs only itself. It tells its
-// figures, facts and rows to the process that started it, as lines (report.c).
+// probe.h - the frame of memory_probe, which asks the driver and the machine, and not the library. A program is a list of sections. Each
+// runs in a process of its own, so that one that hangs, or spoils its context, costs only itself. It tells its figures, facts and rows to the
+// process that started it, as lines (report.c).
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -31,29 +31,11 @@ struct access { // CUmemAccessDesc
 	int flags;
 };
 
-struct launch { // CUlaunchConfig
-	unsigned grid[3], block[3], shared_bytes;
-	CUstream stream;
-	struct gp_launch_attribute *attribute;
-	unsigned attributes;
-};
-_Static_assert(sizeof(struct launch) == 56, "CUlaunchConfig");
-struct resource { // CUdevResource of CUDA 12.4 to 13.0, of type SM.
-	int type;
-	unsigned char padding[92];
-	unsigned sms, least, multiple; // smCount, minSmPartitionSize, smCoscheduledAlignment.
-	unsigned char more[36];
-};
-_Static_assert(sizeof(struct resource) == 144 && offsetof(struct resource, sms) == 96, "CUdevResource");
-typedef struct resource_set *resource_set;   // CUdevResourceDesc
-typedef struct green_context *green_context; // CUgreenCtx
-
 enum {                      // Values of cuda.h.
 	PINNED_MEMORY = 1,  // CUmemAllocationType
 	ON_DEVICE = 1,      // CUmemLocationType
 	BY_DESCRIPTOR = 1,  // CUmemAllocationHandleType
 	READ_AND_WRITE = 3, // CUmemAccess_flags
-	RESOURCE_SM = 1,    // CUdevResourceType
 	DMA_BUF = 1,        // CUmemRangeHandleType
 	CAPTURE_GLOBAL = 0, // CUstreamCaptureMode
 };
@@ -68,28 +50,14 @@ enum {                      // Values of cuda.h.
 	X(cuDeviceGetName, cuDeviceGetName, (char *, int, CUdevice)) \
 	X(cuDeviceGetPCIBusId, cuDeviceGetPCIBusId, (char *, int, CUdevice)) \
 	X(cuDeviceGetAttribute, cuDeviceGetAttribute, (int *, int, CUdevice)) \
-	X(cuDeviceGetDefaultMemPool, cuDeviceGetDefaultMemPool, (mem_pool *, CUdevice)) \
 	X(cuDevicePrimaryCtxRetain, cuDevicePrimaryCtxRetain, (CUcontext *, CUdevice)) \
 	X(cuCtxSetCurrent, cuCtxSetCurrent, (CUcontext)) \
 	X(cuCtxSynchronize, cuCtxSynchronize, (void)) \
-	X(cuCtxPushCurrent, cuCtxPushCurrent_v2, (CUcontext)) \
-	X(cuCtxPopCurrent, cuCtxPopCurrent_v2, (CUcontext *)) \
-	X(cuCtxGetStreamPriorityRange, cuCtxGetStreamPriorityRange, (int *, int *)) \
 	X(cuModuleLoadData, cuModuleLoadData, (CUmodule *, const void *)) \
 	X(cuModuleGetFunction, cuModuleGetFunction, (CUfunction *, CUmodule, const char *)) \
-	X(cuFuncGetAttribute, cuFuncGetAttribute, (int *, int, CUfunction)) \
-	X(cuFuncSetAttribute, cuFuncSetAttribute, (CUfunction, int, int)) \
-	X(cuOccupancyMaxActiveBlocksPerMultiprocessor, cuOccupancyMaxActiveBlocksPerMultiprocessor, (int *, CUfunction, int, size_t)) \
-	X(cuOccupancyMaxActiveClusters, cuOccupancyMaxActiveClusters, (int *, CUfunction, const struct launch *)) \
-	X(cuLaunchKernelEx, cuLaunchKernelEx, (const struct launch *, CUfunction, void **, void **)) \
-	X(cuLaunchCooperativeKernel, cuLaunchCooperativeKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **)) \
 	X(cuLaunchKernel, cuLaunchKernel, (CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream, void **, void **)) \
 	X(cuStreamCreate, cuStreamCreate, (CUstream *, unsigned)) \
 	X(cuStreamCreateWithPriority, cuStreamCreateWithPriority, (CUstream *, unsigned, int)) \
-	X(cuStreamDestroy, cuStreamDestroy_v2, (CUstream)) \
-	X(cuStreamGetPriority, cuStreamGetPriority, (CUstream, int *)) \
-	X(cuStreamWriteValue32, cuStreamWriteValue32_v2, (CUstream, CUdeviceptr, uint32_t, unsigned)) \
-	X(cuStreamWaitEvent, cuStreamWaitEvent, (CUstream, CUevent, unsigned)) \
 	X(cuStreamSynchronize, cuStreamSynchronize, (CUstream)) \
 	X(cuStreamQuery, cuStreamQuery, (CUstream)) \
 	X(cuStreamBeginCapture, cuStreamBeginCapture_v2, (CUstream, int)) \
@@ -98,7 +66,6 @@ enum {                      // Values of cuda.h.
 	X(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream)) \
 	X(cuEventCreate, cuEventCreate, (CUevent *, unsigned)) \
 	X(cuEventRecord, cuEventRecord, (CUevent, CUstream)) \
-	X(cuEventQuery, cuEventQuery, (CUevent)) \
 	X(cuEventSynchronize, cuEventSynchronize, (CUevent)) \
 	X(cuMemGetInfo, cuMemGetInfo_v2, (size_t *, size_t *)) \
 	X(cuMemAlloc, cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
@@ -112,11 +79,8 @@ enum {                      // Values of cuda.h.
 	X(cuMemHostUnregister, cuMemHostUnregister, (void *)) \
 	X(cuMemsetD8Async, cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
 	X(cuMemcpyHtoD, cuMemcpyHtoD_v2, (CUdeviceptr, const void *, size_t)) \
-	X(cuMemcpyDtoH, cuMemcpyDtoH_v2, (void *, CUdeviceptr, size_t)) \
 	X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
 	X(cuMemcpyDtoHAsync, cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
-	X(cuMemcpy2DAsync, cuMemcpy2DAsync_v2, (const void *, CUstream)) \
-	X(cuMemcpyDtoDAsync, cuMemcpyDtoDAsync_v2, (CUdeviceptr, CUdeviceptr, size_t, CUstream)) \
 	X(cuMemAddressReserve, cuMemAddressReserve, (CUdeviceptr *, size_t, size_t, CUdeviceptr, unsigned long long)) \
 	X(cuMemAddressFree, cuMemAddressFree, (CUdeviceptr, size_t)) \
 	X(cuMemCreate, cuMemCreate, (mem_handle *, size_t, const struct properties *, unsigned long long)) \
@@ -131,16 +95,7 @@ enum {                      // Values of cuda.h.
 	X(cuIpcGetMemHandle, cuIpcGetMemHandle, (void *, CUdeviceptr)) \
 	X(cuPointerGetAttribute, cuPointerGetAttribute, (void *, int, CUdeviceptr)) \
 	X(cuPointerGetAttributes, cuPointerGetAttributes, (unsigned, int *, void **, CUdeviceptr)) \
-	X(cuPointerSetAttribute, cuPointerSetAttribute, (const void *, int, CUdeviceptr)) \
-	X(cuDeviceGetDevResource, cuDeviceGetDevResource, (CUdevice, struct resource *, int)) \
-	X(cuDevSmResourceSplitByCount, cuDevSmResourceSplitByCount, (struct resource *, unsigned *, const struct resource *, struct resource *, unsigned, unsigned)) \
-	X(cuDevResourceGenerateDesc, cuDevResourceGenerateDesc, (resource_set *, struct resource *, unsigned)) \
-	X(cuGreenCtxCreate, cuGreenCtxCreate, (green_context *, resource_set, CUdevice, unsigned)) \
-	X(cuGreenCtxDestroy, cuGreenCtxDestroy, (green_context)) \
-	X(cuGreenCtxStreamCreate, cuGreenCtxStreamCreate, (CUstream *, green_context, unsigned, int)) \
-	X(cuGreenCtxRecordEvent, cuGreenCtxRecordEvent, (green_context, CUevent)) \
-	X(cuGreenCtxWaitEvent, cuGreenCtxWaitEvent, (green_context, CUevent)) \
-	X(cuCtxFromGreenCtx, cuCtxFromGreenCtx, (CUcontext *, green_context))
+	X(cuPointerSetAttribute, cuPointerSetAttribute, (const void *, int, CUdeviceptr))
 // clang-format on
 
 #define FIELD(field, symbol, parameters) CUresult(*field) parameters;
@@ -153,9 +108,8 @@ struct plan {
 	int samples;    // The number of samples of other figures.
 };
 extern struct plan plan;
-extern bool under_mps;         // The program uses the GPU through a server of our own.
-extern double slowness;        // Bounds on time are so many times as long.
-extern double section_ends_us; // The time by now_us() when the section is ended.
+extern bool under_mps;  // The program uses the GPU through a server of our own.
+extern double slowness; // Bounds on time are so many times as long.
 
 // The parts of a program.
 struct section {
@@ -180,15 +134,12 @@ extern CUdevice device;
 extern CUcontext context;
 
 // driver.c
-void fact_device(void);  // Facts: its name, the driver, whether that is an MPS client's.
 void driver_begin(void); // Initialises CUDA and the context. Ends the process where that fails.
 const char *error_name(CUresult);
 double now_us(void);
 void pause_us(double);
-size_t device_free(void); // In bytes.
-int device_attribute(int number);
+size_t device_free(void);         // In bytes.
 CUstream stream_of(int priority); // A stream that waits for no other.
-bool time_for(double seconds);    // True: so much time is left before the section is ended.
 CUfunction function_of(const void *image, const char *name);
 __attribute__((noreturn, format(printf, 1, 2))) void give_up(const char *format, ...);
 
@@ -217,7 +168,6 @@ void add(struct samples *, double);
 struct summary sum_up(struct samples *); // Empties the samples, too.
 __attribute__((format(printf, 3, 4))) void figure(struct summary, const char *unit, const char *name, ...);
 __attribute__((format(printf, 2, 3))) void fact(const char *value, const char *name, ...);
-void not_measured(const char *why, const char *what);
 __attribute__((format(printf, 2, 3))) void row(const char *table, const char *format, ...); // NAME=VALUE, with tabs between.
 __attribute__((format(printf, 1, 2))) const char *text(const char *format, ...); // Valid until 8 more are made.
 
@@ -239,17 +189,6 @@ void write_table(const struct ending *, int endings);
 void start_mps(void);
 void stop_mps(void);
 
-// green.c: green contexts. All return NULL, or why not.
-struct green {
-	unsigned sms; // 0: none.
-	green_context context;
-	CUstream stream;
-};
-const char *green_most(unsigned sms, unsigned *groups); // groups: the most groups of so many SMs.
-const char *green_split(unsigned sms, unsigned groups, struct resource *group); // The groups of one split.
-const char *green_whole(struct resource *all); // All SMs, which need not be a number that a split can have.
-const char *green_make(struct green *, const struct resource *group, int priority);
-
 // second.c: a second process, which takes orders and answers them, a line each
 struct second {
 	pid_t pid;
@@ -258,6 +197,5 @@ struct second {
 void second_start(struct second *, char *const settings[]); // settings: added to our environment in the second process, or NULL.
 __attribute__((format(printf, 2, 3))) void second_order(struct second *, const char *format, ...);
 const char *second_answer(struct second *); // The answer without its end of line. Valid until the next answer.
-void second_end(struct second *);           // Ends its input, and waits for its end.
 
 #endif

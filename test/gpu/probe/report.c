@@ -67,8 +67,6 @@ void fact(const char *value, const char *format, ...)
 	fflush(stdout);
 }
 
-void not_measured(const char *why, const char *what) { fact(why, "%s", what); }
-
 void row(const char *table, const char *format, ...)
 {
 	char values[512];

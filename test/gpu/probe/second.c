@@ -68,10 +68,3 @@ const char *second_answer(struct second *s)
 	line[strcspn(line, "\n")] = 0;
 	return line;
 }
-
-void second_end(struct second *s)
-{
-	fclose(s->orders);
-	fclose(s->answers);
-	waitpid(s->pid, NULL, 0);
-}

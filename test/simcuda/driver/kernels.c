@@ -20,14 +20,6 @@ static bool work_finish(const uint64_t *a)
 	return true;
 }
 
-static bool telling_finish(const uint64_t *a)
-{
-	if (!address_valid(a[2], 4))
-		return false;
-	*(volatile uint32_t *)a[2] = (uint32_t)a[3]; // late: a GPU's first block writes it as it begins
-	return work_finish(a);
-}
-
 static uint64_t mix_duration(const uint64_t *a, uint64_t blocks)
 {
 	(void)blocks;
@@ -302,7 +294,6 @@ static const struct kernel kernels[] = {
 	{"bench_work_uneven", 2, {8, 8}, 32, 0, 0, work_duration, NULL, NULL, work_finish, NULL, NULL},
 	{"bench_work_reset", 4, {8, 8, 8, 8}, 32, 4, 0, empty_duration, NULL, NULL, NULL, NULL, reset_proceed},
 	{"bench_mix", 3, {8, 4, 4}, 32, 0, 0, mix_duration, NULL, NULL, mix_finish, NULL, NULL},
-	{"bench_work_telling", 4, {8, 8, 8, 4}, 32, 0, 0, work_duration, NULL, NULL, telling_finish, NULL, NULL},
 	{"bench_empty", 0, {0}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, NULL},
 	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},
