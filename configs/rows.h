@@ -29,6 +29,7 @@ enum gp_hint_source {
 	GP_HINT_ARRIVAL, // requests that come in a regular pattern, learnt
 	GP_HINT_SOURCES
 };
+#define GP_HINT_NAMES "explicit", "nvtx", "copy", "socket", "arrival"
 
 enum { GP_HINTS_TOLD = 1u << GP_HINT_EXPLICIT | 1u << GP_HINT_NVTX }; // sources that are the program itself
 

@@ -76,10 +76,9 @@ enum {
 	OF_RUNTIME = 3, // The one that initialises it, its monitor, and the one that would make others.
 	PROCESSORS = 4, // The cores are the program's; MOST_PROCESSORS says so to Go.
 	POLLING = 1,    // Waits for a timer.
-	// Watcher, guard of the runlist, the one that asks the driver for the process's state, core, mover, hints, learner, two
-	// rewriters, the log; and those that are short: finalizers, cleanups, the function of a timer, the question for a level
-	// (member.Level), whose thread the first segment has then.
-	GOROUTINES = 10 + 4,
+	// Core, mover, learner, two rewriters, the log; and those that are short: finalizers, cleanups, the function of a timer, the question
+	// for a level (member.Level), whose thread the first segment has then.
+	GOROUTINES = 6 + 4,
 	AHEAD = OF_RUNTIME + PROCESSORS + POLLING + GOROUTINES,
 	WANTED = 256, // capacity of the queue, in which each has a thread that is about to take it
 };

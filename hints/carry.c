@@ -7,6 +7,7 @@
 #include "hints/carry.h"
 #include "preempt/gpu/objective.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const uint64_t MAX_AHEAD_NS = 10ull * 1000000000; // a hint for later is nonsense
@@ -371,7 +372,15 @@ static uint64_t attend(uint64_t now)
 	return off;
 }
 
-uint64_t gp_hint_run(uint32_t *source)
+static void say_off(uint32_t source)
+{
+	static const char *const name[] = {GP_HINT_NAMES};
+	char line[128]; // a text is said once (log_line.c)
+	snprintf(line, sizeof line, "hints were wrong or early too often: source %s is off for a while", name[source]);
+	gp_log_line(line);
+}
+
+void gp_hint_run(void)
 {
 	for (;;) {
 		uint32_t seen = gp_hint_bell;
@@ -388,16 +397,10 @@ uint64_t gp_hint_run(uint32_t *source)
 				GP_HINT_COUNT(i, dropped, lost);
 			}
 		}
-		*source = GP_HINT_COPY;
-		uint64_t copies_off = gp_hint_settle_copies(now);
-		if (copies_off)
-			return copies_off;
-		if (active.on) {
-			*source = active.source;
-			uint64_t off = attend(now);
-			if (off)
-				return off;
-		}
+		if (gp_hint_settle_copies(now))
+			say_off(GP_HINT_COPY);
+		if (active.on && attend(now))
+			say_off(active.source);
 		for (int i = 0; i < MAILS && take_mail(&m); i++)
 			receive(&m, now);
 		for (int i = 0; i < pending_count;) {

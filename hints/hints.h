@@ -52,8 +52,7 @@ gp_hint_fn gp_hint;
 // Begins to carry hints out. max_cost: the part of the GPU's time that they may cost; wait_ns: how long work is waited for; copies:
 // whether copies are hints too.
 void gp_hint_start(double max_cost, uint64_t wait_ns, bool copies);
-// Carries hints out. Returns when a source was switched off: which, and for how many nanoseconds.
-uint64_t gp_hint_run(uint32_t *source);
+void gp_hint_run(void); // Carries hints out. Never returns.
 // Before the first work after idle, or awaited work. Returns since when a hint has awaited it; 0: none has.
 uint64_t gp_hint_work(struct gp_context *, const struct gp_operation *);
 void gp_hint_pinned(void);

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 
 const char *gp_bridge_resolve(void *lookup)
 {
@@ -32,9 +31,7 @@ uint32_t gp_bridge_events(void) { return gp_events; }
 
 void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns) { gp_futex_wait(&gp_events, seen, timeout_ns, false); }
 
-void gp_bridge_wake_to_the_microsecond(void) { prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); }
-
-void gp_bridge_watch_forever(void) { gp_watch_forever(); }
+bool gp_bridge_start_threads(bool hints) { return gp_threads_start(hints); }
 
 const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
@@ -70,6 +67,7 @@ void gp_bridge_gpu_attach(int i, void *segment, uint32_t slot, bool paged)
 	gp_gpu[i].paged = paged;
 	gp_gpu[i].segment = segment;
 	gp_gpu_attached(&gp_gpu[i]);
+	gp_notify(); // the thread of gp_blp_watch waits for the segment
 }
 
 bool gp_bridge_gpu_move(int i, void *memory, uint32_t slot, bool paged, bool owned)
@@ -130,10 +128,6 @@ uint64_t gp_bridge_gpu_waits_behind(int i) { return gp_waits_behind(&gp_gpu[i]);
 
 void gp_bridge_doubt(void) { gp_membership_doubt(false); }
 
-bool gp_bridge_can_watch_checkpoints(void) { return gp_checkpoint_can_watch(); }
-
-void gp_bridge_watch_checkpoints(void) { gp_checkpoint_watch(); }
-
 bool gp_bridge_gpu_worked(int i) { return gp_gpu[i].worked; }
 
 bool gp_bridge_gpu_hold_failed(int i) { return gp_gpu[i].hold_failed; }
@@ -189,7 +183,7 @@ const char *gp_bridge_start_blp(void *armed)
 	return NULL;
 }
 
-void gp_bridge_watch_windows(int gpu) { gp_blp_watch(&gp_gpu[gpu]); }
+bool gp_bridge_watch_windows(int gpu) { return gp_windows_watch(&gp_gpu[gpu]); }
 
 const char *gp_bridge_start_memory(void *armed, void *substitute) { return gp_swap_start(armed, substitute); }
 

@@ -16,8 +16,7 @@ void *gp_bridge_allocate(size_t bytes);             // unlike C.malloc, which en
 void gp_bridge_set_clock(int64_t ahead_ns); // gp_clock_ahead_ns
 uint32_t gp_bridge_events(void);
 void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns);
-void gp_bridge_wake_to_the_microsecond(void); // the calling thread: the default timer slack is 50 us
-void gp_bridge_watch_forever(void);
+bool gp_bridge_start_threads(bool hints); // gp_threads_start
 const void *gp_bridge_hooks(void);
 
 bool gp_bridge_gpu_known(int gpu);
@@ -41,8 +40,6 @@ uint32_t gp_bridge_membership(void);
 uint32_t gp_bridge_rejoined(void);
 uint64_t gp_bridge_gpu_waits_behind(int gpu);
 void gp_bridge_doubt(void);
-bool gp_bridge_can_watch_checkpoints(void);
-void gp_bridge_watch_checkpoints(void); // never returns
 bool gp_bridge_gpu_worked(int gpu);
 bool gp_bridge_gpu_hold_failed(int gpu); // a hold could not be launched
 bool gp_bridge_gpu_mps(int gpu);
@@ -57,7 +54,7 @@ bool gp_bridge_is_gone(CUresult);
 
 // Returns a function that the driver lacks and that block-level preemption needs, or NULL.
 const char *gp_bridge_start_blp(void *armed);
-void gp_bridge_watch_windows(int gpu); // never returns
+bool gp_bridge_watch_windows(int gpu); // gp_windows_watch
 
 // Memory that comes and goes. Returns a function that the driver lacks and that this needs, or NULL. Before the program can
 // have device memory; gp_memory_settings first.

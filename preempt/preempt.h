@@ -58,6 +58,13 @@ void gp_memory_used(const void *frame);
 void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);
 
+// threads.c. One thread at a time calls these two. False: no more threads can be started.
+// Starts the threads that look after the process: they close windows, put TSGs back on the runlist, ask whether the process is
+// checkpointed, and carry hints out. After gp_driver_resolve and, with hints, gp_hint_start.
+bool gp_threads_start(bool hints);
+// Starts the thread that stops the process's kernels on a GPU, once that is attached (gp_bridge_gpu_attach).
+bool gp_windows_watch(struct gp_gpu *);
+
 // watch.c
 void gp_watch_forever(void);
 uint64_t gp_waits_behind(const struct gp_gpu *);

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -47,15 +48,16 @@ enum { // bits: why something is not in force
 		fmt.Fprintf(&b, "\tGP_FALLBACK_%s = 1u << %d, // %s\n", strings.ToUpper(row.Name), i, row.Why)
 	}
 	b.WriteString("};\n\nenum gp_hint_source {\n")
-	var told []string
+	var told, names []string
 	for _, row := range configs.HintRows {
 		name := "GP_HINT_" + strings.ToUpper(row.Name)
 		fmt.Fprintf(&b, "\t%s, // %s\n", name, row.Comes)
+		names = append(names, strconv.Quote(row.Name))
 		if row.Told {
 			told = append(told, "1u << "+name)
 		}
 	}
-	b.WriteString("\tGP_HINT_SOURCES\n};\n")
+	fmt.Fprintf(&b, "\tGP_HINT_SOURCES\n};\n#define GP_HINT_NAMES %s\n", strings.Join(names, ", "))
 	fmt.Fprintf(&b, "\nenum { GP_HINTS_TOLD = %s }; // sources that are the program itself\n", strings.Join(told, " | "))
 	fmt.Fprintf(&b, "\n#define GP_MPS_DIRECTORIES \"%s\" // where CUDA_MPS_PIPE_DIRECTORY names none\n\n#endif\n", strings.Join(configs.MPSDirectories[:], "\", \""))
 	return b.Bytes()

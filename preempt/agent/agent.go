@@ -115,7 +115,7 @@ func (a *agent) step() time.Duration {
 		wait = min(wait, a.turn(p, now, capped))
 	case capped:
 		a.schedule(false)
-	case p.higher != 0 && p.lower != 0 && guarded():
+	case p.higher != 0 && p.lower != 0:
 		wait = min(wait, a.giveWay(p, now))
 	case a.off:
 		a.schedule(true)

@@ -39,7 +39,6 @@ func TestControlParametersHaveTheDriversLayout(t *testing.T) {
 func TestRefusedIsBestEffort(t *testing.T) {
 	c := coreOf(configs.Default(), 0)
 	c.levels = map[int]int{}
-	c.guard.Do(func() {}) // there is no process to guard
 	for i, s := range []struct {
 		change func()
 		want   int

@@ -3,11 +3,7 @@ package agent
 // #include "preempt/bridge.h"
 import "C"
 
-import (
-	"runtime"
-
-	"github.com/gpreempt/gpreempt/configs"
-)
+import "github.com/gpreempt/gpreempt/configs"
 
 func init() { inForce[configs.BLP] = func(a *agent) bool { return a.stoppable && stoppable() } }
 
@@ -15,11 +11,8 @@ func init() { inForce[configs.BLP] = func(a *agent) bool { return a.stoppable &&
 // The driver must be initialised.
 func stoppable() bool { return bool(C.gp_blp_wanted()) }
 
-// watchWindows stops and resumes this process's kernels on a GPU, for as long as the process lives.
-func watchWindows(gpu int) {
-	runtime.LockOSThread()
-	C.gp_bridge_watch_windows(C.int(gpu)) // stays in C: a goroutine would wait for a processor of the scheduler's
-}
+// watchWindows starts the thread that stops and resumes this process's kernels on a GPU, once that is attached; false: there is none.
+func watchWindows(gpu int) bool { return bool(C.gp_bridge_watch_windows(C.int(gpu))) }
 
 // tellBLP counts stops of this process's kernels, and says once what a stop found out.
 func (a *agent) tellBLP() {

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"runtime"
 	"unsafe"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -160,24 +159,8 @@ func bit(b bool) C.uint32_t {
 // Hooks is the const struct gp_hooks * for the interception layer.
 func Hooks() unsafe.Pointer { return C.gp_bridge_hooks() }
 
-// watch closes windows for as long as the process lives.
-func watch() {
-	runtime.LockOSThread()
-	// Windows are closed to the microsecond: the default slack of 50 us would be GPU time lost.
-	C.gp_bridge_wake_to_the_microsecond()
-	// The watcher stays in C: a goroutine that returns from a wait in C waits again, for a processor of Go's scheduler, and windows
-	// closed milliseconds late.
-	C.gp_bridge_watch_forever()
-}
-
-// canWatchCheckpoints says whether the driver tells in which state the process is.
-func canWatchCheckpoints() bool { return bool(C.gp_bridge_can_watch_checkpoints()) }
-
-// watchCheckpoints asks the driver for the process's state where another process may have changed it, for as long as the process lives.
-func watchCheckpoints() {
-	runtime.LockOSThread()
-	C.gp_bridge_watch_checkpoints()
-}
+// startThreads starts the threads of the core that live as long as the process; false: there are none.
+func startThreads(hints bool) bool { return bool(C.gp_bridge_start_threads(C.bool(hints))) }
 
 // joined says whether the process takes part: the driver has not locked it, and is not about to.
 func joined() bool { return C.gp_bridge_membership() == C.GP_JOINED }
@@ -190,15 +173,6 @@ func waitsBehind(i int) uint64 { return uint64(C.gp_bridge_gpu_waits_behind(C.in
 
 // doubt has the driver asked for the process's state.
 func doubt() { C.gp_bridge_doubt() }
-
-// guardRunlist puts TSGs back whose agent stands still, for as long as the process lives.
-func guardRunlist() {
-	runtime.LockOSThread()
-	C.gp_runlist_guard()
-}
-
-// guarded says whether guardRunlist has begun. Before that, no TSG may be taken off the runlist.
-func guarded() bool { return bool(C.gp_runlist_guarded()) }
 
 // renew keeps what is off the runlist of a GPU there for another while. It returns false once after the while was over.
 func renew(gpu int) bool { return bool(C.gp_runlist_renew(C.int(gpu))) }

@@ -81,7 +81,7 @@ func maxOf(config configs.Config, l segment.Limits) float64 {
 }
 
 // canCap says whether this process can leave the GPU.
-func (a *agent) canCap() bool { return a.place != placeShared && !a.noTurns && guarded() }
+func (a *agent) canCap() bool { return a.place != placeShared && !a.noTurns }
 
 // mayBeCapped says whether a maximum is in force for this process.
 func (a *agent) mayBeCapped() bool {

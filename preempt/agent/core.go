@@ -31,20 +31,17 @@ func Start(config configs.Config, level int, driver Driver, images Images, log z
 	}
 	c := &Core{config: config, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}, levels: map[int]int{}}
 	c.level.Store(int32(level))
+	sources := HintSources(config, level)
+	if sources != 0 {
+		startHints(config, sources)
+	}
+	if !startThreads(sources != 0) {
+		return segment.ErrThreads
+	}
 	arm(driver, c.countsFromStart())
 	c.startMemory(level)
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
-	}
-	if sources := HintSources(config, level); sources != 0 {
-		c.startHints(sources)
-	}
-	go watch()
-	if level > 0 {
-		c.guard.Do(func() { go guardRunlist() })
-	}
-	if canWatchCheckpoints() {
-		go watchCheckpoints()
 	}
 	go c.run()
 	return nil
@@ -67,9 +64,6 @@ func (c *Core) setLevel(gpu, level int) {
 	}
 	c.log.Info().Int("priority", level).Msg("another level")
 	setLevel(c.config, level)
-	if level > 0 {
-		c.guard.Do(func() { go guardRunlist() })
-	}
 }
 
 // startMemory counts memory of this process, and lets it come and go where it is to.
@@ -267,13 +261,13 @@ func (c *Core) client(gpu int) member.Options {
 		}}
 }
 
-// ofGPU is how many goroutines that wait in C begin with a GPU: its agent, the watcher of windows, the meter of memory; and one that hears why a
-// broker does not take this process.
-const ofGPU = 4
+// ofGPU is how many goroutines that wait in C begin with a GPU: its agent, the meter of memory; and one that hears why a broker does not take
+// this process.
+const ofGPU = 3
 
 func (c *Core) attach(gpu int) (*agent, error) {
 	if !c.threads[gpu] { // else they are left from an attempt that failed later
-		if !segment.Threads(ofGPU) {
+		if stoppable() && !watchWindows(gpu) || !segment.Threads(ofGPU) {
 			return nil, segment.ErrThreads
 		}
 		c.threads[gpu] = true
@@ -296,9 +290,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	}
 	attachGPU(gpu, s.Pointer(), slot, s.Paged())
 	a.log.Info().Int("priority", c.levelNow()).Msg("attached")
-	if a.stoppable = stoppable(); a.stoppable {
-		go watchWindows(gpu)
-	}
+	a.stoppable = stoppable()
 	a.setPlace(underMPS(gpu))
 	go a.run()
 	return a, nil

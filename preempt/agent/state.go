@@ -169,7 +169,6 @@ type Core struct {
 	// on which GPUs a broker's policy refuses it; under mutex
 	refused [maxGPUs]bool
 
-	guard   sync.Once // guardRunlist
 	job     uint64
 	driver  Driver
 	log     zerolog.Logger

@@ -14,7 +14,7 @@ func init() { inForce[configs.Turns] = (*agent).canTakeTurns }
 
 // canTakeTurns says whether this process could take turns with others, if there are any.
 func (a *agent) canTakeTurns() bool {
-	return a.uses(configs.Turns) && a.core.levelNow() == lowestLevel && !a.refused && !a.noTurns && a.device.joined() && guarded() && a.segment.Attended()
+	return a.uses(configs.Turns) && a.core.levelNow() == lowestLevel && !a.refused && !a.noTurns && a.device.joined() && a.segment.Attended()
 }
 
 // seizeAfter is how late an owner may be after its quantum, beyond the time of an RM control.

@@ -57,7 +57,7 @@ CUresult gp_blp_end_wait(enum gp_wait, void *object, CUresult); // returns the p
 
 void gp_blp_thread_ends(void); // the calling one
 
-// Stops and resumes this process's domains on a GPU as windows of higher levels open and close. Never returns.
+// Stops and resumes this process's domains on a GPU as windows of higher levels open and close, once that is attached. Never returns.
 void gp_blp_watch(struct gp_gpu *);
 
 // Whether the driver's answer means that the context has ended, as all contexts do when a process exits.

@@ -2,8 +2,6 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-#include <sys/prctl.h>
-
 static const uint64_t NARROW_NS = 30 * 1000;         // between two looks at what goes on in a part of the SMs
 static const uint64_t MOVED_NS = 1000 * 1000 * 1000; // look again: after gp_gpu_move no process rings the old memory
 
@@ -63,13 +61,20 @@ static enum blp_progress narrow(struct gp_gpu *g, uint32_t left)
 	return most;
 }
 
+static void await_segment(struct gp_gpu *g)
+{
+	for (uint32_t seen = gp_events; !gp_own_slot(g); seen = gp_events)
+		gp_futex_wait(&gp_events, seen, 0, false);
+}
+
 void gp_blp_watch(struct gp_gpu *g)
 {
+	await_segment(g);
+
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
 	struct debt debt = {0, gp_now_ns()};
 	bool stopped = false, rung = false;
 
-	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
 		struct gp_segment *s = g->segment;

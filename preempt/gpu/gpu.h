@@ -104,7 +104,6 @@ void gp_stream_has_priority(CUstream); // from here on the one that the driver s
 // gp_runlist_renew of the GPU. Returns the RM status, or -1 when the ioctl failed.
 int gp_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on);
 bool gp_runlist_renew(int gpu);         // false once after TSGs came back by themselves, with the fair timeslice
-bool gp_runlist_guarded(void);          // the thread runs: TSGs may be taken off
 uint64_t gp_runlist_look(uint64_t now); // one look of the thread; nanoseconds to the next, 0: nothing is off
 void gp_runlist_guard(void);            // the thread's body; never returns
 

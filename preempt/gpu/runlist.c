@@ -40,7 +40,6 @@ static struct {
 	bool ran_out;
 } lease[GP_GPUS];
 static _Atomic uint32_t suspensions; // futex, for the thread
-static _Atomic bool guarded;
 
 static int control(const struct gp_tsg *t, bool on)
 {
@@ -94,8 +93,6 @@ bool gp_runlist_renew(int gpu)
 	return !ran_out;
 }
 
-bool gp_runlist_guarded(void) { return guarded; }
-
 // The agent stands still. Peers learn that this process takes no turns, as they would find out themselves a little later. A short
 // timeslice beside theirs would stop both dead.
 static void stands_still(int gpu)
@@ -144,7 +141,6 @@ uint64_t gp_runlist_look(uint64_t now)
 
 void gp_runlist_guard(void)
 {
-	guarded = true;
 	for (;;) {
 		uint32_t seen = suspensions;
 		gp_futex_wait(&suspensions, seen, gp_runlist_look(gp_now_ns()), false);
