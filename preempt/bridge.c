@@ -180,6 +180,7 @@ const char *gp_bridge_start_blp(void *armed)
 		return missing;
 	gp_code_start(armed);
 	gp_blp_start();
+	gp_feeder_start(); // without it launches wait for room
 	return NULL;
 }
 

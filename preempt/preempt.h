@@ -9,6 +9,19 @@
 bool gp_operation_begin(struct gp_operation *);
 CUresult gp_operation_end(struct gp_operation *, CUresult);
 
+// queue.c: hooks that come before those below. They make a launch later, or wait for those that were to be made before.
+bool gp_queue_begin(struct gp_operation *);
+bool gp_queue_begin_wait(enum gp_wait, void *);
+void gp_queue_ending(enum gp_thing, void *handle);
+void gp_queue_capture_beginning(CUstream);
+bool gp_queue_module_unload(CUmodule, CUresult *);
+bool gp_queue_library_unload(CUlibrary, CUresult *);
+void gp_queue_clusters_changed(void);
+void gp_queue_unknown_function(const char *name);
+void gp_queue_checkpoint_begins(enum gp_checkpoint);
+void gp_queue_feed(void); // A thread runs it, and it does not return. From its start on launches may be made later.
+void gp_queue_end(void);  // From its return on none is.
+
 // waits.c
 bool gp_wait_begin(enum gp_wait, void *);
 CUresult gp_wait_end(enum gp_wait, void *, CUresult);
@@ -58,10 +71,11 @@ void gp_memory_used(const void *frame);
 void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);
 
-// threads.c. One thread at a time calls these two. False: no more threads can be started.
+// threads.c. One thread at a time calls these. False: no more threads can be started.
 // Starts the threads that look after the process: they close windows, put TSGs back on the runlist, ask whether the process is
 // checkpointed, and carry hints out. After gp_driver_resolve and, with hints, gp_hint_start.
 bool gp_threads_start(bool hints);
+bool gp_feeder_start(void); // Starts the thread of gp_queue_feed.
 // Starts the thread that stops the process's kernels on a GPU, once that is attached (gp_bridge_gpu_attach).
 bool gp_windows_watch(struct gp_gpu *);
 

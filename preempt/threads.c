@@ -64,6 +64,14 @@ bool gp_threads_start(bool hints)
 	       (!hints || give(&carrier));
 }
 
+static void feed(struct gp_gpu *all) { gp_queue_feed(); }
+
+bool gp_feeder_start(void)
+{
+	static struct duty feeder = {.run = feed};
+	return give(&feeder);
+}
+
 bool gp_windows_watch(struct gp_gpu *g)
 {
 	static struct duty watcher[GP_GPUS];

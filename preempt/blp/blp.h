@@ -78,6 +78,15 @@ enum gp_blp_reason {
 // Only where the window leaves SMs it takes more than kernels: where nothing goes on, all that comes waits as well at the gate.
 bool gp_blp_logs(const struct gp_operation *);
 
+// For launches that are made later (preempt/queue.c). Whether a log has entries, in any domain.
+bool gp_blp_has_work(void);
+// Whether a launch on a stream would wait for room in the log, or for the end of a stop. Asks the driver.
+bool gp_blp_is_full(CUcontext, CUstream);
+// The parameters of a launch's kernel, if the driver takes the launch for certain, also from another thread; NULL: it may not.
+const struct gp_code *gp_blp_takes_later(CUcontext, CUstream, const struct gp_launch *);
+bool gp_blp_fills_later(CUcontext, const struct gp_operation *); // The same of a memset.
+CUresult gp_blp_take_late(void); // what the next launch would return, since the driver refused one that was only logged; once
+
 // Waits until the launches that come before new work of the stream are complete, or will not be cut any more: for a call that only
 // has to come behind them.
 void gp_blp_come_behind(CUstream);

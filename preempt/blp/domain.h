@@ -15,7 +15,9 @@
 // the stream's kernels may wait for the program, and later calls wait for it less and less.
 #ifdef GP_TEST // a build for random programs, whose environment says how long (states.c)
 extern uint64_t blp_drain_ns, blp_patience_ns;
+extern bool blp_always_full; // launches are queued (preempt/queue.c)
 #else
+enum { blp_always_full = false };
 static const uint64_t blp_drain_ns = 100 * 1000 * 1000, blp_patience_ns = 1000000000;
 #endif
 

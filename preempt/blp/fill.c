@@ -151,6 +151,14 @@ bool blp_may_fill(const struct gp_operation *o)
 	return find_fill(o, &f);
 }
 
+bool gp_blp_fills_later(CUcontext context, const struct gp_operation *o)
+{
+	struct gp_operation now = *o;
+	now.handle = context;
+	now.context = gp_find_context(context);
+	return blp_may_fill(&now);
+}
+
 bool blp_fill(struct gp_operation *o)
 {
 	struct fill f;

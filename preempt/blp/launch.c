@@ -382,6 +382,52 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 	return code && gp_threads_of(l->block) && pass(o, code, l);
 }
 
+bool gp_blp_has_work(void)
+{
+	if (blp_always_full)
+		return true;
+	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
+		if (blp_domains[i]->head != blp_domains[i]->tail)
+			return true;
+	return false;
+}
+
+bool gp_blp_is_full(CUcontext context, CUstream stream)
+{
+	enum { USUAL_BYTES = 1024 }; // of arguments
+	struct gp_domain *d = blp_domain_of(context, stream);
+	if (!d || d->given_up)
+		return false;
+	if (blp_always_full)
+		return true;
+	pthread_mutex_lock(&d->lock);
+	struct blp_stream *s = d->context == context ? blp_find_stream(d, stream, false) : NULL;
+	bool full = s && !s->host_blocked && !s->uncuttable && !blp_has_room(d, s, USUAL_BYTES);
+	if (full && !blp_is_closed(d)) {
+		blp_poll(d, s);
+		blp_advance(d);
+		full = !blp_has_room(d, s, USUAL_BYTES);
+	}
+	pthread_mutex_unlock(&d->lock);
+	return full;
+}
+
+const struct gp_code *gp_blp_takes_later(CUcontext context, CUstream stream, const struct gp_launch *l)
+{
+	struct gp_domain *d = blp_domain_of(context, stream);
+	const struct gp_code *code = gp_code_of(l->function);
+	if (!d || d->scope || l->cooperative || l->extra || (!l->parameters && code && code->parameters) ||
+	    !can_be_logged(l, code))
+		return NULL;
+	struct blp_shape shape = blp_shape_of(d, l->function, code, l->grid, l->block, l->shared_bytes);
+	return shape.sound && is_certain(d, l, shape.cluster) ? code : NULL;
+}
+
+CUresult gp_blp_take_late(void)
+{
+	return blp_late ? __atomic_exchange_n((CUresult *)&blp_late, 0, __ATOMIC_ACQ_REL) : 0;
+}
+
 bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
 {
 	static const CUdeviceptr none;

@@ -3,6 +3,9 @@ package e2e
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -277,6 +280,26 @@ func TestBusyStreamIsStopped(t *testing.T) {
 				t.Errorf("%+v", *blp)
 			}
 		})
+	}
+}
+
+// A program launches more than may be in flight: a thread of the library makes what the log has no room for, and the program goes on. Its
+// first kernel waits until all calls have returned.
+func TestOrderOfLaunchesFarAhead(t *testing.T) {
+	t.Parallel()
+	trace := filepath.Join(t.TempDir(), "trace")
+	m := newStoppable(t, "", "SIMCUDA_TRACE="+trace)
+	be, lc := m.startOrdered(compile(t, "testdata/order.c"))
+	be.say("far-ahead 6")
+	be.hears("right")
+	launched := regexp.MustCompile(`(\d+) begin cuLaunchKernel`)
+	others := slices.DeleteFunc(launched.FindAllStringSubmatch(traced(t, trace), -1), func(line []string) bool { return line[1] == strconv.Itoa(be.pid()) })
+	if len(others) < 6*(3*128-128-10) { // but for those in flight, and memsets
+		t.Errorf("%d launches were made for the program", len(others))
+	}
+	m.stopped(be, lc, "far-ahead 4")
+	if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
 	}
 }
 

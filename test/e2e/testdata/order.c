@@ -1331,11 +1331,18 @@ static void launch_block(void)
 	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, slow.stream, parameters, NULL));
 }
 
+// With a buffer of arguments: the library makes no such launch later (preempt/queue.c).
 static void *wait_for_room(void *none)
 {
+	struct {
+		ptr data;
+		unsigned n, add, us;
+	} arguments = {slow.b.data, 1, 0, 1};
+	size_t bytes = sizeof arguments;
+	void *extra[] = {(void *)1, &arguments, (void *)2, &bytes, NULL}; // CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
 	OK(cuCtxSetCurrent(context));
 	printf("%d in cuEventQuery\n", gettid());
-	launch_block();
+	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, slow.stream, NULL, extra));
 	return none;
 }
 
@@ -1377,6 +1384,35 @@ static void full(unsigned rounds)
 		slow.word = 2;
 		CHECK(!pthread_join(second, NULL));
 		OK(cuStreamSynchronize(slow.stream));
+	}
+}
+
+// More launches and memsets than may be in flight, behind a kernel that waits until all calls have returned. What comes behind them in the
+// program waits for them.
+static void far_ahead(unsigned rounds)
+{
+	for (unsigned r = 0; r < rounds; r++) {
+		struct chained b = buffer();
+		handle stream = stream_of(r % 2 ? 0 : NON_BLOCKING), event = new_event();
+		spin(stream);
+		for (unsigned i = 0; i < 3 * ENTRIES; i++)
+			if (i % 50 == 49) {
+				OK(cuMemsetD32Async(b.data, i, BLOCKS, stream));
+				b.want = i;
+			} else {
+				launch(&b, stream, i, 1);
+			}
+		let_go();
+		if (r % 3 == 0) {
+			OK(cuEventRecord(event, stream));
+			OK(cuEventSynchronize(event));
+		} else if (r % 3 == 1) {
+			while (cuStreamQuery(stream) == NOT_READY)
+				usleep(50);
+		}
+		copy(&b, stream);
+		OK(cuStreamSynchronize(stream));
+		CHECK(right(&b));
 	}
 }
 
@@ -1454,6 +1490,7 @@ int main(int argc, char **argv)
 		{"crosses", crosses},
 		{"crossed", crossed},
 		{"full", full},
+		{"far-ahead", far_ahead},
 		{"context", beside_in_new_context},
 	};
 	return serve(argc, argv, what, sizeof what / sizeof *what);

@@ -1,0 +1,375 @@
+// queue.c - launches for which the program's thread would wait are made later, by a thread of ours.
+//
+// The log of block-level preemption bounds what the driver has of a stream, so that a stop has little to drain (blp/log.c). A program that
+// runs ahead of the GPU by more would wait at each launch, and the GPU for the program where its launches come more slowly than kernels
+// end: training beside an idle service lost an eighth on an H200 under MPS. So where a launch finds no room it goes into this queue, and
+// the program goes on. The feeder makes the queue's launches, as the program's thread would.
+//
+// The queue has launches and memsets of one stream. Another call comes behind those that were queued as it began (settle), unless it
+// concerns other streams only: kernels of one stream may wait for those of another.
+//
+// Writers: program threads append, under lock; the feeder takes an entry out once it has made the launch. Readers: program threads look at
+// waiting without the lock. Pairing: waiting is stored under lock, before the thread that appended returns to the program. Without that a
+// call that comes behind a queued launch in the program could overtake it.
+#define _GNU_SOURCE
+#include "preempt/preempt.h"
+#include "preempt/blp/blp.h"
+#include "preempt/code/code.h"
+#include "preempt/memory/memory.h"
+
+#include <limits.h>
+#include <pthread.h>
+#include <string.h>
+
+enum {
+	BYTES = 1 << 20, // of entries
+	MOST_ENTRIES = 1024,
+	MOST_ARGUMENTS = 8192, // bytes of one launch
+	ALIGNED = 16,
+};
+
+struct entry {
+	uint32_t bytes; // of all of it
+	bool skipped;   // only up to the end of the ring
+	enum gp_work work;
+	union {
+		struct {
+			struct gp_launch launch;
+			const struct gp_code *code;
+		};
+		typeof(((struct gp_operation *)0)->memory) memory;
+	};
+	_Alignas(ALIGNED) char arguments[]; // those of the kernel, then its attributes
+};
+
+static struct {
+	pthread_mutex_t lock; // of what follows
+	pthread_cond_t filled, taken;
+	pthread_t feeder;
+	bool ended;             // nothing is queued any more
+	_Atomic uint32_t count; // entries, with the one whose launch is being made
+	CUcontext context;      // of all entries
+	CUstream stream;
+	bool blocking;       // the stream is ordered with the legacy stream
+	uint64_t head, tail; // bytes ever
+	uint64_t made;       // entries, ever
+	uint64_t appended;
+	_Alignas(ALIGNED) char ring[BYTES];
+} queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER, .taken = PTHREAD_COND_INITIALIZER};
+static _Atomic bool queues;    // launches may be queued
+static _Atomic CUresult error; // of a launch that was queued: the next one returns it
+
+static struct entry *entry_at(uint64_t at) { return (struct entry *)&queue.ring[at % BYTES]; }
+
+static bool is_feeder(void) { return pthread_equal(pthread_self(), queue.feeder); }
+
+// Waits until the launches that are queued now have been made.
+static void settle(void)
+{
+	if (!queue.count || is_feeder())
+		return;
+	pthread_mutex_lock(&queue.lock);
+	for (uint64_t upto = queue.appended; queue.made < upto;)
+		gp_wait_changed(&queue.taken, &queue.lock, NULL);
+	pthread_mutex_unlock(&queue.lock);
+}
+
+// Whether the driver orders work of the stream behind that of the queue's. The lock is held.
+static bool concerns(CUcontext context, CUstream stream)
+{
+	unsigned flags = 0;
+	if (stream == queue.stream)
+		return context == queue.context || stream != GP_STREAM_LEGACY;
+	if (stream == GP_STREAM_LEGACY)
+		return context == queue.context && queue.blocking;
+	if (queue.stream != GP_STREAM_LEGACY)
+		return false;
+	return stream == GP_STREAM_PER_THREAD || gp_driver.cuStreamGetFlags(stream, &flags) ||
+	       !(flags & CU_STREAM_NON_BLOCKING);
+}
+
+static void settle_stream(CUstream stream)
+{
+	if (!queue.count || is_feeder())
+		return;
+	CUcontext context = gp_current_handle();
+	pthread_mutex_lock(&queue.lock);
+	bool behind = queue.count && concerns(context, stream);
+	pthread_mutex_unlock(&queue.lock);
+	if (behind)
+		settle();
+}
+
+// Bytes of an entry; 0: the operation cannot be made later.
+static uint32_t bytes_of(const struct gp_operation *o, CUcontext context, const struct gp_code **code)
+{
+	const struct gp_launch *l = &o->launch;
+	size_t bytes = sizeof(struct entry);
+	if (o->work == GP_KERNEL) {
+		if (o->joint || !(*code = gp_blp_takes_later(context, o->stream, l)))
+			return 0;
+		bytes += (*code)->bytes + ALIGNED + l->attribute_count * sizeof *l->attributes;
+	} else if (o->memory.height != 1 || !gp_blp_fills_later(context, o)) {
+		return 0;
+	}
+	return bytes > MOST_ARGUMENTS ? 0 : (uint32_t)(bytes + ALIGNED - 1) / ALIGNED * ALIGNED;
+}
+
+static size_t attributes_at(const struct gp_code *code) { return (code->bytes + ALIGNED - 1u) / ALIGNED * ALIGNED; }
+
+// Makes an entry of so many bytes at the head. The lock is held.
+static struct entry *append(uint32_t bytes)
+{
+	uint32_t left = BYTES - (uint32_t)(queue.head % BYTES);
+	if (left < bytes) {
+		entry_at(queue.head)->bytes = left; // the end of the ring may have no room for more of an entry
+		entry_at(queue.head)->skipped = true;
+		queue.head += left;
+	}
+	struct entry *e = entry_at(queue.head);
+	e->bytes = bytes;
+	e->skipped = false;
+	queue.head += bytes;
+	queue.appended++;
+	queue.count++;
+	pthread_cond_signal(&queue.filled);
+	return e;
+}
+
+static void fill_in(struct entry *e, const struct gp_operation *o, const struct gp_code *code)
+{
+	e->work = o->work;
+	if (o->work == GP_MEMSET) {
+		e->memory = o->memory;
+		return;
+	}
+	struct gp_launch *l = &e->launch;
+	*l = o->launch;
+	e->code = code;
+	for (uint16_t i = 0; i < code->parameters; i++)
+		memcpy(e->arguments + code->parameter[i].offset, l->parameters[i], code->parameter[i].size);
+	char *attributes = e->arguments + attributes_at(code);
+	memcpy(attributes, l->attributes, l->attribute_count * sizeof *l->attributes);
+	l->attributes = (struct gp_launch_attribute *)attributes;
+	l->parameters = l->extra = NULL;
+}
+
+static bool has_room(uint32_t bytes)
+{
+	uint64_t used = queue.head - queue.tail;
+	return queue.count < MOST_ENTRIES &&
+	       used + 2 * bytes + ALIGNED < BYTES; // with what is skipped at the end: less than bytes
+}
+
+// The queue takes the operation, which its thread would make now with a wait, or which comes behind others there. False: it is to be made now.
+static bool take(struct gp_operation *o)
+{
+	if (!queue.count && !gp_blp_has_work())
+		return false;
+	CUcontext context = gp_current_handle();
+	const struct gp_code *code = NULL;
+	unsigned flags = 0;
+	if (!context || o->stream == GP_STREAM_PER_THREAD || gp_is_captured(o->stream) ||
+	    (gp_capturing() && o->stream == GP_STREAM_LEGACY) || gp_settings.level != GP_LEVELS - 1)
+		return false;
+	if (!queue.count && !gp_blp_is_full(context, o->stream))
+		return false;
+	uint32_t bytes = bytes_of(o, context, &code);
+	if (!bytes || (o->stream != GP_STREAM_LEGACY && gp_driver.cuStreamGetFlags(o->stream, &flags)))
+		return false;
+	pthread_mutex_lock(&queue.lock);
+	while (!queue.ended && !has_room(bytes))
+		gp_wait_changed(&queue.taken, &queue.lock, NULL);
+	if (!queue.count) {
+		queue.context = context;
+		queue.stream = o->stream;
+		queue.blocking = !(flags & CU_STREAM_NON_BLOCKING);
+	}
+	bool takes = !queue.ended && queue.context == context && queue.stream == o->stream;
+	if (takes)
+		fill_in(append(bytes), o, code);
+	pthread_mutex_unlock(&queue.lock);
+	return takes;
+}
+
+bool gp_queue_begin(struct gp_operation *o)
+{
+	if (__builtin_expect(!queues, 1) || is_feeder())
+		return gp_operation_begin(o);
+	if (o->work == GP_KERNEL && error && (o->result = __atomic_exchange_n((CUresult *)&error, 0, __ATOMIC_ACQ_REL)))
+		return false;
+	if ((o->work == GP_KERNEL || o->work == GP_MEMSET) && take(o)) {
+		o->result = CUDA_SUCCESS;
+		return false;
+	}
+	if (o->joint) // its thread counts in the gate of memory from the first kernel on, where it must not wait
+		gp_queue_end();
+	else if (o->work == GP_FRAME || ((o->work == GP_RECORD || o->work == GP_AWAIT) && (o->whole || o->whole_green)))
+		settle();
+	else
+		settle_stream(o->stream);
+	return gp_operation_begin(o);
+}
+
+bool gp_queue_begin_wait(enum gp_wait kind, void *object)
+{
+	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM)
+		settle_stream(object);
+	else if (kind != GP_WAIT_EVENT && kind != GP_ASK_EVENT) // an event is recorded behind what was queued
+		settle();
+	return gp_wait_begin(kind, object);
+}
+
+void gp_queue_ending(enum gp_thing thing, void *handle)
+{
+	if (thing == GP_CONTEXT || thing == GP_STREAM)
+		settle();
+	gp_ending(thing, handle);
+}
+
+void gp_queue_capture_beginning(CUstream stream)
+{
+	settle();
+	gp_capture_beginning(stream);
+}
+
+bool gp_queue_module_unload(CUmodule module, CUresult *result)
+{
+	settle();
+	return gp_unload_module(module, result);
+}
+
+bool gp_queue_library_unload(CUlibrary library, CUresult *result)
+{
+	settle();
+	return gp_unload_library(library, result);
+}
+
+void gp_queue_clusters_changed(void)
+{
+	settle();
+	gp_code_forget();
+}
+
+void gp_queue_unknown_function(const char *name)
+{
+	gp_queue_end();
+	gp_unknown_function(name);
+}
+
+void gp_queue_checkpoint_begins(enum gp_checkpoint step)
+{
+	settle();
+	gp_checkpoint_begins(step);
+}
+
+// As the interceptor of the call does it (exports/intercept.c).
+static CUresult submit(struct gp_operation *o)
+{
+	if (!gp_operation_begin(o))
+		return o->result;
+	const struct gp_launch *l = &o->launch;
+	CUresult result;
+	if (o->work == GP_KERNEL) {
+		struct gp_launch_config config = {{l->grid[0], l->grid[1], l->grid[2]},
+						  {l->block[0], l->block[1], l->block[2]},
+						  l->shared_bytes,
+						  o->stream,
+						  l->attributes,
+						  l->attribute_count};
+		result = l->attribute_count ? gp_driver.cuLaunchKernelEx(&config, l->function, l->parameters, NULL) :
+			 l->cooperative     ? gp_driver.cuLaunchCooperativeKernel(
+						      l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0],
+						      l->block[1], l->block[2], l->shared_bytes, o->stream, l->parameters) :
+					      gp_driver.cuLaunchKernel(l->function, l->grid[0], l->grid[1], l->grid[2],
+								       l->block[0], l->block[1], l->block[2],
+								       l->shared_bytes, o->stream, l->parameters, NULL);
+	} else if (o->memory.element_bytes == 1) {
+		result = gp_driver.cuMemsetD8Async(o->memory.to, (unsigned char)o->memory.value, o->memory.width,
+						   o->stream);
+	} else if (o->memory.element_bytes == 2) {
+		result = gp_driver.cuMemsetD16Async(o->memory.to, (unsigned short)o->memory.value, o->memory.width,
+						    o->stream);
+	} else {
+		result = gp_driver.cuMemsetD32Async(o->memory.to, o->memory.value, o->memory.width, o->stream);
+	}
+	return gp_operation_end(o, result);
+}
+
+static CUresult make(const struct entry *e)
+{
+	struct gp_retry retry = {0};
+	uint16_t count = e->work == GP_KERNEL ? e->code->parameters : 0;
+	void *parameters[count + 1];
+	CUresult result;
+	for (uint16_t i = 0; i < count; i++)
+		parameters[i] = (char *)e->arguments + e->code->parameter[i].offset;
+	do {
+		struct gp_operation o = {.work = e->work, .stream = queue.stream};
+		if (e->work == GP_KERNEL) {
+			o.launch = e->launch;
+			o.launch.parameters = parameters;
+		} else {
+			o.memory = e->memory;
+		}
+		result = submit(&o);
+	} while (result == CUDA_ERROR_OUT_OF_MEMORY && gp_refused_memory(&retry, GP_CURRENT_DEVICE));
+	if (retry.claim)
+		gp_memory_call_over(&retry);
+	return result;
+}
+
+// The first error of a launch is kept for the program.
+static void keep(CUresult result)
+{
+	CUresult none = CUDA_SUCCESS;
+	if (result && !gp_blp_is_gone(result))
+		__atomic_compare_exchange_n((CUresult *)&error, &none, result, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
+}
+
+// The lock is held, and given up while the launch is made. Entries of the queue's stream and context stay the same meanwhile.
+static void feed_one(void)
+{
+	struct entry *e = entry_at(queue.tail);
+	if (e->skipped) {
+		queue.tail += e->bytes;
+		e = entry_at(queue.tail);
+	}
+	CUcontext context = queue.context, popped;
+	pthread_mutex_unlock(&queue.lock);
+	CUresult result = gp_exiting() ? CUDA_ERROR_DEINITIALIZED : gp_driver.cuCtxPushCurrent(context);
+	if (!result) {
+		keep(gp_blp_take_late()); // else the launch would return it, and not be made
+		result = make(e);
+		gp_driver.cuCtxPopCurrent(&popped);
+	}
+	keep(result);
+	pthread_mutex_lock(&queue.lock);
+	queue.tail += e->bytes;
+	queue.made++;
+	queue.count--;
+	pthread_cond_broadcast(&queue.taken);
+}
+
+void gp_queue_feed(void)
+{
+	pthread_mutex_lock(&queue.lock);
+	queue.feeder = pthread_self();
+	queues = true;
+	for (;;) {
+		if (queue.count)
+			feed_one();
+		else
+			pthread_cond_wait(&queue.filled, &queue.lock);
+	}
+}
+
+void gp_queue_end(void)
+{
+	pthread_mutex_lock(&queue.lock);
+	queue.ended = true;
+	pthread_cond_broadcast(&queue.taken);
+	pthread_mutex_unlock(&queue.lock);
+	settle();
+	queues = false;
+}
