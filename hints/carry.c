@@ -397,10 +397,13 @@ void gp_hint_run(void)
 				GP_HINT_COUNT(i, dropped, lost);
 			}
 		}
-		if (gp_hint_settle_copies(now))
-			say_off(GP_HINT_COPY);
-		if (active.on && attend(now))
-			say_off(active.source);
+		uint32_t off = gp_hint_settle_copies(now) ? GP_HINT_COPY :
+			       active.on && attend(now)   ? active.source :
+							    GP_HINT_SOURCES;
+		if (off != GP_HINT_SOURCES) { // again, for when it is on once more
+			say_off(off);
+			continue;
+		}
 		for (int i = 0; i < MAILS && take_mail(&m); i++)
 			receive(&m, now);
 		for (int i = 0; i < pending_count;) {
