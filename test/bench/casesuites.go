@@ -17,8 +17,6 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests"}, begin: clientsOfMPS},
 	{name: "blp-stream", about: "one process: a saturated stream is stopped for urgent work on another", mode: "block-level preemption",
 		flags: []string{"requests"}, begin: configured(onlyBLP + noHints)},
-	{name: PairedSuite, about: "the costs of two builds of the library, in turns", mode: "time-sliced",
-		flags: []string{"requests", "repeats", "against"}, begin: contest},
 	{name: result.ServingSuite, about: "a model server beside training: alone, by default, under MPS, and with objectives", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: withModels},
 	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",

@@ -34,8 +34,7 @@ type Options struct {
 	Requests int      // LC requests of a run; 0 = as the case says
 	Seconds  float64  // of a run
 	Systems  []string // empty = all of the suite
-	Repeats  int      // runs of each workload, or rounds; 0 = as the suite says
-	Against  string   // path of an earlier build's library
+	Repeats  int      // runs of each workload; 0 = as the suite says
 	Python   string   // with PyTorch
 
 	Command  string // the command line, for the report
@@ -74,7 +73,6 @@ type session struct {
 	report     *result.Report
 	keep       func(*result.Report)   // writes the rows that a case has so far; nil: nobody does
 	counted    *result.Counted        // by the library, in the last BE process that ran together with LC
-	builds     []contestant           // the earlier one and ours
 	mechanisms string                 // of the configurations for block-level preemption, as TOML
 	narrows    bool                   // windows of fire leave a part of the SMs, another one all the time
 	native     func() (string, error) // path of the compiled programs under fire
@@ -98,9 +96,6 @@ func uneven(w work) work {
 	w.uneven = true
 	return w
 }
-
-// contestant is a build with a configuration of its own: other builds may have another form of segment.
-type contestant struct{ library, config, segments string }
 
 type info struct {
 	Name            string `json:"name"`

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -28,36 +29,40 @@ func simulatedOptions(t *testing.T, suite string, progress *bytes.Buffer, only .
 		Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
 }
 
+// rowsOfAStream are those of a case of blp-stream: four systems, and the stops under the library.
+const rowsOfAStream = 5
+
 // Cases that a folder has are not measured again, those that failed are, and results of several calls are one.
 func TestPartialResults(t *testing.T) {
 	t.Parallel()
-	suite := suiteOfCases(t, PairedSuite)
+	suite := suiteOfCases(t, "blp-stream")
 	var progress bytes.Buffer
-	options := simulatedOptions(t, suite.name, &progress, "launch-off")
-	options.Repeats, options.Against = 1, options.Library
+	options := simulatedOptions(t, suite.name, &progress, "stream-10us-blocks")
+	options.Requests = 1
 	first, err := suite.measure(t.Context(), options)
-	if err != nil || len(first.Cases) != 1 || !first.Simulated {
+	if err != nil || len(first.Cases) != rowsOfAStream || !first.Simulated {
 		t.Fatalf("%v, %+v\n%s", err, first, &progress)
 	}
-	for _, want := range []string{"paired: 1 cases, about 0:55; partial results are in " + options.Folder + "\npaired: looks at the GPU\n", "launch-off: begins, takes about 55 s; about 0:55 left"} {
+	for _, want := range []string{"blp-stream: 1 cases, about 0:25; partial results are in " + options.Folder + "\nblp-stream: looks at the GPU\n",
+		"stream-10us-blocks: begins, takes about 25 s; about 0:25 left"} {
 		if !strings.Contains(progress.String(), want) {
 			t.Errorf("the progress lacks %q:\n%s", want, &progress)
 		}
 	}
 	progress.Reset()
-	options.Only = []string{"launch-off", "launch-lc"}
+	options.Only = []string{"stream-10us-blocks", "stream-100us-blocks"}
 	both, err := suite.measure(t.Context(), options)
-	if err != nil || len(both.Cases) != 2 || strings.Count(progress.String(), "measured already") != 1 {
+	if err != nil || len(both.Cases) != 2*rowsOfAStream || strings.Count(progress.String(), "measured already") != 1 {
 		t.Fatalf("%v, %+v\n%s", err, both, &progress)
 	}
-	if *both.Cases[0].Value != *first.Cases[0].Value || both.Cases[0].Case != "launch-off" {
-		t.Errorf("%+v, earlier %+v", both.Cases[0], first.Cases[0])
+	if !reflect.DeepEqual(both.Cases[:rowsOfAStream], first.Cases) {
+		t.Errorf("%+v, earlier %+v", both.Cases, first.Cases)
 	}
 	reports, err := ReadParts(options.Folder)
-	if err != nil || len(reports) != 1 || reports[0].Benchmark != PairedSuite || len(reports[0].Cases) != 2 {
+	if err != nil || len(reports) != 1 || reports[0].Benchmark != suite.name || len(reports[0].Cases) != len(both.Cases) {
 		t.Errorf("read: %v, %+v", err, reports)
 	}
-	path := suite.partPath(options.Folder, "launch-off")
+	path := suite.partPath(options.Folder, "stream-10us-blocks")
 	options.Version = "another"
 	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), ": commit is \"test\", and \"another\" now: name another folder with --out") {
 		t.Errorf("went on from another build's results: %v", err)
@@ -67,7 +72,7 @@ func TestPartialResults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	failed := strings.Replace(string(text), `"cases": [`, `"cases": [{"case": "launch-off", "system": "gpreempt", "target": "x", "pass": false, "note": "it hung"},`, 1)
+	failed := strings.Replace(string(text), `"cases": [`, `"cases": [{"case": "stream-10us-blocks", "system": "gpreempt", "target": "x", "pass": false, "note": "it hung"},`, 1)
 	if err := os.WriteFile(path, []byte(failed), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -77,8 +82,8 @@ func TestPartialResults(t *testing.T) {
 	}
 	options.Folder, options.Minutes = t.TempDir(), .01
 	progress.Reset()
-	if short, err := suite.measure(t.Context(), options); err != nil || len(short.Cases) != 1 || !strings.Contains(progress.String(), "1 cases are left for another call") ||
-		!slices.Equal(short.Unmeasured(), []string{"launch-lc"}) {
+	if short, err := suite.measure(t.Context(), options); err != nil || len(short.Cases) != rowsOfAStream || !strings.Contains(progress.String(), "1 cases are left for another call") ||
+		!slices.Equal(short.Unmeasured(), []string{"stream-100us-blocks"}) {
 		t.Errorf("no time for the second: %v\n%s", err, &progress)
 	}
 	if _, err := ReadParts(t.TempDir()); err == nil {
@@ -93,7 +98,7 @@ func TestPartialResults(t *testing.T) {
 // The rows of a case that was not measured to its end are in the folder, and a later call measures the case again.
 func TestUnfinishedCase(t *testing.T) {
 	t.Parallel()
-	suite := suiteOfCases(t, PairedSuite)
+	suite := suiteOfCases(t, "blp-stream")
 	var progress bytes.Buffer
 	options := simulatedOptions(t, suite.name, &progress)
 	r := &caseRun{caseSuite: suite, s: newSession(options), parts: map[string]*casePart{}}

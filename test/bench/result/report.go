@@ -75,7 +75,6 @@ type Row struct {
 	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
 
 	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
-	Paired *Paired  `json:"paired,omitempty"` // of the suite of that name
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
 
 	Serving *Serving `json:"serving,omitempty"` // of the suite of that name
@@ -92,43 +91,6 @@ type Counted struct {
 	segment.BLP
 	Mechanisms []string `json:"mechanisms,omitempty"`
 	Fallbacks  []string `json:"fallbacks,omitempty"`
-}
-
-// Paired compares what two builds reach, round by round.
-type Paired struct {
-	Rounds int        `json:"rounds"`
-	Before float64    `json:"before"` // medians
-	Now    float64    `json:"now"`
-	Unit   string     `json:"unit"`
-	Ratio  float64    `json:"ratio"` // the median of the rounds' now / before
-	CI     [2]float64 `json:"ratio_ci"`
-}
-
-const (
-	// PairedTolerance is the difference of two builds below which there is none, however sure.
-	PairedTolerance = 0.01
-	pairedLeast     = 6 // rounds; of fewer no interval holds the median with 95 %
-)
-
-// Judge says whether the build now is not worse, or why that is not known.
-func (p Paired) Judge(moreIsBetter bool) (pass *bool, undecided string) {
-	worst, best, ratio := p.CI[1], p.CI[0], p.Ratio
-	if moreIsBetter {
-		worst, best, ratio = 2-p.CI[0], 2-p.CI[1], 2-ratio
-	}
-	sure := p.Rounds >= pairedLeast
-	switch {
-	case sure && worst <= 1+PairedTolerance:
-		pass = new(bool)
-		*pass = true
-	case sure && best > 1 && ratio > 1+PairedTolerance:
-		pass = new(bool)
-	case sure:
-		undecided = fmt.Sprintf("95 %%: %.4f to %.4f", p.CI[0], p.CI[1])
-	default:
-		undecided = fmt.Sprintf("of %d rounds", p.Rounds)
-	}
-	return pass, undecided
 }
 
 // Latency sums up the latencies of the LC process's requests. Intervals are those of orderInterval.

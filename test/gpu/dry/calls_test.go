@@ -218,30 +218,30 @@ func TestSessionWithWheels(t *testing.T) {
 // Results of several lines are one file of their suite and their GPU.
 func TestSessionIsMerged(t *testing.T) {
 	driver := build(t, "sim/libcuda.so.1")
-	const plan = `0 200 off    build/gpreempt bench --busy --suite paired --only launch-off --repeats 1 --against build/libgpreempt.so --minutes $MINUTES --out $PARTS --json $JSON
-0 200 lc     build/gpreempt bench --busy --suite paired --only launch-lc --repeats 1 --against build/libgpreempt.so --minutes $MINUTES --out $PARTS --json $JSON
+	const plan = `0 200 short  build/gpreempt bench --busy --suite blp-stream --only stream-10us-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON
+0 200 long   build/gpreempt bench --busy --suite blp-stream --only stream-100us-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON
 0 200 probe  echo '{}' > $JSON
-0 200 fails  build/gpreempt bench --busy --suite paired --only launch-be --repeats 1 --against build/libgpreempt.so --minutes $MINUTES --out $PARTS --json $JSON; false
+0 200 fails  build/gpreempt bench --busy --suite blp-stream --only stream-narrow-16-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON; false
 `
 	work, merged := filepath.Join(t.TempDir(), "work"), t.TempDir()
 	if printed, _, err := session(t, []string{plan}, "600", "SESSION_WORK="+work, "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir()); err == nil {
 		t.Errorf("%s", printed)
 	}
-	path := filepath.Join(merged, "simulated-h200-paired.json")
+	path := filepath.Join(merged, "simulated-h200-blp-stream.json")
 	merge := func() (string, error) { return sessionScript(t, []string{"SESSION_WORK=" + work}, "--merge", merged) }
 	if printed, err := merge(); err != nil || !strings.Contains(printed, path+"\n") || !strings.Contains(printed, "0/probe: no suite's, left out\n") {
 		t.Fatalf("%v\n%s", err, printed)
 	}
 	var results struct{ Cases []struct{ Case string } }
-	if text, err := os.ReadFile(path); err != nil || json.Unmarshal(text, &results) != nil || len(results.Cases) != 2 ||
-		results.Cases[0].Case != "launch-off" || results.Cases[1].Case != "launch-lc" {
+	if text, err := os.ReadFile(path); err != nil || json.Unmarshal(text, &results) != nil || len(results.Cases) != 10 ||
+		results.Cases[0].Case != "stream-10us-blocks" || results.Cases[5].Case != "stream-100us-blocks" {
 		t.Errorf("%v, %s", err, text)
 	}
 	// A result that is there and was not measured again is not lost.
-	if err := os.WriteFile(path, []byte(`{"cases": [{"case": "be-rate", "system": "gpreempt"}]}`), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte(`{"cases": [{"case": "stream-narrow-66-blocks", "system": "gpreempt"}]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if printed, err := merge(); err == nil || !strings.Contains(printed, "has what the new results lack, remove it if that is meant: be-rate under gpreempt") {
+	if printed, err := merge(); err == nil || !strings.Contains(printed, "has what the new results lack, remove it if that is meant: stream-narrow-66-blocks under gpreempt") {
 		t.Errorf("%v\n%s", err, printed)
 	}
 }

@@ -20,7 +20,7 @@ func TestPlansCanBeRun(t *testing.T) {
 		t.Fatalf("no plans, %v", err)
 	}
 	// runs matches options that say how to run a case, and not what is measured.
-	runs := regexp.MustCompile(`--busy|--(against|minutes|out|json) \S+`)
+	runs := regexp.MustCompile(`--busy|--(minutes|out|json) \S+`)
 	line := regexp.MustCompile(`^(\d+) +(\d+) +([\w-]+) +(?:CUDA_VISIBLE_DEVICES=[\d,]+ )?(build/\S+) (.*)$`)
 	for _, plan := range plans {
 		text, err := os.ReadFile(plan)

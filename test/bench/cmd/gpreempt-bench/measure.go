@@ -52,9 +52,8 @@ func measureCommand() *cobra.Command {
 	flags.BoolVar(&m.strict, "strict", false, "exit with an error when a target is missed")
 	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run, or of a workload under a system")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case")
-	flags.IntVar(&o.Repeats, "repeats", 0, "runs of a workload under each system, or rounds")
+	flags.IntVar(&o.Repeats, "repeats", 0, "runs of a workload under each system")
 	flags.StringSliceVar(&o.Systems, "systems", nil, "only these systems, or .toml files that describe others")
-	flags.StringVar(&o.Against, "against", "", "`path` of an earlier libgpreempt.so to compare with")
 	flags.StringVar(&o.Python, "python", "python3", "a `program`: Python with PyTorch and torchvision")
 	return command
 }
@@ -182,17 +181,12 @@ func (m *measurement) checkPaths() error {
 		}
 		m.Library = library
 	}
-	for _, library := range []string{m.Library, m.Against} {
-		if library == "" {
-			continue
-		}
-		library, err := filepath.Abs(library)
-		if err == nil {
-			err = cli.CheckLibrary(library) // the loader would pass over it in silence
-		}
-		if err != nil {
-			return err
-		}
+	library, err := filepath.Abs(m.Library)
+	if err == nil {
+		err = cli.CheckLibrary(library) // the loader would pass over it in silence
+	}
+	if err != nil {
+		return err
 	}
 	if err := bench.CheckFolder(m.Folder); err != nil {
 		return fmt.Errorf("--out %s: %w", m.Folder, err)
