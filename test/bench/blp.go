@@ -32,7 +32,7 @@ func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
 func clientOfMPS(pipes, ours string) []string {
 	environment := []string{"CUDA_MPS_PIPE_DIRECTORY=" + pipes}
 	if ours != "" {
-		environment = append(environment, visibleDevicesVariable+"="+visibleDevices(ours, 0, true))
+		environment = append(environment, visibleDevicesVariable+"="+visibleDevice(ours, true))
 	}
 	return environment
 }

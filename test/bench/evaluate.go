@@ -75,11 +75,7 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	defer e.session.keepTelling(e.ahead.state)()
 	e.ahead.set(options.Suite, result.Sum(e.costs(picked)))
 	e.session.log("%s: %d workloads, about %s; partial results are in %s", options.Suite, len(picked), e.ahead.left(), options.Folder)
-	devices := 1
-	for _, w := range picked {
-		devices = max(devices, w.Devices())
-	}
-	if err := e.prepare(ctx, devices); err != nil {
+	if err := e.prepare(ctx); err != nil {
 		return nil, err
 	}
 	if e.known, err = result.ReadEvaluation(options.Folder); err != nil && !errors.Is(err, result.ErrNoEvaluation) {
@@ -144,9 +140,6 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 
 // lacksFor says what this machine lacks that a workload needs; "" where nothing is missing.
 func (s *session) lacksFor(w workload.Workload) string {
-	if w.Devices() > s.info.Devices {
-		return fmt.Sprintf("it needs %d GPUs and there are %d", w.Devices(), s.info.Devices)
-	}
 	if w.TVM() {
 		if _, err := os.Stat(s.tvmFolder()); err != nil {
 			return s.tvmFolder() + " is not there: make tvm"
@@ -201,9 +194,9 @@ func (e *evaluation) pick() ([]workload.Workload, error) {
 	return picked, nil
 }
 
-// prepare looks at the machine, at that many of its GPUs, and makes what the programs need.
-func (e *evaluation) prepare(ctx context.Context, devices int) error {
-	err := e.session.prepare(ctx, devices)
+// prepare looks at the machine, and makes what the programs need.
+func (e *evaluation) prepare(ctx context.Context) error {
+	err := e.session.prepare(ctx)
 	if err != nil {
 		return err
 	}
@@ -262,10 +255,6 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 	if err != nil {
 		return run, err
 	}
-	lock := "-"
-	if system.Lock {
-		lock = filepath.Join(e.folder, "lock")
-	}
 	stop := filepath.Join(e.folder, "stop")
 	if err := os.Remove(stop); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return run, fmt.Errorf("begin a run: %w", err)
@@ -284,7 +273,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 				all[i] = []time.Duration{}
 			}
 		}
-		if err := m.program.send(goOrder(begin, begin+length, prepare, hint, lock, until, all[i])); err != nil {
+		if err := m.program.send(goOrder(begin, begin+length, prepare, hint, until, all[i])); err != nil {
 			return run, err
 		}
 	}

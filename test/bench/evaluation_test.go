@@ -38,7 +38,7 @@ func TestGPUBusy(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := s.gpuBusy(context.Background(), 0); got != test.want {
+		if got := s.gpuBusy(context.Background()); got != test.want {
 			t.Errorf("%+v: %q", test, got)
 		}
 	}
@@ -107,7 +107,7 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	options := Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress,
-		Systems: []string{"default", "sequential", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true,
+		Systems: []string{"default", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true,
 		tests: forTests{environment: simulated(t)}}
 	results, err := evaluate(context.Background(), options)
 	if err != nil {
@@ -116,13 +116,13 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if !results.Simulated {
 		t.Error("not marked as simulated")
 	}
-	for _, system := range []string{"alone", "default", "sequential", "gpreempt"} {
+	for _, system := range []string{"alone", "default", "gpreempt"} {
 		c := results.Of("spin", system)
 		if c == nil || c.Note != "" || c.LC == nil || c.LC.N+c.Unserved < 40 || c.Runs[0].Tasks[0].Offered < 90 {
 			t.Errorf("%s: %+v\n%s", system, c, &progress)
 		}
 	}
-	for _, system := range []string{"default", "sequential", "gpreempt"} {
+	for _, system := range []string{"default", "gpreempt"} {
 		if c := results.Of("spin", system); c != nil && (c.BE == nil || c.BE.Share <= 0) {
 			t.Errorf("%s: BE %+v", system, c.BE)
 		}
@@ -147,11 +147,7 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if c := results.Of("spin", "only-timeslice"); c == nil || c.LC == nil || c.Note != result.AnotherRun {
 		t.Errorf("another system, compared with an earlier run: %+v", c)
 	}
-	deaf := filepath.Join(t.TempDir(), "deaf.toml")
-	if err := os.WriteFile(deaf, []byte("about = \"hints that nobody takes\"\nhints = \"given\""), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	options.Systems, options.Folder = []string{deaf}, t.TempDir()
+	options.Systems, options.Folder = []string{systemFile(t, "deaf", `hints = "given"`)}, t.TempDir()
 	if results, err := evaluate(context.Background(), options); err != nil || !strings.Contains(results.Of("spin", "deaf").Note, "takes no hints") {
 		t.Errorf("hints that nobody takes: %v", err)
 	}
@@ -297,7 +293,7 @@ func TestRepeatsForRequests(t *testing.T) {
 					if m.RateHz == 0 {
 						m.RateHz = m.Load * 800
 					}
-					for _, at := range m.Arrivals(e.length, workload.Seed(w.Name, repeat, m.role, m.Program, m.Device, m.index)) {
+					for _, at := range m.Arrivals(e.length, workload.Seed(w.Name, repeat, m.role, m.Program, m.index)) {
 						if at >= result.WarmUp {
 							n++
 						}
@@ -334,15 +330,15 @@ func TestTorchProgramsServe(t *testing.T) {
 	t.Parallel()
 	python, torch := standInTorch(t)
 	var progress bytes.Buffer
-	options := Options{Suite: "paper", Only: []string{"A", "D", "two-gpus", "decode", "http", "tvm"}, Library: builtLibrary(t), Progress: &progress,
-		Systems: []string{"default", "sequential", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true,
+	options := Options{Suite: "paper", Only: []string{"A", "D", "decode", "http", "tvm"}, Library: builtLibrary(t), Progress: &progress,
+		Systems: []string{"default", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true,
 		tests: forTests{environment: append(simulated(t), torch...), tvm: fakeTVM(t)}}
 	results, err := evaluate(context.Background(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
 	}
 	for _, workload := range []string{"A", "D", "decode", "http", "tvm"} {
-		for _, system := range []string{"alone", "default", "sequential", "gpreempt-hints"} {
+		for _, system := range []string{"alone", "default", "gpreempt-hints"} {
 			c := results.Of(workload, system)
 			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N == 0 || c.LC.N+c.Unserved < 18 || c.Runs[0].Tasks[0].Offered < 18 {
 				t.Fatalf("%s under %s: %+v\n%s", workload, system, c, &progress)
@@ -359,26 +355,15 @@ func TestTorchProgramsServe(t *testing.T) {
 	if c := results.Of("tvm", "gpreempt-hints"); c.Identical == nil || !*c.Identical {
 		t.Errorf("nothing says that TVM's results are the first one's: %v", c.Identical)
 	}
-	if results.Of("two-gpus", "alone") != nil || !strings.Contains(progress.String(), "two-gpus: left out, it needs 2 GPUs and there are 1") {
-		t.Errorf("two GPUs where there is one:\n%s", &progress)
-	}
 }
 
 // A workload of TVM's is left out where nobody has compiled its networks; others are not.
 func TestNetworksThatAreNotThere(t *testing.T) {
 	t.Parallel()
 	s := newSession(Options{tests: forTests{tvm: filepath.Join(t.TempDir(), "tvm")}})
-	s.info.Devices = 1
 	for _, w := range workload.All {
-		want := ""
-		switch w.Name {
-		case "tvm":
-			want = "make tvm"
-		case "two-gpus":
-			want = "it needs 2 GPUs and there are 1"
-		}
-		if got := s.lacksFor(w); (got == "") != (want == "") || !strings.Contains(got, want) {
-			t.Errorf("%s: %q, want %q", w.Name, got, want)
+		if got := s.lacksFor(w); strings.Contains(got, "make tvm") != (w.Name == "tvm") {
+			t.Errorf("%s: %q", w.Name, got)
 		}
 	}
 }
@@ -390,6 +375,16 @@ func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
 	return Options{Suite: "paper", Only: []string{"A"}, Library: builtLibrary(t), Progress: progress, Systems: []string{"default"},
 		Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python, Busy: true,
 		tests: forTests{environment: slices.Concat(simulated(t), torch, stub)}}
+}
+
+// systemFile describes a system of one's own.
+func systemFile(t *testing.T, name, settings string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), name+".toml")
+	if err := os.WriteFile(path, []byte("about = \"x\"\n"+settings), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // A failure in one system is noted in its case, and costs the others nothing.
@@ -419,17 +414,13 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var progress bytes.Buffer
-			options, folder := failing(t, &progress), t.TempDir()
+			options := failing(t, &progress)
 			options.Only = []string{"A", "B"}
 			options.tests.tools = fakeMPS(t)
 			// Programs that hang are waited for as long; for others it is enough.
 			options.tests.limits = limits{start: 15 * time.Second, answer: 5 * time.Second}
 			for system, text := range test.systems {
-				path := filepath.Join(folder, system+".toml")
-				if err := os.WriteFile(path, []byte("about = \"x\"\n"+text), 0o600); err != nil {
-					t.Fatal(err)
-				}
-				options.Systems = append(options.Systems, path)
+				options.Systems = append(options.Systems, systemFile(t, system, text))
 			}
 			results, err := evaluate(t.Context(), options)
 			if err != nil {
@@ -454,7 +445,7 @@ func TestSharedProgramThatFailedOnce(t *testing.T) {
 	}
 	var progress bytes.Buffer
 	options := failing(t, &progress, "STUB_ONCE="+once, "STUB_FAILS=in-run")
-	options.Systems = append(options.Systems, "sequential")
+	options.Systems = append(options.Systems, systemFile(t, "other", ""))
 	results, err := evaluate(t.Context(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
@@ -516,35 +507,14 @@ func simulated(t *testing.T) (environment []string) {
 	return []string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver), "SIMCUDA_DIR=" + t.TempDir()}
 }
 
-func TestTwoGPUs(t *testing.T) {
+func TestVisibleDevice(t *testing.T) {
 	for _, test := range []struct {
-		ours   string
-		device int
-		mps    bool
-		want   string
-	}{
-		{"", 0, false, ""}, {"", 1, false, "1"}, {"3,5", 0, false, "3"}, {"3,5", 1, false, "5"},
-		{"3,5", 1, true, "1"}, {"3,5", 0, true, "0"}, {"GPU-a", 1, false, "1"},
-	} {
-		if got := visibleDevices(test.ours, test.device, test.mps); got != test.want {
+		ours string
+		mps  bool
+		want string
+	}{{"", false, ""}, {"", true, ""}, {"3,5", false, "3"}, {"3,5", true, "0"}, {"GPU-a", false, "GPU-a"}} {
+		if got := visibleDevice(test.ours, test.mps); got != test.want {
 			t.Errorf("%+v: %q", test, got)
-		}
-	}
-	picked, err := workload.Workloads("paper", []string{"A", "two-gpus"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, two := members(picked[0], true, true), members(picked[1], true, true)
-	keys := map[string]bool{}
-	for _, m := range two {
-		keys[m.key(workload.System{})] = true
-	}
-	if len(keys) != 4 || picked[0].Devices() != 1 || picked[1].Devices() != 2 {
-		t.Errorf("processes %v on %d GPUs, and %d", keys, picked[0].Devices(), picked[1].Devices())
-	}
-	for _, m := range one {
-		if !keys[m.key(workload.System{})] {
-			t.Errorf("%s of the first GPU is started again", m.Program)
 		}
 	}
 }
@@ -568,13 +538,13 @@ func TestPlan(t *testing.T) {
 	if err := planEvaluation(&out, options); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, sequential", "\nA  ", "\nhttp  ", "two-gpus is left out"} {
+	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, mps", "\nA  ", "\nhttp  "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the plan lacks %q:\n%s", want, &out)
 		}
 	}
-	// The first of two workloads with the same programs starts them; sequential needs none of its own.
-	e := &evaluation{options: Options{Suite: "paper", Only: []string{"A", "B"}, Systems: []string{"default", "sequential"}, Repeats: 1, Seconds: 1}}
+	// The first of two workloads with the same programs starts them; a system without settings needs none of its own.
+	e := &evaluation{options: Options{Suite: "paper", Only: []string{"A", "B"}, Systems: []string{"default", systemFile(t, "other", "")}, Repeats: 1, Seconds: 1}}
 	picked, err := e.pick()
 	if err != nil {
 		t.Fatal(err)
@@ -622,7 +592,7 @@ func runsEnd(t *testing.T, options Options, program string) {
 	t.Helper()
 	e := newEvaluation(options)
 	defer e.close()
-	if err := e.prepare(t.Context(), 1); err != nil {
+	if err := e.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	stop := filepath.Join(e.folder, "stop")
@@ -647,7 +617,7 @@ func runsEnd(t *testing.T, options Options, program string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.send(goOrder(now, now, 0, false, "-", test.stop, arrivals)); err != nil {
+		if err := p.send(goOrder(now, now, 0, false, test.stop, arrivals)); err != nil {
 			t.Fatal(err)
 		}
 		a, err := p.answerGo(t.Context(), time.Minute)

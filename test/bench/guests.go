@@ -149,7 +149,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 			arrivals = g.task.Arrivals(length, random)
 		}
 		// Best-effort work goes on after the end for as long as some file is not there: this one is.
-		err = p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "-", "/", arrivals))
+		err = p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "/", arrivals))
 	}
 	if err == nil && !killed {
 		_, err = p.answerGo(ctx, startAhead+length+result.Drain+p.limits.answer)

@@ -31,13 +31,13 @@ func (s *session) findTool(name string) (string, error) {
 	return path, nil
 }
 
-// askGPU asks nvidia-smi something of a GPU; "" where it does not say.
-func (s *session) askGPU(ctx context.Context, id int, what string) string {
+// askGPU asks nvidia-smi something of our GPU; "" where it does not say.
+func (s *session) askGPU(ctx context.Context, what string) string {
 	tool, err := s.findTool("nvidia-smi")
 	if err != nil {
 		return ""
 	}
-	visible := cmp.Or(visibleDevices(os.Getenv(visibleDevicesVariable), id, false), strconv.Itoa(id))
+	visible := cmp.Or(visibleDevice(os.Getenv(visibleDevicesVariable), false), "0")
 	text, err := exec.CommandContext(ctx, tool, "--id="+visible, what, "--format=csv,noheader,nounits").Output()
 	if err != nil {
 		return ""
@@ -55,16 +55,15 @@ func (s *session) lacks(system workload.System) string {
 	return ""
 }
 
-// gpuBusy says what makes measurements on a GPU meaningless, or "".
-func (s *session) gpuBusy(ctx context.Context, id int) string {
-	query := func(what string) string { return s.askGPU(ctx, id, what) }
-	if processes := query("--query-compute-apps=pid,name"); processes != "" {
+// gpuBusy says what makes measurements on our GPU meaningless, or "".
+func (s *session) gpuBusy(ctx context.Context) string {
+	if processes := s.askGPU(ctx, "--query-compute-apps=pid,name"); processes != "" {
 		return "processes use it: " + strings.ReplaceAll(processes, "\n", "; ")
 	}
 	// The figure is an average over up to a second, and may be of work that has just ended.
 	percent := ""
 	for range 3 {
-		percent = query("--query-gpu=utilization.gpu")
+		percent = s.askGPU(ctx, "--query-gpu=utilization.gpu")
 		if used, err := strconv.Atoi(percent); err != nil || used <= 5 {
 			return ""
 		}

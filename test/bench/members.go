@@ -23,7 +23,7 @@ type member struct {
 }
 
 func (m member) key(system workload.System) string {
-	return fmt.Sprint(system.Processes(m.role), m.role, m.Program, m.Device, m.index)
+	return fmt.Sprint(system.Processes(m.role), m.role, m.Program, m.index)
 }
 
 func (m member) own() bool {
@@ -67,11 +67,10 @@ func (e *evaluation) end(which func(string, *worker) bool) {
 func members(w workload.Workload, lc, be bool) []member {
 	var all []member
 	add := func(role string, tasks []workload.Task) {
-		index := map[string]int{} // of processes of the same program on the same GPU
+		index := map[string]int{} // of processes of the same program
 		for _, task := range tasks {
-			same := fmt.Sprint(task.Program, task.Device)
-			all = append(all, member{Task: task, role: role, index: index[same]})
-			index[same]++
+			all = append(all, member{Task: task, role: role, index: index[task.Program]})
+			index[task.Program]++
 		}
 	}
 	if lc {
@@ -142,7 +141,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	if config := e.configs[system.Name]; config != "" {
 		p.environment = append(p.environment, "GPREEMPT_CONFIG="+config)
 	}
-	if visible := visibleDevices(os.Getenv(visibleDevicesVariable), task.Device, system.MPS); visible != "" {
+	if visible := visibleDevice(os.Getenv(visibleDevicesVariable), system.MPS); visible != "" {
 		p.environment = append(p.environment, visibleDevicesVariable+"="+visible)
 	}
 	for name, value := range system.Variables(role) {

@@ -135,7 +135,7 @@ func TestHolding(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	s := newSession(simulatedOptions(t, memorySuite, &progress))
-	if err := s.prepare(t.Context(), 1); err != nil {
+	if err := s.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	sums := map[string]int{}

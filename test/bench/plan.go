@@ -105,11 +105,6 @@ func planEvaluation(out io.Writer, options Options) error {
 		return err
 	}
 	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
-	for _, w := range picked {
-		if n := w.Devices(); n > 1 {
-			fmt.Fprintf(out, "%s is left out where there are fewer than %d GPUs.\n", w.Name, n)
-		}
-	}
 	return nil
 }
 

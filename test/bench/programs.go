@@ -68,21 +68,18 @@ const traceVariable = "GPREEMPT_BENCH_TRACE"
 
 const visibleDevicesVariable = "CUDA_VISIBLE_DEVICES"
 
-// visibleDevices lets a program see one of the GPUs that we may use; "" changes nothing. Clients of an MPS server count those that the
-// server sees.
-func visibleDevices(ours string, device int, mps bool) string {
-	list := strings.Split(ours, ",")
-	switch {
-	case ours == "" && device == 0:
-		return ""
-	case ours == "" || mps || device >= len(list):
-		return strconv.Itoa(device)
+// visibleDevice lets a program see the first GPU that we may use; "" changes nothing. Clients of an MPS server count those that the server
+// sees.
+func visibleDevice(ours string, mps bool) string {
+	if ours != "" && mps {
+		return "0"
 	}
-	return list[device]
+	first, _, _ := strings.Cut(ours, ",")
+	return first
 }
 
 // goOrder is the order for a run; without arrivals requests come back to back.
-func goOrder(start, end time.Duration, prepareUs int, hint bool, lock, stop string, arrivals []time.Duration) string {
+func goOrder(start, end time.Duration, prepareUs int, hint bool, stop string, arrivals []time.Duration) string {
 	count, hinted := len(arrivals), 0
 	if arrivals == nil {
 		count = -1
@@ -90,7 +87,7 @@ func goOrder(start, end time.Duration, prepareUs int, hint bool, lock, stop stri
 	if hint {
 		hinted = 1
 	}
-	text := fmt.Appendf(nil, "go %d %d %d %d %s %s %d", start, end, prepareUs*1000, hinted, lock, stop, count)
+	text := fmt.Appendf(nil, "go %d %d %d %d %s %d", start, end, prepareUs*1000, hinted, stop, count)
 	for _, at := range arrivals {
 		text = strconv.AppendInt(append(text, ' '), int64(at), 10)
 	}

@@ -18,7 +18,7 @@ const assumedRequest = 1250 * time.Microsecond
 
 // arrivals are those of a member's requests in a repeat, the same under all systems.
 func (m member) arrivals(w workload.Workload, repeat int, length time.Duration) []time.Duration {
-	return m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.Device, m.index))
+	return m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.index))
 }
 
 // repeats are how many runs of a workload there are under each system: as many as are asked for, and so many that their LC requests are as

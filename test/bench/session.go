@@ -110,8 +110,8 @@ func newSession(options Options) *session {
 	return &session{logger: &logger{out: options.Progress, last: time.Now()}, options: options, iterations: map[work]uint64{}}
 }
 
-// prepare looks at the machine, at that many of its GPUs.
-func (s *session) prepare(ctx context.Context, devices int) error {
+// prepare looks at the machine.
+func (s *session) prepare(ctx context.Context) error {
 	var err error
 	if s.executable, err = os.Executable(); err != nil {
 		return fmt.Errorf("find own executable: %w", err)
@@ -125,10 +125,8 @@ func (s *session) prepare(ctx context.Context, devices int) error {
 	if err := CheckFolder(s.options.Folder); err != nil {
 		return err
 	}
-	for id := range devices {
-		if busy := s.gpuBusy(ctx, id); busy != "" && !s.options.Busy {
-			return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
-		}
+	if busy := s.gpuBusy(ctx); busy != "" && !s.options.Busy {
+		return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
 	}
 	if s.python, err = exec.LookPath(s.options.Python); err != nil {
 		s.python = ""

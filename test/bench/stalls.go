@@ -193,8 +193,8 @@ func stallSystems(names []string) (systems []workload.System, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if s := one[0]; s.Lock || s.MPS {
-			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS or a lock", name, result.StallsSuite)
+		if one[0].MPS {
+			return nil, fmt.Errorf("system %s: suite %q measures no systems with MPS", name, result.StallsSuite)
 		}
 		systems = append(systems, one[0])
 	}
@@ -363,7 +363,7 @@ func measureStalls(ctx context.Context, options Options) (*result.Report, error)
 	defer e.session.keepTelling(e.ahead.state)()
 	e.ahead.set(result.StallsSuite, total)
 	e.session.log("%s: %d measurements, about %s with what is measured already; partial results are in %s", result.StallsSuite, len(picked), e.ahead.left(), options.Folder)
-	if err := e.prepare(ctx, 1); err != nil {
+	if err := e.prepare(ctx); err != nil {
 		return nil, err
 	}
 	var failed []error

@@ -359,7 +359,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 	}
 	e := newEvaluation(options)
 	defer e.close()
-	if err := e.prepare(context.Background(), 1); err != nil {
+	if err := e.prepare(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	m := &stallMeasurement{e: e, stallCase: stallCases[0], system: workload.System{Name: result.LCAlone}, part: &stallPart{Seen: map[string]int{}, RateHz: 50}}

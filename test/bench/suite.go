@@ -275,7 +275,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 	}
 	s := newSession(options)
 	s.log("%s: %d cases, about %s; partial results are in %s", c.name, len(cases), clock(c.left(cases)), options.Folder)
-	if err := s.prepare(ctx, 1); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
 	remove, err := s.makeFolders()

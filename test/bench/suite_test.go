@@ -142,7 +142,7 @@ func TestUnfinishedCase(t *testing.T) {
 func prepared(t *testing.T, options Options) *session {
 	t.Helper()
 	s := newSession(options)
-	if err := s.prepare(t.Context(), 1); err != nil {
+	if err := s.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	remove, err := s.makeFolders()

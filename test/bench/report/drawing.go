@@ -25,7 +25,6 @@ import (
 var systemColors = map[string]color.Color{
 	result.LCAlone:       color.RGBA{0, 0, 0, 255},
 	"default":            color.RGBA{213, 94, 0, 255},
-	"sequential":         color.RGBA{205, 190, 30, 255}, // darker than theirs, for lines on white
 	"mps":                color.RGBA{230, 159, 0, 255},
 	"mps-priority":       color.RGBA{204, 121, 167, 255},
 	"mps-50":             color.RGBA{110, 60, 150, 255},
@@ -56,7 +55,6 @@ func colors(systems []string) map[string]color.Color {
 var systemLabels = map[string]string{
 	result.LCAlone:       "LC alone",
 	"default":            "default time slicing",
-	"sequential":         "lock (one at a time)",
 	"mps":                "MPS",
 	"mps-priority":       "MPS with priorities",
 	"gpreempt-paper":     "as in GPreempt's paper",

@@ -168,10 +168,9 @@ func TestBEOfWhatLCLeaves(t *testing.T) {
 	if e.Of("A", "alone").Left != nil || e.Of("A", "be-alone").Left != nil {
 		t.Error("what runs alone has a part of what LC leaves")
 	}
-	// Some requests alone that waited change nothing, two GPUs have twice the time, and each task counts with its own time.
+	// Some requests alone that waited change nothing, and each task counts with its own time.
 	alone := resulttest.Case("A", "alone", []int{1500, 1500, 1500, 1500, 9500}, 0)
 	first, second := alone.Runs[0].Tasks[0], resulttest.Case("A", "alone", []int{500}, 0).Runs[0].Tasks[0]
-	second.Device = 1
 	of := func(tasks ...result.TaskRun) *result.Evaluation {
 		with := func(system string, be float64) result.EvaluationCase {
 			run := result.RunResult{Repeat: 1, Seconds: 2}
@@ -198,8 +197,8 @@ func TestBEOfWhatLCLeaves(t *testing.T) {
 		tasks []result.TaskRun
 		busy  float64
 	}{
-		"one":         {[]result.TaskRun{first}, 100 * firstUs / 2e6},
-		"on two GPUs": {[]result.TaskRun{first, second}, 100 * (firstUs + 249.5) / 4e6},
+		"one": {[]result.TaskRun{first}, 100 * firstUs / 2e6},
+		"two": {[]result.TaskRun{first, second}, 100 * (firstUs + 249.5) / 2e6},
 	} {
 		if c := of(test.tasks...).Of("A", "gpreempt"); c.Left == nil || c.Left.LCBusy != result.Round(test.busy, 3) || c.Left.BE != result.Round(.8/(1-test.busy), 3) {
 			t.Errorf("%s: %+v, want %g of the time", name, c.Left, test.busy)

@@ -324,15 +324,14 @@ func (c *EvaluationCase) ofLeft(share float64, alone *EvaluationCase) *Left {
 	var work, seconds float64
 	service := alone.serviceSeconds()
 	for _, run := range c.Runs {
-		devices, i := 1, 0
+		i := 0
 		for _, t := range run.Tasks {
-			devices = max(devices, t.Device+1)
 			if t.Role == "lc" && i < len(service) {
 				work += t.Completed * service[i]
 				i++
 			}
 		}
-		seconds += run.Seconds * float64(devices)
+		seconds += run.Seconds
 	}
 	busy := work / seconds
 	if !(busy < 1) {

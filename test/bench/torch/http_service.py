@@ -22,21 +22,6 @@ import protocol
 WARM_UP_REQUESTS = 40
 
 
-class Turn:
-    """The GPU is used by one request at a time, and under a lock's system by one program."""
-
-    def __init__(self, threads, programs):
-        self.locks = threads, programs
-
-    def __enter__(self):
-        for lock in self.locks:
-            lock.__enter__()
-
-    def __exit__(self, *failure):
-        for lock in reversed(self.locks):
-            lock.__exit__(*failure)
-
-
 def make_load(port):
     """Serves the orders go of the service."""
     body, connections = http_load.jpeg(), threading.local()
@@ -57,7 +42,6 @@ def make_load(port):
                 arrival += go.start
                 time.sleep(max(0, arrival - time.monotonic_ns()) / 1e9)
                 asked.append(pool.submit(request, go, arrival))
-            go.lock.close()
             times = list(itertools.takewhile(lambda served: served, (each.result() for each in asked)))
             print(json.dumps([[submitted for submitted, _ in times], [done for _, done in times]]), flush=True)
 
@@ -72,10 +56,8 @@ def main():
                        if name != "LD_PRELOAD" and not name.startswith("GPREEMPT_")}
     load = subprocess.Popen([sys.executable, __file__, "load", str(server.server_address[1])], env=without_library,
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    threads = http_server.one_at_a_time
 
     def requests(go, _):
-        http_server.one_at_a_time = Turn(threads, go.lock)
         cpu = time.process_time_ns()
         load.stdin.write(go.line)
         load.stdin.flush()
@@ -87,7 +69,7 @@ def main():
 
     start, apart_ns = time.monotonic_ns(), 5_000_000
     arrivals = [i * apart_ns for i in range(WARM_UP_REQUESTS)]
-    requests(protocol.Go(f"go {start} {start + WARM_UP_REQUESTS * apart_ns} 0 0 - - {len(arrivals)} "
+    requests(protocol.Go(f"go {start} {start + WARM_UP_REQUESTS * apart_ns} 0 0 - {len(arrivals)} "
                          f"{' '.join(map(str, arrivals))}\n"), None)
     protocol.serve(requests)
     load.stdin.close()

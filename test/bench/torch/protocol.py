@@ -2,7 +2,6 @@
 answered by one line of JSON on standard output.
 """
 import ctypes
-import fcntl
 import gc
 import json
 import os
@@ -53,38 +52,14 @@ def find_hint():
     return function
 
 
-class Lock:
-    """Held for the length of a request: requests of several processes run one after another. Who waits for it
-    holds the queue, so that nobody who has just had it gets it again before."""
-
-    def __init__(self, path):
-        self.files = [] if path == "-" else [os.open(path + suffix, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                                             for suffix in ("", ".queue")]
-
-    def __enter__(self):
-        if self.files:
-            lock, queue = self.files
-            fcntl.flock(queue, fcntl.LOCK_EX)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            fcntl.flock(queue, fcntl.LOCK_UN)
-
-    def __exit__(self, *_):
-        if self.files:
-            fcntl.flock(self.files[0], fcntl.LOCK_UN)
-
-    def close(self):
-        for file in self.files:
-            os.close(file)
-
-
 class Go:
     """The order go."""
 
     def __init__(self, line):
         self.line = line
-        _, start, end, prepare, hint, lock, stop, count, *arrivals = line.split()
+        _, start, end, prepare, hint, stop, count, *arrivals = line.split()
         self.start, self.end, self.prepare_ns = int(start), int(end), int(prepare)
-        self.hint, self.lock, self.stop = hint == "1", Lock(lock), stop
+        self.hint, self.stop = hint == "1", stop
         self.arrivals = None if count == "-1" else [int(arrival) for arrival in arrivals]
 
     def goes_on(self):
@@ -176,8 +151,7 @@ def serve_continuously(request, go):
     after = time.monotonic_ns()
     while go.goes_on():
         before = after
-        with go.lock:
-            request()
+        request()
         after = time.monotonic_ns()
         if before < go.end:
             completed += 1 if after <= go.end else (go.end - before) / (after - before)
@@ -201,8 +175,7 @@ def serve_arrivals(request, go, hint):
             while time.monotonic_ns() < until:
                 pass
         submitted.append(time.monotonic_ns() - arrival)
-        with go.lock:
-            request()
+        request()
         done.append(time.monotonic_ns() - arrival)
         TRACE.done(arrival)
     return open_loop(go, submitted, done, time.process_time_ns() - cpu)
@@ -216,7 +189,6 @@ def answer_go(line, requests, hint):
     """Answers an order go by what requests(go, hint) says about the run. What a collection costs comes after it."""
     go = Go(line)
     facts = requests(go, hint if go.hint else None)
-    go.lock.close()
     answer(facts | {"hinted": go.hint and hint is not None})
     gc.collect()
 

@@ -5,7 +5,6 @@
 // It serves the order go of PROTOCOL.md. With --closed 1 a request comes not at its time but after the end of the one before: as long as it
 // would after that one's arrival. The answer tells when; requests that had not come at the end do not count.
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/resource.h>
 
 enum {
@@ -338,40 +337,10 @@ static void wait_for(uint64_t at)
 struct evaluation_go {
 	uint64_t start, end, prepare_ns;
 	int (*hint)(int64_t, double);
-	int lock, queue;  // -1: none
 	const char *stop; // NULL: none
 	int64_t count;
 	uint64_t *arrival_ns;
 };
-
-static void lock_file(int file)
-{
-	while (flock(file, LOCK_EX) && errno == EINTR)
-		;
-}
-
-// A process that waits for the lock holds the queue. So the one that has just had the lock does not get it again before.
-static void request_under_lock(const struct evaluation_work *work, const struct evaluation_go *go)
-{
-	if (go->lock >= 0) {
-		lock_file(go->queue);
-		lock_file(go->lock);
-		flock(go->queue, LOCK_UN);
-	}
-	work->request();
-	if (go->lock >= 0)
-		flock(go->lock, LOCK_UN);
-}
-
-static int open_lock(const char *path, const char *suffix)
-{
-	char whole[4200];
-	snprintf(whole, sizeof whole, "%s%s", path, suffix);
-	int file = open(whole, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-	if (file < 0)
-		fail("open %s: %s", whole, strerror(errno));
-	return file;
-}
 
 // Whether requests are still to be served: after the end those that wait are, for a while. Best-effort programs go on
 // for as long as latency-critical ones still serve such requests, which would otherwise find the GPU free, and no longer.
@@ -389,7 +358,7 @@ static void serve_continuously(const struct evaluation_work *work, const struct 
 	uint64_t from = now_ns(CLOCK_PROCESS_CPUTIME_ID), cpu = 0, before, after = monotonic_ns();
 	do {
 		before = after;
-		request_under_lock(work, go);
+		work->request();
 		after = monotonic_ns();
 		if (before >= go->end)
 			continue;
@@ -467,7 +436,7 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 			;
 		submitted[served] = monotonic_ns() - arrival;
 		queued_ns = 0;
-		request_under_lock(work, go);
+		work->request();
 		uint64_t now = monotonic_ns();
 		done[served] = now - arrival;
 		last = now;
@@ -505,14 +474,6 @@ static long long next_number(char **rest, const char *what)
 	return value;
 }
 
-static const char *next_path(char **rest, const char *what)
-{
-	const char *word = strtok_r(NULL, " ", rest);
-	if (!word)
-		fail("order go: %s is missing", what);
-	return strcmp(word, "-") ? word : NULL;
-}
-
 // Reads an order, which what is returned points into.
 static struct evaluation_go read_go(char *order)
 {
@@ -520,18 +481,17 @@ static struct evaluation_go read_go(char *order)
 	const char *name = strtok_r(order, " ", &rest);
 	if (!name || strcmp(name, "go"))
 		fail("order %.40s: expected go", name ? name : "");
-	struct evaluation_go go = {.lock = -1, .queue = -1};
+	struct evaluation_go go = {0};
 	go.start = next_number(&rest, "START_NS");
 	go.end = next_number(&rest, "END_NS");
 	go.prepare_ns = next_number(&rest, "PREPARE_NS");
 	if (next_number(&rest, "HINT"))
 		go.hint = find_hint();
-	const char *lock = next_path(&rest, "LOCK");
-	go.stop = next_path(&rest, "STOP");
-	if (lock) {
-		go.lock = open_lock(lock, "");
-		go.queue = open_lock(lock, ".queue");
-	}
+	go.stop = strtok_r(NULL, " ", &rest);
+	if (!go.stop)
+		fail("order go: STOP is missing");
+	if (!strcmp(go.stop, "-"))
+		go.stop = NULL;
 	go.count = next_number(&rest, "N");
 	if (go.count < 0)
 		return go;
@@ -566,8 +526,6 @@ static void command_evaluate(void)
 		if (work->hash)
 			printf(",\"identical\":%s", work->hash() == expected ? "true" : "false");
 		answer("}");
-		if (go.lock >= 0)
-			close(go.lock), close(go.queue);
 		free(go.arrival_ns);
 	}
 }

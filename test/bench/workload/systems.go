@@ -24,7 +24,6 @@ type System struct {
 	Optional bool              // only where it is asked for
 	Sweeps   bool              // also at the points of sweeps
 	MPS      bool              // the processes are clients of an MPS server
-	Lock     bool              // a request holds a lock that all processes share
 	Config   string            // of the library, which is preloaded where this is not empty
 	Hints    string            // of the library: "off", or "given" by the LC program
 	LC, BE   map[string]string // environment variables

@@ -72,20 +72,20 @@ func TestSystems(t *testing.T) {
 	for _, system := range all {
 		names = append(names, system.Name)
 	}
-	if want := []string{"default", "sequential", "mps", "mps-priority", "gpreempt-paper", "gpreempt", "gpreempt-hints", "gpreempt-mps", "gpreempt-mps-hints"}; !slices.Equal(names, want) {
+	if want := []string{"default", "mps", "mps-priority", "gpreempt-paper", "gpreempt", "gpreempt-hints", "gpreempt-mps", "gpreempt-mps-hints"}; !slices.Equal(names, want) {
 		t.Errorf("systems %v, want %v", names, want)
 	}
 	if one, err := Systems([]string{"only-timeslice"}); err != nil || len(one) != 1 || !strings.Contains(one[0].Config, `["timeslice"]`) {
 		t.Errorf("only-timeslice: %+v, %v", one, err)
 	}
-	if _, err := Systems([]string{"none"}); err == nil || !strings.Contains(err.Error(), "sequential") {
+	if _, err := Systems([]string{"none"}); err == nil || !strings.Contains(err.Error(), "mps-priority") {
 		t.Errorf("unknown system: %v", err)
 	}
 	by := map[string]System{}
 	for _, system := range all {
 		by[system.Name] = system
 	}
-	if by["default"].Processes("be") != by["sequential"].Processes("be") || by["default"].Processes("be") != (System{}).Processes("be") {
+	if by["default"].Processes("be") != (System{}).Processes("be") {
 		t.Error("processes without the library are not shared")
 	}
 	if by["mps"].Processes("lc") != by["mps-priority"].Processes("lc") || by["mps"].Processes("be") == by["mps-priority"].Processes("be") {

@@ -17,7 +17,6 @@ type Task struct {
 	RateHz  float64 `json:"rate_hz,omitempty"` // 0: requests back to back
 	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty", "uniform"
 	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
-	Device  int     `json:"device,omitempty"`  // which of the GPUs it uses
 	Place   Place   `json:"place,omitempty"`   // which processors it runs on
 }
 
@@ -64,27 +63,6 @@ func at(hz float64, arrival string, programs ...string) []Task {
 	return tasks
 }
 
-// eachOn has the tasks once on each of some GPUs.
-func eachOn(devices int, tasks []Task) []Task {
-	var all []Task
-	for device := range devices {
-		for _, task := range tasks {
-			task.Device = device
-			all = append(all, task)
-		}
-	}
-	return all
-}
-
-// Devices is how many GPUs a workload needs.
-func (w Workload) Devices() int {
-	most := 0
-	for _, task := range slices.Concat(w.LC, w.BE) {
-		most = max(most, task.Device)
-	}
-	return most + 1
-}
-
 // TVM says whether a workload has a network that TVM compiled.
 func (w Workload) TVM() bool {
 	return slices.ContainsFunc(slices.Concat(w.LC, w.BE), func(t Task) bool { return strings.HasPrefix(t.Program, TVMPrefix) })
@@ -119,8 +97,6 @@ var All = func() []Workload {
 		add(everywhere, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, Continuous("resnet152"), PrepareUs)
 	}
-	add(everywhere, "two-gpus", "VGG-19, 100 requests/s, beside ResNet-152 without pause, on each of two GPUs at once",
-		"two GPUs:\nbeside another\non each", eachOn(2, at(100, "", "vgg19")), eachOn(2, Continuous("resnet152")), PrepareUs)
 	add(everywhere, "decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
 		"decoding\nbeside\ntraining", at(25, "", "decode"), Continuous("train"), PrepareUs)
 	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
