@@ -1,12 +1,17 @@
 package bench
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,22 +22,38 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// Compatibility: programs that use public packages run without the library, twice, and then in each role. They also run with block-level
-// preemption, while their memory goes out, and while latency-critical requests preempt them. They must print the same.
+// Compatibility: programs that use public packages run without the library, twice, and then in each role. In suite programs they also run with
+// block-level preemption, while their memory goes out, and while latency-critical requests preempt them. They must print the same. They are no
+// workers: they end by themselves.
 
 const (
 	programsSuite   = "programs"
 	programLimit    = 170 * time.Second // several start at once, and compile
-	programsTarget  = "prints the same in every way"
 	watchInterval   = 100 * time.Millisecond
 	mostBetweenOuts = 200 * time.Millisecond // of evictions, at first
 	untilRarer      = 20 * time.Second       // then twice as long, and again
 )
 
+// comparison is what a suite compares of a program.
+type comparison struct {
+	suite, prefix, unit, target string
+	seconds                     float64
+	ways                        []workload.Way
+}
+
+var (
+	eachRole = comparison{"identity", "identity-", "of 3 identical", "identical with role off, lc and be", 15, workload.Ways[:3]}
+	eachWay  = comparison{programsSuite, "program-", fmt.Sprintf("of %d the same", len(workload.Ways)), "prints the same in every way", 45, workload.Ways}
+)
+
 func programCases() (cases []Case) {
-	for _, program := range workload.Programs {
-		cases = append(cases, Case{"program-" + program.Name, programsTarget, []string{programsSuite}, 45,
-			func(ctx context.Context, s *session, name string) error { return s.measureWays(ctx, name, program) }})
+	for _, c := range []comparison{eachRole, eachWay} {
+		for _, program := range workload.Programs {
+			if c.suite == programsSuite || program.Identity {
+				cases = append(cases, Case{c.prefix + program.Name, c.target, []string{c.suite}, c.seconds,
+					func(ctx context.Context, s *session, name string) error { return c.measure(ctx, s, name, program) }})
+			}
+		}
 	}
 	return cases
 }
@@ -44,19 +65,19 @@ type wayRun struct {
 	seen    seen
 }
 
-func (s *session) measureWays(ctx context.Context, name string, program workload.Program) error {
+func (c comparison) measure(ctx context.Context, s *session, name string, program workload.Program) error {
 	if program.GPUs > s.info.Devices {
 		return leftOut(fmt.Sprintf("needs %d GPUs", program.GPUs))
 	}
 	// Without the library twice, and all that is not preempted on purpose, at once.
 	var plain [2]wayRun
-	runs := make([]wayRun, len(workload.Ways))
+	runs := make([]wayRun, len(c.ways))
 	var all sync.WaitGroup
 	for i := range plain {
 		all.Go(func() { plain[i] = s.runWay(ctx, program.Name, workload.Way{}) })
 	}
 	inPhase := func(underFire bool) {
-		for i, way := range workload.Ways {
+		for i, way := range c.ways {
 			if way.UnderFire == underFire {
 				all.Go(func() { runs[i] = s.runWay(ctx, program.Name, way) })
 			}
@@ -75,26 +96,28 @@ func (s *session) measureWays(ctx context.Context, name string, program workload
 	if plain[0].printed != plain[1].printed {
 		return fmt.Errorf("NOT DETERMINISTIC without the library: printed %.200q, then %.200q", plain[0].printed, plain[1].printed)
 	}
-	f := &fire{session: s, config: s.config}
-	peer, err := f.startPeer(ctx)
-	if err != nil {
-		return fmt.Errorf("the LC process: %w", err)
+	if slices.ContainsFunc(c.ways, func(way workload.Way) bool { return way.UnderFire }) {
+		f := &fire{session: s, config: s.config}
+		peer, err := f.startPeer(ctx)
+		if err != nil {
+			return err
+		}
+		inPhase(true)
+		s.finish(peer)
 	}
-	inPhase(true)
-	s.finish(peer)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	s.add(rowOfWays(name, plain[0].printed, runs))
+	s.add(c.row(name, plain[0].printed, runs))
 	return nil
 }
 
-// rowOfWays compares what a program printed in each way with what it prints without the library.
-func rowOfWays(name, plain string, runs []wayRun) result.Row {
+// row compares what a program printed in each way with what it prints without the library.
+func (c comparison) row(name, plain string, runs []wayRun) result.Row {
 	ways := map[string]string{}
 	same := 0
 	var notes []string
-	for i, way := range workload.Ways {
+	for i, way := range c.ways {
 		run := runs[i]
 		switch {
 		case run.problem != nil:
@@ -112,8 +135,8 @@ func rowOfWays(name, plain string, runs []wayRun) result.Row {
 		}
 	}
 	value := float64(same)
-	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: fmt.Sprintf("of %d the same", len(runs)), Ways: ways, Note: strings.Join(notes, "; ")}
-	return row.Judged(programsTarget, same == len(runs))
+	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: c.unit, Ways: ways, Note: strings.Join(notes, "; ")}
+	return row.Judged(c.target, same == len(runs))
 }
 
 // runWay runs a program in one of the ways; the zero way is without the library.
@@ -133,6 +156,67 @@ func (s *session) runWay(ctx context.Context, program string, way workload.Way) 
 	}
 	run.printed, run.problem = configured.output(ctx, one)
 	return run
+}
+
+// programRun is a run of a program of torch/programs.
+type programRun struct {
+	program, role string
+	limit         time.Duration
+	beside        func(pid int) (end func()) // what goes on while it runs; may be nil
+}
+
+// lacks is the exit status of a program that cannot run on this machine; its last line on standard error says what it lacks.
+const lacks = 77
+
+// output runs a program and returns what it prints.
+func (s *session) output(ctx context.Context, run programRun) (string, error) {
+	program := run.program
+	if s.python == "" {
+		return "", fmt.Errorf("%s needs %s with PyTorch; name it with --python", program, s.options.Python)
+	}
+	folder, err := os.MkdirTemp(s.files, program+"-")
+	if err != nil {
+		return "", fmt.Errorf("make a folder for %s: %w", program, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, run.limit)
+	defer cancel()
+	command := inGroup(ctx, s.python, filepath.Join(s.files, "programs", program+".py"))
+	command.Dir = folder
+	command.Env = append(s.environment(run.role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+		"XLA_PYTHON_CLIENT_PREALLOCATE=false", "PYTHONHASHSEED=0")
+	for _, cache := range []string{"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR"} {
+		// Code that one run has compiled serves no other.
+		command.Env = append(command.Env, cache+"="+filepath.Join(folder, strings.ToLower(cache)))
+	}
+	// The program prints into files: a process that it leaves behind may hold them.
+	var outputs [2]*os.File
+	for i := range outputs {
+		if outputs[i], err = os.CreateTemp(folder, "output-"); err != nil {
+			return "", fmt.Errorf("make a file for what %s prints: %w", program, err)
+		}
+		defer outputs[i].Close()
+	}
+	command.Stdout, command.Stderr = outputs[0], outputs[1]
+	if err = startChild(command); err == nil {
+		if run.beside != nil {
+			defer run.beside(command.Process.Pid)()
+		}
+		err = command.Wait()
+	}
+	if command.Process != nil {
+		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // what it left behind, if anything
+	}
+	text, readErr := os.ReadFile(outputs[0].Name())
+	said, _ := os.ReadFile(outputs[1].Name())
+	switch {
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return "", fmt.Errorf("no end in %s", run.limit)
+	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks, strings.HasPrefix(lastLine(string(said)), "ModuleNotFoundError: "):
+		return "", leftOut(lastLine(string(said)))
+	case err != nil:
+		return "", fmt.Errorf("%w: %s", err, lastLines(said))
+	}
+	return string(bytes.TrimSpace(text)), readErr
 }
 
 // seen is what the library did in the processes of a program, as far as somebody looked before they ended.

@@ -245,32 +245,6 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestIdentityComparesWhatIsPrinted(t *testing.T) {
-	t.Parallel()
-	s := preparedSession(t, "identity")
-	for program, test := range map[string]struct {
-		text, note string
-		identical  float64
-	}{
-		"same":  {"print(42)", "", 3},
-		"other": {"import os; print(os.environ.get('GPREEMPT_PRIORITY') == 'be')", `be: printed "True", not "False"`, 2},
-		"fails": {"import os, sys; sys.exit('as told' if os.environ.get('GPREEMPT_PRIORITY') == 'lc' else 0)", "lc: exit status 1: as told", 2},
-	} {
-		if err := os.WriteFile(filepath.Join(s.files, "programs", program+".py"), []byte(test.text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		one := s
-		one.report = &result.Report{}
-		if err := one.measureProgram(t.Context(), "identity-"+program, program); err != nil {
-			t.Fatal(err)
-		}
-		row := one.report.Cases[0]
-		if *row.Value != test.identical || *row.Pass != (test.identical == 3) || row.Note != test.note {
-			t.Errorf("%s: %g of 3, %+v", program, *row.Value, row)
-		}
-	}
-}
-
 // Programs tell by their environment in which way they run, on the simulated driver.
 func TestProgramsAreComparedInEachWay(t *testing.T) {
 	t.Parallel()
@@ -299,7 +273,7 @@ func TestProgramsAreComparedInEachWay(t *testing.T) {
 		if program == "more" {
 			listed.GPUs = 2
 		}
-		err := one.measureWays(t.Context(), "program-"+program, listed)
+		err := eachWay.measure(t.Context(), one, "program-"+program, listed)
 		if test.ways == "" {
 			var left leftOut
 			if err == nil || !strings.Contains(err.Error(), test.note) || errors.As(err, &left) != slices.Contains([]string{"lacks", "more", "import"}, program) {
@@ -318,6 +292,13 @@ func TestProgramsAreComparedInEachWay(t *testing.T) {
 		if got := strings.Join(ways, ", "); got != test.ways || *row.Pass != (program == "same") || !strings.HasPrefix(row.Note, test.note) {
 			t.Errorf("%s: %s, %+v", program, got, row)
 		}
+	}
+	s.report = &result.Report{}
+	if err := eachRole.measure(t.Context(), s, "identity-fails", workload.Program{Name: "fails"}); err != nil {
+		t.Fatal(err)
+	}
+	if row := s.report.Cases[0]; *row.Value != 2 || row.Unit != "of 3 identical" || *row.Pass || row.Note != "lc: exit status 1: as told" {
+		t.Errorf("%+v", row)
 	}
 }
 
@@ -395,8 +376,8 @@ func TestProgramsAreThere(t *testing.T) {
 	if len(there) > 0 {
 		t.Errorf("no rows for %v", there)
 	}
-	if len(identityCases()) != 11 || len(programCases()) != len(workload.Programs) {
-		t.Errorf("%d and %d cases", len(identityCases()), len(programCases()))
+	if n := len(programCases()); n != 11+len(workload.Programs) {
+		t.Errorf("%d cases", n)
 	}
 }
 
