@@ -27,19 +27,14 @@ type beResult struct {
 }
 
 type launchResult struct {
-	LeastNs  float64 `json:"least_ns"`
-	MedianNs float64 `json:"median_ns"`
-	MoreNs   float64 `json:"more_ns"` // with an objective
+	LeastNs float64 `json:"least_ns"`
+	MoreNs  float64 `json:"more_ns"` // with an objective
 }
 
 type idleResult struct {
 	CPUNs  uint64 `json:"cpu_ns"`
 	WallNs uint64 `json:"wall_ns"`
 	RSSKb  uint64 `json:"rss_kb"`
-}
-
-type mixResult struct {
-	Hash string `json:"hash"`
 }
 
 // completed is the number of kernels that a BE process had completed at a time, between two samples in

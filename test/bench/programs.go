@@ -59,7 +59,6 @@ type answer struct {
 	DoneNs      []uint64 `json:"done_ns"`
 	Identical   *bool    `json:"identical"`
 	Hinted      bool     `json:"hinted"` // it was to give hints, and the library takes them
-	Again       *int     `json:"launched_again"`
 
 	result.Trace
 }

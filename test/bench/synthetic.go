@@ -372,8 +372,19 @@ func measureIdle(ctx context.Context, s *session, name string) error {
 // measureIdentity compares the results of a program that updates memory in place: alone, and as LC, BE
 // and off while an LC and a BE process run beside it.
 func measureIdentity(ctx context.Context, s *session, name string) error {
-	var alone mixResult
-	if err := s.run(ctx, &alone, "", "mix"); err != nil {
+	computed := func(role string) (string, error) {
+		w, err := s.start(ctx, role, "hold", "--bytes", strconv.Itoa(16<<20), "--rounds", "1000")
+		if err != nil {
+			return "", err
+		}
+		defer s.finish(w)
+		if err := errors.Join(w.awaitReady(ctx, nil), w.ask(ctx, workerLimit, nil, "steps 200")); err != nil {
+			return "", err
+		}
+		return w.sum(ctx)
+	}
+	alone, err := computed("")
+	if err != nil {
 		return err
 	}
 	lcOptions, err := s.lcOptions(ctx, synced(10, 0))
@@ -394,19 +405,17 @@ func measureIdentity(ctx context.Context, s *session, name string) error {
 		return err
 	}
 	defer be.kill()
-	for _, w := range []*worker{lc, be} {
-		if err := w.begin(ctx); err != nil {
-			return err
-		}
+	if err := errors.Join(lc.begin(ctx), be.begin(ctx)); err != nil {
+		return err
 	}
 	roles := []string{"lc", "be", "off"}
 	var different []string
 	for _, role := range roles {
-		var result mixResult
-		if err := s.run(ctx, &result, role, "mix"); err != nil {
+		sum, err := computed(role)
+		if err != nil {
 			return err
 		}
-		if result != alone {
+		if sum != alone {
 			different = append(different, role)
 		}
 	}
@@ -414,7 +423,6 @@ func measureIdentity(ctx context.Context, s *session, name string) error {
 	if len(different) > 0 {
 		note = "different as " + strings.Join(different, ", ")
 	}
-	s.report.Cases = append(s.report.Cases, valueRow(name, "gpreempt", float64(len(roles)-len(different)),
-		fmt.Sprintf("of %d identical", len(roles)), "all identical", len(different) == 0, note))
+	s.add(valueRow(name, "gpreempt", float64(len(roles)-len(different)), fmt.Sprintf("of %d identical", len(roles)), "all identical", len(different) == 0, note))
 	return nil
 }

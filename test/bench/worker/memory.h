@@ -1,6 +1,6 @@
 // Programs with much device memory, of the suite memory. Included by worker.c.
 //
-//   hold --bytes N [--piece N]   holds N bytes of known contents, in pieces. A step changes every word of them. It serves
+//   hold --bytes N [--piece N] [--rounds N]   holds N bytes of known contents, in pieces. A step changes every word of them in place. It serves
 //       start, stop          steps without a pause
 //       steps N              so many steps: began_ns, ended_ns
 //       sum                  a checksum of all contents: sum
@@ -53,7 +53,7 @@ static void hold_memory(size_t bytes, size_t piece)
 
 static void step(void)
 {
-	uint32_t rounds = 1;
+	uint32_t rounds = number("rounds", 1);
 	pthread_mutex_lock(&held.stepping);
 	for (size_t i = 0; i < held.count; i++) {
 		uint32_t words = held.bytes[i] / 4;

@@ -2,7 +2,7 @@
 // They live in the command's own file and run from a constructor, before the Go runtime of the command would start: the
 // process that is measured holds nothing but the worker, the driver and, where it is preloaded, the library.
 //
-//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|mix|evaluate|streams|hold|copies|allocate> [--option value]...
+//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|evaluate|streams|hold|copies|allocate> [--option value]...
 //
 // ../PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
 // Every worker is bounded by --limit seconds.
@@ -504,17 +504,14 @@ static double launch_round_ns(CUfunction empty)
 	return (double)(end - start) / LAUNCHES;
 }
 
-// The CPU time of a launch: the median and the least of many rounds. With --objective 1 each round has a pair with an objective, and
+// The CPU time of a launch: the least of many rounds. With --objective 1 each round has a pair with an objective, and
 // more_ns compares the least of both: in one process addresses are the same.
 static void command_launch(void)
 {
-	enum { MAX_ROUNDS = 1000 };
-	static double each_ns[2][MAX_ROUNDS]; // without an objective, and with one
+	double least_ns[2] = {INFINITY, INFINITY}; // without an objective, and with one
 	set_up(CU_CTX_SCHED_SPIN);
 	CUfunction empty = function("bench_empty");
 	uint64_t rounds = number("rounds", 100);
-	if (rounds < 1 || rounds > MAX_ROUNDS)
-		fail("--rounds %llu: 1 to %d", (unsigned long long)rounds, MAX_ROUNDS);
 	int (*objective)(double, double, double) = NULL;
 	if (number("objective", 0) && !(*(void **)&objective = dlsym(RTLD_DEFAULT, "gpreempt_objective")))
 		fail("--objective: the library is not preloaded");
@@ -524,12 +521,11 @@ static void command_launch(void)
 			bool with = objective && turn != (round & 1); // which is first takes turns
 			if (objective && objective(with ? 2 : 0, 0, 0))
 				fail("gpreempt_objective: refused");
-			each_ns[with][round < 0 ? 0 : round] = launch_round_ns(empty);
+			double ns = launch_round_ns(empty);
+			if (round >= 0)
+				least_ns[with] = fmin(least_ns[with], ns);
 		}
-	for (int with = 0; with < 2; with++)
-		qsort(each_ns[with], rounds, sizeof **each_ns, by_value);
-	printf("{\"least_ns\":%.2f,\"median_ns\":%.2f,\"more_ns\":%.2f}\n", each_ns[0][0], each_ns[0][rounds / 2],
-	       objective ? each_ns[1][0] - each_ns[0][0] : 0);
+	printf("{\"least_ns\":%.2f,\"more_ns\":%.2f}\n", least_ns[0], objective ? least_ns[1] - least_ns[0] : 0);
 }
 
 // A process with a context and nothing to do.
@@ -555,33 +551,6 @@ static void command_idle(void)
 	       (unsigned long long)wall, resident_kb);
 }
 
-// Updates memory in place, launch after launch, and prints a hash (FNV-1a) of what it became.
-static void command_mix(void)
-{
-	set_up(CU_CTX_SCHED_AUTO);
-	CUfunction mix = function("bench_mix");
-	uint32_t n = number("words", 1 << 22), rounds = number("rounds", 1000);
-	uint64_t launches = number("launches", 200);
-	uint32_t *host = calloc(n, sizeof *host);
-	CUdeviceptr data;
-	if (!host)
-		fail("no memory for %u words", n);
-	CHECK(cuMemAlloc_v2(&data, n * sizeof *host));
-	for (uint32_t i = 0; i < n; i++)
-		host[i] = i * 2654435761u;
-	CHECK(cuMemcpyHtoD_v2(data, host, n * sizeof *host));
-	await_begin();
-	void *parameters[] = {&data, &n, &rounds};
-	for (uint64_t i = 0; i < launches && !stopped; i++)
-		CHECK(cuLaunchKernel(mix, 2 * multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
-	CHECK(cuStreamSynchronize(stream));
-	CHECK(cuMemcpyDtoH_v2(host, data, n * sizeof *host));
-	uint64_t hash = 14695981039346656037ull;
-	for (uint32_t i = 0; i < n; i++)
-		hash = (hash ^ host[i]) * 1099511628211ull;
-	printf("{\"hash\":\"%016llx\"}\n", (unsigned long long)hash);
-}
-
 #include "evaluate.h"
 #include "streams.h"
 #include "memory.h"
@@ -590,10 +559,17 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } commands[] = {
-	{"info", command_info}, {"calibrate", command_calibrate}, {"lc", command_lc},
-	{"be", command_be},     {"idle", command_idle},           {"launch", command_launch},
-	{"mix", command_mix},   {"evaluate", command_evaluate},   {"streams", command_streams},
-	{"hold", command_hold}, {"copies", command_copies},       {"allocate", command_allocate},
+	{"info", command_info},
+	{"calibrate", command_calibrate},
+	{"lc", command_lc},
+	{"be", command_be},
+	{"idle", command_idle},
+	{"launch", command_launch},
+	{"evaluate", command_evaluate},
+	{"streams", command_streams},
+	{"hold", command_hold},
+	{"copies", command_copies},
+	{"allocate", command_allocate},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)
