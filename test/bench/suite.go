@@ -24,7 +24,6 @@ type Result interface {
 	Write(path string) error
 	Failed() []string     // what could not be measured, or not to its end
 	Unmeasured() []string // what there was no time for
-	Missed() int          // targets that were not reached
 }
 
 // Suite is what one call measures.
@@ -37,7 +36,7 @@ type Suite struct {
 }
 
 // commonFlags are those of all suites.
-var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "list", "plan", "strict", "help"}
+var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "list", "plan", "help"}
 
 // Flags that listing and planning take notice of, too.
 var (

@@ -251,17 +251,6 @@ func (r *Report) Failed() (names []string) {
 	return names
 }
 
-// Missed counts the targets that were not reached, or of which too little was measured to tell.
-func (r *Report) Missed() int {
-	missed := 0
-	for _, row := range r.Cases {
-		if row.Pass != nil && !*row.Pass || row.Target != "" && row.Undecided != "" {
-			missed++
-		}
-	}
-	return missed
-}
-
 // title is the first lines of what people read.
 func (r *Report) title() string {
 	kind := ""

@@ -457,17 +457,6 @@ func (e *Evaluation) Failed() (names []string) {
 	return names
 }
 
-// Missed counts the targets that were not reached.
-func (e *Evaluation) Missed() int {
-	missed := 0
-	for _, c := range e.Cases {
-		if c.Pass != nil && !*c.Pass {
-			missed++
-		}
-	}
-	return missed
-}
-
 func workloadOrder(name string) int {
 	return slices.IndexFunc(workload.All, func(w workload.Workload) bool { return w.Name == name })
 }

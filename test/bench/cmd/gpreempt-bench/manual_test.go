@@ -39,8 +39,7 @@ func TestManualIsCurrent(t *testing.T) {
 func TestHelpFitsOnAScreen(t *testing.T) { clitest.CheckHelp(t, rootCommand()) }
 
 const (
-	statuses = `0, or 1 where something could not be measured, a target was missed and \-\-strict was given, or 2 for
-wrong arguments, or 3 where \-\-minutes did not suffice for all: the same command goes on from there. 130 and 143 are those of a measurement that SIGINT or SIGTERM ended: the same command goes on from there.`
+	statuses    = `0, or 1 where something could not be measured, or 2 for wrong arguments, or 3 where \-\-minutes did not suffice for all: the same command goes on from there. 130 and 143 are those of a measurement that SIGINT or SIGTERM ended: the same command goes on from there.`
 	environment = `.TP
 .B GPREEMPT_LIBRARY
 Path of libgpreempt.so, where it is not beside the command, in ../lib/gpreempt/lib, in ../lib, or in those of /usr/local and /usr. \-\-library goes before it.

@@ -49,7 +49,6 @@ func measureCommand() *cobra.Command {
 	flags.BoolVar(&o.Busy, "busy", false, "measure although other programs use the GPU")
 	flags.BoolVar(&m.list, "list", false, "list what the suite measures, or alone the suites")
 	flags.BoolVar(&m.plan, "plan", false, "say what would be measured, and how long it takes")
-	flags.BoolVar(&m.strict, "strict", false, "exit with an error when a target is missed")
 	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run, or of a workload under a system")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case")
 	flags.IntVar(&o.Repeats, "repeats", 0, "runs of a workload under each system")
@@ -69,8 +68,8 @@ func suites() string {
 
 type measurement struct {
 	bench.Options
-	file                      string // of the results
-	list, plan, quiet, strict bool
+	file              string // of the results
+	list, plan, quiet bool
 }
 
 func (m *measurement) run(command *cobra.Command, _ []string) error {
@@ -118,9 +117,6 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 	}
 	if err != nil {
 		return err
-	}
-	if missed := measured.Missed(); missed > 0 && m.strict {
-		return fmt.Errorf("%d targets missed", missed)
 	}
 	if left := measured.Unmeasured(); len(left) > 0 {
 		return cli.Exit{Status: notWhole, Err: fmt.Errorf("--minutes did not suffice for %d more, the same command goes on with them: %s", len(left), strings.Join(left, ", "))}
