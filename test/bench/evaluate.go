@@ -168,14 +168,6 @@ func (e *evaluation) unknownFirst(todo []workload.Workload) {
 	slices.SortStableFunc(todo, func(a, b workload.Workload) int { return again(a) - again(b) })
 }
 
-// systemsFor are those that a workload is measured under. The points of a sweep have fewer, unless some are asked for.
-func (e *evaluation) systemsFor(w workload.Workload) []workload.System {
-	if !workload.InSweep(w.Name) || len(e.options.Systems) > 0 {
-		return e.systems
-	}
-	return slices.DeleteFunc(slices.Clone(e.systems), func(s workload.System) bool { return !s.Sweeps })
-}
-
 // pick is what the options ask for.
 func (e *evaluation) pick() ([]workload.Workload, error) {
 	picked, err := workload.Workloads(e.options.Suite, e.options.Only)

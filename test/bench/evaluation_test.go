@@ -557,7 +557,7 @@ func TestPlan(t *testing.T) {
 	if again, count := e.starting(picked[1], running); again != 0 || count != 2 {
 		t.Errorf("B after A: %s, %d processes", again, count)
 	}
-	// BE alone is measured in all workloads, also at the points of sweeps.
+	// BE alone is measured in all workloads.
 	e = &evaluation{options: Options{Suite: "paper", Repeats: 2}}
 	if picked, err = e.pick(); err != nil {
 		t.Fatal(err)

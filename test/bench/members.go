@@ -231,7 +231,7 @@ type variant struct {
 func (e *evaluation) variants(w workload.Workload) []*variant {
 	plain := workload.System{Name: result.LCAlone}
 	all := []*variant{{system: plain, lc: true}, {system: plain, be: true, once: true}}
-	for _, system := range e.systemsFor(w) {
+	for _, system := range e.systems {
 		all = append(all, &variant{system: system, lc: true, be: true})
 	}
 	for _, v := range all {

@@ -99,7 +99,7 @@ func planEvaluation(out io.Writer, options Options) error {
 	for i, w := range picked {
 		_, processes := e.starting(w, running)
 		total += costs[i]
-		t.Row(w.Name, strconv.Itoa(len(e.systemsFor(w))), strconv.Itoa(e.repeats(w)), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
+		t.Row(w.Name, strconv.Itoa(len(e.systems)), strconv.Itoa(e.repeats(w)), strconv.Itoa(processes), fmt.Sprintf("%.0f", costs[i]), clock(total), w.About)
 	}
 	if err := t.End(); err != nil {
 		return err

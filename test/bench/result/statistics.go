@@ -376,16 +376,14 @@ const (
 	leftLimit                = 0.95
 )
 
-// LeftWorkloads are those that have a target for what BE gets of what LC leaves.
-var LeftWorkloads = []string{"load-50", "load-90"}
-
 // HasTarget says whether there is a target for a case.
 func (c *EvaluationCase) HasTarget() bool {
 	return c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") || c.hasLeftTarget()
 }
 
+// hasLeftTarget says whether there is one for what BE gets of what LC leaves.
 func (c *EvaluationCase) hasLeftTarget() bool {
-	return slices.Contains(LeftWorkloads, c.Case) && c.System == "gpreempt-hints"
+	return workload.IsLoad(c.Case) && c.System == "gpreempt-hints"
 }
 
 func (c *EvaluationCase) judge() {

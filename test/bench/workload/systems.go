@@ -22,7 +22,6 @@ type System struct {
 	About    string
 	Order    int
 	Optional bool              // only where it is asked for
-	Sweeps   bool              // also at the points of sweeps
 	MPS      bool              // the processes are clients of an MPS server
 	Config   string            // of the library, which is preloaded where this is not empty
 	Hints    string            // of the library: "off", or "given" by the LC program

@@ -30,8 +30,8 @@ type Workload struct {
 	suites      []string
 }
 
-// InSweep says whether a workload is a point of the sweep of loads.
-func InSweep(workload string) bool { return strings.HasPrefix(workload, "load-") }
+// IsLoad says whether the rate of a workload follows from a load.
+func IsLoad(workload string) bool { return strings.HasPrefix(workload, "load-") }
 
 // OwnPrograms are those of worker.c; the others are models of ../torch/model.py.
 var OwnPrograms = map[string][]string{
@@ -93,7 +93,7 @@ var All = func() []Workload {
 	add := func(suites []string, name, about, label string, lc, be []Task, prepare int) {
 		all = append(all, Workload{name, about, label, lc, be, prepare, false, suites})
 	}
-	for _, percent := range []int{10, 30, 50, 70, 90} {
+	for _, percent := range []int{50, 90} {
 		add(everywhere, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, Continuous("resnet152"), PrepareUs)
 	}
