@@ -52,7 +52,6 @@ var (
 	fireGoal     = goal{text: "bit-identical, no hang, >= 200 evictions", least: 200}
 	quietGoal    = goal{text: "BE >= 0.99 of without the library", least: .99}
 	callsGoal    = goal{text: "allocation calls <= 2 x", most: 2}
-	startGoal    = goal{text: "<= 2 % added to import torch and a first step", most: 2}
 	servicesGoal = goal{text: "p99 of first answers below loading anew"}
 )
 

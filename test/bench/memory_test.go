@@ -21,7 +21,7 @@ func TestGoals(t *testing.T) {
 		want  bool
 	}{
 		{swapGoal, .85, true}, {swapGoal, .849, false}, {swapGoal, math.NaN(), false}, {callsGoal, 2, true}, {callsGoal, 2.1, false},
-		{growGoal, 1e9, true}, {startGoal, -1, true}, {fireGoal, 199, false}, {fireGoal, 200, true},
+		{growGoal, 1e9, true}, {fireGoal, 199, false}, {fireGoal, 200, true},
 	} {
 		if got := c.goal.reached(c.value); got != c.want {
 			t.Errorf("%s: %v for %g", c.goal.text, got, c.value)

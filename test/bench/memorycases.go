@@ -13,14 +13,13 @@ func memoryCases() []Case {
 		one("idle-lc", returnGoal, 40, measureReturn),
 		one("lc-beside-swapping", besideGoal, 90, measureBesideSwapping),
 		one("allocation-calls", callsGoal, 20, measureCalls),
-		one("pair-steps", pairGoal, 150, pairCase("", nil, pairGoal)),
+		one("pair-steps", pairGoal, 150, pairCase("", pairGoal)),
 	}
 	for _, kind := range []string{"adds", "training", "gemm"} {
-		cases = append(cases, one("pair-"+kind, pairGoal, 180, pairCase(kind, nil, pairGoal)))
+		cases = append(cases, one("pair-"+kind, pairGoal, 180, pairCase(kind, pairGoal)))
 	}
 	for _, kind := range []string{"nvshare-add", "nvshare-matmul"} {
-		cases = append(cases, one(kind, passGoal, 180, pairCase(kind, nil, passGoal)),
-			one(kind+"-fixed-turn", passGoal, 200, pairCase(kind, []string{"turn_ms = 30000"}, passGoal)))
+		cases = append(cases, one(kind, passGoal, 180, pairCase(kind, passGoal)))
 	}
 	cases = append(cases, one("services", servicesGoal, 150, measureServices))
 	for _, kind := range []string{"train", "infer", "gemmfp64"} {
@@ -28,5 +27,5 @@ func memoryCases() []Case {
 			return s.measureQuiet(ctx, name, kind)
 		}))
 	}
-	return append(append(cases, one("start", startGoal, 60, measureStart)), memoryFireCases()...)
+	return append(cases, memoryFireCases()...)
 }

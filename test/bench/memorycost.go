@@ -110,36 +110,6 @@ func (s *session) measureQuiet(ctx context.Context, name, kind string) error {
 	return nil
 }
 
-// measureStart starts programs in turns, with and without the library.
-func measureStart(ctx context.Context, s *session, name string) error {
-	const turns = 5
-	config, err := s.swapConfig(name, "be")
-	if err != nil {
-		return err
-	}
-	if _, _, err := s.firstStep(ctx, ""); err != nil { // what the disk has to give is then in memory
-		return err
-	}
-	var times [2][]float64
-	for round := range turns {
-		for turn := range 2 {
-			i := (round + turn) % 2
-			seconds, c, err := s.firstStep(ctx, []string{"", config}[i])
-			if err == nil && i == 1 && !slices.Contains(c.Mechanisms, "swap") {
-				err = fmt.Errorf("swap is not in force; in force: %s, not in force: %s", list(c.Mechanisms), list(c.Fallbacks))
-			}
-			if err != nil {
-				return err
-			}
-			times[i] = append(times[i], seconds)
-		}
-	}
-	plain, ours := result.Median(times[0]), result.Median(times[1])
-	s.add(valued(name, 100*(ours/plain-1), "% added", startGoal, true, "median of %d: %.2f s (%.2f to %.2f), without %.2f s (%.2f to %.2f)", turns,
-		ours, slices.Min(times[1]), slices.Max(times[1]), plain, slices.Min(times[0]), slices.Max(times[0])))
-	return nil
-}
-
 const (
 	services        = 8
 	serviceGB       = 15

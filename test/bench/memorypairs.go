@@ -24,7 +24,7 @@ const pairShare = .7 // of the GPU's memory, each
 var nvshareShares = map[string]float64{"nvshare-add": .73, "nvshare-matmul": .86}
 
 // pairCase measures two programs of a kind, of PyTorch or, where the kind is "", of C.
-func pairCase(kind string, settings []string, g goal) func(ctx context.Context, s *session, name string) error {
+func pairCase(kind string, g goal) func(ctx context.Context, s *session, name string) error {
 	return func(ctx context.Context, s *session, name string) error {
 		bytes, missing, err := s.fitting(s.info.MemoryBytes, cmp.Or(nvshareShares[kind], pairShare))
 		if err != nil {
@@ -35,7 +35,7 @@ func pairCase(kind string, settings []string, g goal) func(ctx context.Context, 
 		if err != nil {
 			return fmt.Errorf("alone: %w", err)
 		}
-		if p.config, err = s.swapConfig(name, "be", append(settings, hostMB(missing+missing/4))...); err != nil {
+		if p.config, err = s.swapConfig(name, "be", hostMB(missing+missing/4)); err != nil {
 			return err
 		}
 		both, err := p.together(ctx)
