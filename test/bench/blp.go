@@ -113,22 +113,17 @@ func (s *session) measureMPS(ctx context.Context, name string, l load, rival wor
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
-			failed := false // the other systems may do better
-			s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: system.name, LCAlone: lcAlone, Pass: &failed,
-				Target: cmp.Or(target.text, measured), Note: err.Error()})
+			row := result.Row{Case: name, System: system.name, LCAlone: lcAlone, Note: err.Error()}
+			s.add(row.Judged(cmp.Or(target.text, measured), false)) // the other systems may do better
 			continue
 		}
-		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: share(rate, beAlone, &lc, &alone, system.lcRole != "", kernelsPerSecond)}
-		row.Ratio = result.RatioOf(row.LC, lcAlone)
+		row := comparedRow(name, system.name, &lc, lcAlone)
+		row.BE = share(rate, beAlone, &lc, &alone, system.lcRole != "", kernelsPerSecond)
 		if system.lcRole != "" {
 			row.BLP, row.Note = s.counted, inForce(s.counted)
-			if target.met != nil {
-				pass := target.met(row)
-				row.Target, row.Pass = target.text, &pass
-			}
+			row = target.judged(row)
 		}
-		s.report.Cases = append(s.report.Cases, row)
+		s.add(row)
 	}
 	return nil
 }
@@ -247,9 +242,9 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 			row.LCAlone, lcAlone = nil, row.LC
 		} else {
 			row.BE = &result.Share{Share: result.Round(served.share(), 3), Alone: result.Round(1e9/served.KernelNs, 2), Now: result.Round(served.rate(), 2),
-				Unit: "kernels/s"}
+				Unit: kernelsPerSecond}
 		}
-		s.report.Cases = append(s.report.Cases, row)
+		s.add(row)
 		if len(served.StopsNs) == 0 {
 			continue
 		}
@@ -263,10 +258,9 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 			}
 		}
 		if target != "" {
-			pass := stop.LC.P99Us <= blockUs+stopWithinUs
-			stop.Target, stop.Pass = target, &pass
+			stop = stop.Judged(target, stop.LC.P99Us <= blockUs+stopWithinUs)
 		}
-		s.report.Cases = append(s.report.Cases, stop)
+		s.add(stop)
 	}
 	return nil
 }

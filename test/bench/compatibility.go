@@ -134,8 +134,8 @@ func (c comparison) row(name, plain string, runs []wayRun) result.Row {
 			notes = append(notes, way.Name+": "+text)
 		}
 	}
-	value := float64(same)
-	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: c.unit, Ways: ways, Note: strings.Join(notes, "; ")}
+	row := result.Figure(name, float64(same), c.unit, strings.Join(notes, "; "))
+	row.Ways = ways
 	return row.Judged(c.target, same == len(runs))
 }
 

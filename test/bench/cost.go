@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -150,8 +151,9 @@ func (s *session) coverage(ctx context.Context, name, program string) ([]result.
 		ofTime = 0
 	}
 	target := func(what string) string { return fmt.Sprintf(">= %g of %s can be stopped", costCovered, what) }
-	launches := result.Row{Case: name + "-launches", System: "gpreempt", Value: &launched, Unit: "of launches", Note: note, BLP: &c}
-	inTime := result.Row{Case: name + "-gpu-time", System: "gpreempt", Value: &ofTime, Unit: "of GPU time", Note: timeNote}
+	launches := result.Figure(name+"-launches", launched, "of launches", note)
+	launches.BLP = &c
+	inTime := result.Figure(name+"-gpu-time", ofTime, "of GPU time", timeNote)
 	return []result.Row{launches.Judged(target("launches"), launched >= costCovered), inTime.Judged(target("GPU time"), ofTime >= costCovered)}, nil
 }
 
@@ -176,7 +178,7 @@ func (k kernelTimes) stoppable(refused map[string]string, uncovered float64) (pa
 		}
 	}
 	slices.SortStableFunc(names, func(a, b string) int { // by the time of a launch
-		return compareFloats(own[b][0]/own[b][1], own[a][0]/own[a][1])
+		return cmp.Compare(own[b][0]/own[b][1], own[a][0]/own[a][1])
 	})
 	passed := math.Round(launches * uncovered)
 	for _, name := range names {
@@ -187,7 +189,7 @@ func (k kernelTimes) stoppable(refused map[string]string, uncovered float64) (pa
 		lost += times[0] * min(times[1], passed) / times[1]
 		passed -= min(times[1], passed)
 	}
-	slices.SortStableFunc(names, func(a, b string) int { return compareFloats(own[b][0], own[a][0]) })
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(own[b][0], own[a][0]) })
 	var longest []string
 	for _, name := range names[:min(4, len(names))] {
 		longest = append(longest, fmt.Sprintf("%.50s", name))
@@ -199,16 +201,6 @@ func (k kernelTimes) stoppable(refused map[string]string, uncovered float64) (pa
 	return result.Round(1-lost/max(total, 1e-9), 4), fmt.Sprintf(
 		"at least, the launches that were not covered being the longest: %d kernels, %.1f ms a round, refused: %s; longest: %s",
 		len(own), total/1000, refusedNote, strings.Join(longest, ", "))
-}
-
-func compareFloats(a, b float64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 var cudaLibrary = regexp.MustCompile(`\S*lib(torch_cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)[^/\s]*\.so\S*`)
@@ -409,10 +401,11 @@ func measureLoad(ctx context.Context, s *session, name string) error {
 	}{{"first", "first time", firstPercent}, {"cached", "from the cache", cachePercent}} {
 		times, c := taken[of.name], counted[of.name]
 		added := result.Round(100*(result.Median(times)/usual-1), 2)
-		row := result.Row{Case: name + "-" + of.name, System: "gpreempt", Value: &added, Unit: "% added", BLP: &c, Note: fmt.Sprintf(
+		row := result.Figure(name+"-"+of.name, added, "% added", fmt.Sprintf(
 			"median of %d: %.2f s (%.2f to %.2f), without %.2f s (%.2f to %.2f, %d runs); %d images, %d from the cache, loads waited %.0f ms",
 			len(times), result.Median(times), slices.Min(times), slices.Max(times), usual, slices.Min(plain), slices.Max(plain), len(plain),
-			c.Images, c.ImagesCached, float64(c.LoadNs)/1e6) + notInForce(c)}
+			c.Images, c.ImagesCached, float64(c.LoadNs)/1e6)+notInForce(c))
+		row.BLP = &c
 		s.add(row.Judged(fmt.Sprintf("<= %g %% added to import torch and a first step, %s", of.limit, of.what), added <= of.limit && c.Launches > 0))
 	}
 	return nil

@@ -502,8 +502,8 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 	if said := f.said(f.program); !passed && said != "" {
 		notes = append(notes, "log: "+said)
 	}
-	value := float64(c.Stops)
-	row := result.Row{Case: name, System: "gpreempt", Value: &value, Unit: "stops", Note: strings.Join(notes, "; "), BLP: &c}
+	row := result.Figure(name, float64(c.Stops), "stops", strings.Join(notes, "; "))
+	row.BLP = &c
 	target := fireTarget
 	if f.narrows {
 		target = narrowTarget

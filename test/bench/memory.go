@@ -326,7 +326,5 @@ func (s *session) measurePinned(ctx context.Context, bytes uint64) (p pinned, er
 
 // valued is the row of a figure that has to reach a goal.
 func valued(name string, value float64, unit string, g goal, pass bool, format string, arguments ...any) result.Row {
-	rounded := result.Round(value, 4)
-	row := result.Row{Case: name, System: "gpreempt", Value: &rounded, Unit: unit, Note: fmt.Sprintf(format, arguments...)}
-	return row.Judged(g.text, pass && g.reached(value))
+	return result.Figure(name, result.Round(value, 4), unit, fmt.Sprintf(format, arguments...)).Judged(g.text, pass && g.reached(value))
 }

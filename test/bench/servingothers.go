@@ -172,7 +172,7 @@ func measureStrict(ctx context.Context, s *session, name string) error {
 		return err
 	}
 	defer s.finishAll(all)
-	rate, err := s.beAlone(ctx, all[0], float64(aloneSeconds)/float64(4*time.Second))
+	rate, err := all[0].rateAlone(ctx, cmp.Or(s.options.tests.beAlone, aloneSeconds))
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (s *session) serviceRow(ctx context.Context, name, system string, alone *re
 		return s.serveByHTTP(ctx, facts.Port, cmp.Or(s.options.Requests, serviceRequests))
 	}
 	if alone == nil {
-		rate, err := s.beAlone(ctx, workers[0], 1)
+		rate, err := workers[0].rateAlone(ctx, cmp.Or(s.options.tests.beAlone, 4*time.Second))
 		if err != nil {
 			return row, err
 		}
@@ -355,8 +355,7 @@ func (p stepProgram) measure(ctx context.Context, s *session, name string) error
 		return err
 	}
 	made := uint64(len(r.LatenciesNs))
-	row := valueRow(name, "gpreempt", result.Round(float64(now-before)/float64(made), 4), "of the steps made", stepsTarget, stepsAreRight(now-before, made),
-		fmt.Sprintf("%d found, %d made", now-before, made))
-	s.add(row)
+	row := result.Figure(name, result.Round(float64(now-before)/float64(made), 4), "of the steps made", fmt.Sprintf("%d found, %d made", now-before, made))
+	s.add(row.Judged(stepsTarget, stepsAreRight(now-before, made)))
 	return nil
 }

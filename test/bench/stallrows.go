@@ -100,8 +100,7 @@ func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 		judged := slices.Contains(c.target.judged, p.System)
 		switch {
 		case row.LC == nil || p.Note != "":
-			missed := false
-			row.Target, row.Pass = cmp.Or(map[bool]string{true: c.target.text}[judged], measured), &missed
+			row = row.Judged(cmp.Or(map[bool]string{true: c.target.text}[judged], measured), false)
 		case judged && (alone != nil || !c.target.alone):
 			met := c.target.met(row.LC, alone, row.Stalls)
 			row.Target = c.target.text

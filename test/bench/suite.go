@@ -407,9 +407,8 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	}
 	if err != nil {
 		s.log("%s: %v", one.Name, err)
-		missed := false
-		s.report.Cases = append(s.report.Cases, result.Row{
-			Case: one.Name, System: "gpreempt", Target: cmp.Or(one.Target, measured), Pass: &missed, Note: err.Error()})
+		row := result.Row{Case: one.Name, System: "gpreempt", Note: err.Error()}
+		s.report.Cases = append(s.report.Cases, row.Judged(cmp.Or(one.Target, measured), false))
 	}
 	s.log("%-24s %5.1f s; about %s left", one.Name, seconds, clock(r.secondsLeft()))
 	part.Report, part.Unfinished = *s.report, false

@@ -68,6 +68,14 @@ func both(a, b criterion) criterion {
 	return criterion{a.text + ", " + b.text, func(r result.Row) bool { return a.met(r) && b.met(r) }}
 }
 
+// judged is a row with the target, where there is one.
+func (c criterion) judged(row result.Row) result.Row {
+	if c.met == nil {
+		return row
+	}
+	return row.Judged(c.text, c.met(row))
+}
+
 // pair is a case of one LC process beside `rivals` BE processes.
 func pair(name string, l load, rivals int, target criterion, suites ...string) Case {
 	return Case{name, target.text, suites, 20, func(ctx context.Context, s *session, name string) error {
@@ -183,9 +191,14 @@ func (s *session) eachAlone(ctx context.Context, name string, options []string, 
 	if be, err = s.beRate(ctx, rival, ""); err != nil {
 		return lc, nil, 0, fmt.Errorf("BE alone: %w", err)
 	}
-	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "alone", LC: latency,
-		BE: &result.Share{Share: 1, Alone: result.Round(be, 2), Now: result.Round(be, 2), Unit: kernelsPerSecond}})
+	s.add(result.Row{Case: name, System: "alone", LC: latency, BE: rateOf(be, be, kernelsPerSecond)})
 	return lc, latency, be, nil
+}
+
+// comparedRow is a row of LC's requests, compared with those alone.
+func comparedRow(name, system string, lc *lcResult, alone *result.Latency) result.Row {
+	now := result.LatencyOf(lc.LatenciesNs)
+	return result.Row{Case: name, System: system, LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone)}
 }
 
 func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
@@ -206,14 +219,12 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 		if err != nil {
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
-		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(lc.LatenciesNs), LCAlone: lcAlone,
-			BE: share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)}
-		row.Ratio = result.RatioOf(row.LC, lcAlone)
-		if system.name == "gpreempt" && target.met != nil {
-			pass := target.met(row)
-			row.Target, row.Pass = target.text, &pass
+		row := comparedRow(name, system.name, &lc, lcAlone)
+		row.BE = share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)
+		if system.name == "gpreempt" {
+			row = target.judged(row)
 		}
-		s.report.Cases = append(s.report.Cases, row)
+		s.add(row)
 	}
 
 	var underLibrary lcResult
@@ -224,21 +235,10 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	if err != nil {
 		return fmt.Errorf("gpreempt, BE alone: %w", err)
 	}
-	row := result.Row{Case: name + "-unshared", System: "gpreempt", LC: result.LatencyOf(underLibrary.LatenciesNs), LCAlone: lcAlone,
-		BE: &result.Share{Share: result.Round(beUnderLibrary/beAlone, 3), Alone: result.Round(beAlone, 2),
-			Now: result.Round(beUnderLibrary, 2), Unit: "kernels/s"},
-		Note: "each alone under the library"}
-	row.Ratio = result.RatioOf(row.LC, lcAlone)
-	s.report.Cases = append(s.report.Cases, row)
+	row := comparedRow(name+"-unshared", "gpreempt", &underLibrary, lcAlone)
+	row.BE, row.Note = rateOf(beUnderLibrary, beAlone, kernelsPerSecond), "each alone under the library"
+	s.add(row)
 	return nil
-}
-
-func valueRow(name, system string, value float64, unit, target string, pass bool, note string) result.Row {
-	row := result.Row{Case: name, System: system, Value: &value, Unit: unit, Note: note}
-	if target != "" {
-		row.Target, row.Pass = target, &pass
-	}
-	return row
 }
 
 // measureLaunch compares what a launch costs the CPU without the library and with it while nothing goes
@@ -266,13 +266,15 @@ func measureLaunch(ctx context.Context, s *session, name string) error {
 		}
 		objective = append(objective, more)
 	}
-	s.add(valueRow(name, "alone", result.Round(least[""], 1), "ns", "", false, ""))
+	alone := result.Figure(name, result.Round(least[""], 1), "ns", "")
+	alone.System = result.LCAlone
+	s.add(alone)
 	for _, role := range roles[1:] {
 		more := result.Round(least[role]-least[""], 1)
-		s.add(valueRow(name, "gpreempt", more, "ns more", "<= 50 ns more", more <= 50, "role "+role))
+		s.add(result.Figure(name, more, "ns more", "role "+role).Judged("<= 50 ns more", more <= 50))
 	}
 	more := result.Round(result.Median(objective), 1)
-	s.add(valueRow(name, "gpreempt", more, "ns more", "<= 20 ns more than lc without an objective", more <= 20, "role lc with an objective"))
+	s.add(result.Figure(name, more, "ns more", "role lc with an objective").Judged("<= 20 ns more than lc without an objective", more <= 20))
 	return nil
 }
 
@@ -323,11 +325,8 @@ func measureBEAlone(ctx context.Context, s *session, name string) error {
 		}
 	}
 	alone, now := result.Median(rates[""]), result.Median(rates["be"])
-	share := result.Round(now/alone, 4)
-	pass := share >= 0.99
-	s.report.Cases = append(s.report.Cases, result.Row{Case: name, System: "gpreempt",
-		BE:     &result.Share{Share: share, Alone: result.Round(alone, 2), Now: result.Round(now, 2), Unit: "kernels/s"},
-		Target: "BE >= 0.99 of without the library", Pass: &pass})
+	row := result.Row{Case: name, System: "gpreempt", BE: rateOf(now, alone, kernelsPerSecond)}
+	s.add(row.Judged("BE >= 0.99 of without the library", row.BE.Share >= 0.99))
 	return nil
 }
 
@@ -362,9 +361,8 @@ func measureIdle(ctx context.Context, s *session, name string) error {
 		}
 		core := result.Round(100*float64(idle.CPUNs)/float64(idle.WallNs), 3)
 		added := result.Round((float64(idle.RSSKb)-float64(without.RSSKb))/1024, 1)
-		s.report.Cases = append(s.report.Cases,
-			valueRow(name+"-cpu", "gpreempt", core, "% of a core", "<= 0.5 % of a core", core <= 0.5, "role "+role),
-			valueRow(name+"-memory", "gpreempt", added, "MB RSS added", "<= 15 MB", added <= 15, "role "+role))
+		s.add(result.Figure(name+"-cpu", core, "% of a core", "role "+role).Judged("<= 0.5 % of a core", core <= 0.5),
+			result.Figure(name+"-memory", added, "MB RSS added", "role "+role).Judged("<= 15 MB", added <= 15))
 	}
 	return nil
 }
@@ -423,6 +421,7 @@ func measureIdentity(ctx context.Context, s *session, name string) error {
 	if len(different) > 0 {
 		note = "different as " + strings.Join(different, ", ")
 	}
-	s.add(valueRow(name, "gpreempt", float64(len(roles)-len(different)), fmt.Sprintf("of %d identical", len(roles)), "all identical", len(different) == 0, note))
+	row := result.Figure(name, float64(len(roles)-len(different)), fmt.Sprintf("of %d identical", len(roles)), note)
+	s.add(row.Judged("all identical", len(different) == 0))
 	return nil
 }

@@ -80,6 +80,11 @@ type Row struct {
 	Serving *Serving `json:"serving,omitempty"` // of the suite of that name
 }
 
+// Figure is the row of a single value under the library.
+func Figure(name string, value float64, unit, note string) Row {
+	return Row{Case: name, System: "gpreempt", Value: &value, Unit: unit, Note: note}
+}
+
 // Judged is the row with a target and whether it was reached.
 func (row Row) Judged(target string, pass bool) Row {
 	row.Target, row.Pass = target, &pass
