@@ -14,7 +14,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpreempt/gpreempt/kernels"
@@ -84,19 +83,14 @@ func notInForce(c result.Counted) string {
 // measureCoverage looks at all programs at once.
 func measureCoverage(ctx context.Context, s *session, name string) error {
 	rows := make([][]result.Row, len(coveredPrograms))
-	failures := make([]error, len(coveredPrograms))
-	var all sync.WaitGroup
-	for i, program := range coveredPrograms {
-		all.Go(func() { rows[i], failures[i] = s.coverage(ctx, name+"-"+program, program) })
-	}
-	all.Wait()
-	for i := range rows {
-		s.add(rows[i]...)
-		if failures[i] != nil {
-			failures[i] = fmt.Errorf("%s: %w", coveredPrograms[i], failures[i])
+	err := atOnce(len(rows), func(i int) (err error) {
+		if rows[i], err = s.coverage(ctx, name+"-"+coveredPrograms[i], coveredPrograms[i]); err != nil {
+			return fmt.Errorf("%s: %w", coveredPrograms[i], err)
 		}
-	}
-	return errors.Join(failures...)
+		return nil
+	})
+	s.add(slices.Concat(rows...)...)
+	return err
 }
 
 // kernelTimes are the microseconds and launches of each kernel of a round.

@@ -54,14 +54,7 @@ func startDaemon(ctx context.Context, arguments, environment []string, limit tim
 	return d, nil
 }
 
-func (d *daemon) hasEnded() bool {
-	select {
-	case <-d.gone:
-		return true
-	default:
-		return false
-	}
-}
+func (d *daemon) hasEnded() bool { return isClosed(d.gone) }
 
 // endsWithin waits for its end, no longer than a limit.
 func (d *daemon) endsWithin(limit time.Duration) bool {

@@ -465,10 +465,7 @@ func (e *evaluation) restart(ctx context.Context, v *variant) error {
 	if err := e.start(ctx, v.system, v.tasks); err != nil {
 		return err
 	}
-	if err := initialise(v.tasks); err != nil {
-		return err
-	}
-	return awaitReady(ctx, v.tasks)
+	return ready(ctx, v.tasks)
 }
 
 // result is the head of a result file of this machine.

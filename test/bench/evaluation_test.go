@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -605,7 +604,7 @@ func runsEnd(t *testing.T, options Options, program string) {
 	}
 	defer p.end()
 	started := []member{{program: p}}
-	if err := errors.Join(initialise(started), awaitReady(t.Context(), started)); err != nil {
+	if err := ready(t.Context(), started); err != nil {
 		t.Fatal(err)
 	}
 	arrivals := make([]time.Duration, 3) // all when the run begins and ends

@@ -267,10 +267,8 @@ func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	configured := *f.session
-	configured.config = f.config
 	p := program{name: strings.TrimSpace("native " + f.program + " " + role), arguments: []string{native, f.program},
-		environment: append(configured.environment(role), environment...)}
+		environment: append(f.configuredBy(f.config, role).environment(role), environment...)}
 	return f.launch(ctx, p, role)
 }
 
@@ -442,8 +440,7 @@ func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err e
 
 // startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
 func (f *fire) startPeer(ctx context.Context) (*worker, error) {
-	configured := *f.session
-	configured.config = f.config
+	configured := f.configuredBy(f.config, "lc")
 	configured.added = map[string][]string{"lc": f.addMPS}
 	iterations := "2000"
 	if f.narrows { // a window of about a millisecond

@@ -126,10 +126,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 	}
 	here := m.visits.begin(name + comes)
 	one := []member{{Task: g.task, role: g.role, program: p}}
-	err = initialise(one)
-	if err == nil {
-		err = awaitReady(ctx, one)
-	}
+	err = ready(ctx, one)
 	here()
 	if err != nil {
 		_ = p.killGroup() // it may have ended by itself

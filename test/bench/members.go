@@ -160,6 +160,14 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	return w, nil
 }
 
+// ready lets the programs that were started use CUDA, and waits until they are set up.
+func ready(ctx context.Context, wanted []member) error {
+	if err := initialise(wanted); err != nil {
+		return err
+	}
+	return awaitReady(ctx, wanted)
+}
+
 // initialise lets the programs that were started use CUDA.
 func initialise(wanted []member) error {
 	for _, m := range wanted {

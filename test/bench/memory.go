@@ -154,12 +154,7 @@ func (s *session) hold(ctx context.Context, role, config string, bytes uint64) (
 	if err != nil {
 		return nil, err
 	}
-	if err := w.answer(ctx, holdAnswer, nil); err != nil {
-		s.finish(w)
-		return nil, err
-	}
-	w.starting = false
-	if role == "be" {
+	if err = w.awaitReady(ctx, nil); err == nil && role == "be" {
 		err = s.inForce(ctx, config, w)
 	}
 	if err != nil {
@@ -171,12 +166,12 @@ func (s *session) hold(ctx context.Context, role, config string, bytes uint64) (
 
 // startHolding does not wait until the program has its memory.
 func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64) (*worker, error) {
-	configured := *s
-	if configured.config = config; role == "" {
-		configured.config = ""
-	}
 	piece := min(uint64(1)<<30, s.whole(float64(bytes)/4))
-	return configured.start(ctx, role, "hold", "--bytes", strconv.FormatUint(bytes, 10), "--piece", strconv.FormatUint(piece, 10), "--limit", "1000")
+	w, err := s.configuredBy(config, role).start(ctx, role, "hold", "--bytes", strconv.FormatUint(bytes, 10), "--piece", strconv.FormatUint(piece, 10), "--limit", "1000")
+	if err == nil {
+		w.limits.start = holdAnswer
+	}
+	return w, err
 }
 
 func (w *worker) sum(ctx context.Context) (string, error) {
@@ -289,17 +284,14 @@ type pinned struct{ in, out, both float64 }
 
 // measurePinned copies so many bytes without the library.
 func (s *session) measurePinned(ctx context.Context, bytes uint64) (p pinned, err error) {
-	configured := *s
-	configured.config = ""
-	w, err := configured.start(ctx, "", "copies", "--bytes", strconv.FormatUint(bytes, 10), "--limit", "200")
+	w, err := s.configuredBy("", "").start(ctx, "", "copies", "--bytes", strconv.FormatUint(bytes, 10), "--limit", "200")
 	if err != nil {
 		return p, err
 	}
 	defer s.finish(w)
-	if err := w.answer(ctx, holdAnswer, nil); err != nil {
+	if err := w.awaitReady(ctx, nil); err != nil {
 		return p, err
 	}
-	w.starting = false
 	var in, out, both []float64
 	rate := func(bytes, ns uint64) float64 { return float64(bytes) / float64(max(ns, 1)) }
 	for range swapRounds {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -72,11 +71,11 @@ func measureCalls(ctx context.Context, s *session, name string) error {
 
 // callTimes starts a program without the library where there is no configuration.
 func (s *session) callTimes(ctx context.Context, config string, swaps bool) (t allocationTimes, err error) {
-	configured, role := *s, ""
-	if configured.config = config; config != "" {
+	role := ""
+	if config != "" {
 		role = "be"
 	}
-	w, err := configured.start(ctx, role, "allocate")
+	w, err := s.configuredBy(config, role).start(ctx, role, "allocate")
 	if err != nil {
 		return t, err
 	}
@@ -196,16 +195,15 @@ type servedRequests struct{ here, out []uint64 }
 
 // askServices asks each service at random, and counts from when a request was due.
 func (s *session) askServices(ctx context.Context, config string, workers []*worker, clients []*client) (all servedRequests, err error) {
-	served, failures := make([]servedRequests, len(workers)), make([]error, len(workers))
-	var asking sync.WaitGroup
-	for i := range workers {
-		asking.Go(func() { served[i], failures[i] = s.askService(ctx, config, workers[i], clients[i], i) })
-	}
-	asking.Wait()
+	served := make([]servedRequests, len(workers))
+	err = atOnce(len(workers), func(i int) (err error) {
+		served[i], err = s.askService(ctx, config, workers[i], clients[i], i)
+		return err
+	})
 	for _, one := range served {
 		all.here, all.out = append(all.here, one.here...), append(all.out, one.out...)
 	}
-	return all, errors.Join(failures...)
+	return all, err
 }
 
 func (s *session) askService(ctx context.Context, config string, w *worker, c *client, number int) (served servedRequests, err error) {

@@ -3,12 +3,10 @@ package bench
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -69,15 +67,14 @@ func (p *pairOfPrograms) begin(ctx context.Context, role string) (*worker, error
 		return p.startHolding(ctx, role, p.config, p.bytes)
 	}
 	return p.startScript(ctx, script{name: "memory_program.py", role: role, config: p.config, arguments: []string{p.kind, strconv.FormatUint(p.bytes, 10)},
-		environment: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8"}})
+		environment: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8"}, limits: limits{start: holdAnswer, answer: answerLimit}})
 }
 
 // ready waits until a program has its memory, and has warmed up.
 func (p *pairOfPrograms) ready(ctx context.Context, w *worker) (each float64, err error) {
-	if err := w.answer(ctx, holdAnswer, nil); err != nil {
+	if err := w.awaitReady(ctx, nil); err != nil {
 		return 0, err
 	}
-	w.starting = false
 	var warm interval
 	if err := w.ask(ctx, holdAnswer, &warm, fmt.Sprint("steps ", pairWarmUp)); err != nil {
 		return 0, err
@@ -121,14 +118,12 @@ func (p *pairOfPrograms) together(ctx context.Context) (run pairRun, err error) 
 		workers = append(workers, w)
 	}
 	took, limit := make([]interval, 2), 6*time.Duration(cmp.Or(p.options.Seconds, pairSeconds)*float64(time.Second))+holdAnswer
-	err = p.each(workers, func(i int, w *worker) error {
-		_, err := p.ready(ctx, w)
+	err = atOnce(2, func(i int) error {
+		_, err := p.ready(ctx, workers[i])
 		return err
 	})
 	if err == nil {
-		err = p.each(workers, func(i int, w *worker) error {
-			return w.ask(ctx, limit, &took[i], fmt.Sprint("steps ", p.steps))
-		})
+		err = atOnce(2, func(i int) error { return workers[i].ask(ctx, limit, &took[i], fmt.Sprint("steps ", p.steps)) })
 	}
 	if err != nil {
 		return run, err
@@ -147,17 +142,6 @@ func (p *pairOfPrograms) together(ctx context.Context) (run pairRun, err error) 
 	began, ended := min(took[0].BeganNs, took[1].BeganNs), max(took[0].EndedNs, took[1].EndedNs)
 	run.seconds = interval{began, ended}.seconds()
 	return run, nil
-}
-
-// each does something with all workers at once.
-func (p *pairOfPrograms) each(workers []*worker, do func(i int, w *worker) error) error {
-	failures := make([]error, len(workers))
-	var all sync.WaitGroup
-	for i, w := range workers {
-		all.Go(func() { failures[i] = do(i, w) })
-	}
-	all.Wait()
-	return errors.Join(failures...)
 }
 
 func (p *pairOfPrograms) row(name string, g goal, alone, both pairRun) result.Row {
@@ -247,10 +231,9 @@ func (s *session) besideSwappers(ctx context.Context, config string, share uint6
 	}
 	before := uint64(0)
 	for _, w := range swappers {
-		if err := w.answer(ctx, holdAnswer, nil); err != nil {
+		if err := w.awaitReady(ctx, nil); err != nil {
 			return err
 		}
-		w.starting = false
 	}
 	for _, w := range swappers {
 		if err := w.ask(ctx, holdAnswer, nil, "start"); err != nil {

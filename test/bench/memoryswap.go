@@ -2,11 +2,9 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -97,14 +95,12 @@ func (s *session) measureBothWays(ctx context.Context, name, config string, w *w
 	var rates []float64
 	for round := range 1 + swapRounds {
 		var moved [2]swapped
-		var failures [2]error
-		var ways sync.WaitGroup
 		began := time.Now()
-		for i, what := range []segment.Asked{segment.AskedIn, segment.AskedOut} {
-			ways.Go(func() { moved[i], failures[i] = s.swap(ctx, config, both[(round+i)%2], what) })
-		}
-		ways.Wait()
-		if err := errors.Join(failures[:]...); err != nil {
+		err := atOnce(2, func(i int) (err error) {
+			moved[i], err = s.swap(ctx, config, both[(round+i)%2], []segment.Asked{segment.AskedIn, segment.AskedOut}[i])
+			return err
+		})
+		if err != nil {
 			return err
 		}
 		if round > 0 { // the other's host memory is pinned in the first

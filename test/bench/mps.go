@@ -64,10 +64,7 @@ func (m *mpsDaemon) tell(order string, limit time.Duration) (string, error) {
 // stop ends the daemon and its server, whatever state they are in.
 func (m *mpsDaemon) stop() {
 	_, _ = m.tell("quit -t 5", 8*time.Second) // a daemon that does not listen is ended below
-	select {
-	case <-m.gone:
-	case <-time.After(daemonEnds):
-	}
+	m.endsWithin(daemonEnds)
 	m.daemon.stop()       // the server is in the daemon's group
 	os.RemoveAll(m.pipes) // another one that is started there is up when it has made its own
 }

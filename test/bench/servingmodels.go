@@ -296,13 +296,11 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 
 // environment is that of a server in a way.
 func (m *models) environment(ctx context.Context, s *session, w way) ([]string, error) {
-	one := *s
-	one.config = ""
 	role := ""
 	if w.isLibrary() {
-		one.config, role = m.config, "lc"
+		role = "lc"
 	}
-	environment := one.environment(role)
+	environment := s.configuredBy(m.config, role).environment(role)
 	if !w.isMPS() {
 		return environment, nil
 	}

@@ -206,6 +206,16 @@ func (s *session) environment(role string) []string {
 	return environment
 }
 
+// configuredBy is the session for workers with a configuration; those without a role have none.
+func (s *session) configuredBy(config, role string) *session {
+	one := *s
+	one.config = config
+	if role == "" {
+		one.config = ""
+	}
+	return &one
+}
+
 func isPreloadSeparator(r rune) bool { return r == ':' || r == ' ' } // ld.so(8)
 
 // workerLimit bounds the life of a worker in C, in the worker itself.

@@ -565,10 +565,7 @@ func (m *stallMeasurement) launch(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := initialise(m.members); err != nil {
-		return err
-	}
-	return awaitReady(ctx, m.members)
+	return ready(ctx, m.members)
 }
 
 // round measures once more.

@@ -34,16 +34,12 @@ func (s *session) startScript(ctx context.Context, one script) (*worker, error) 
 	if s.python == "" {
 		return nil, fmt.Errorf("%s needs %s with PyTorch; name it with --python", one.name, s.options.Python)
 	}
-	configured := *s
-	if configured.config = one.config; one.role == "" {
-		configured.config = ""
-	}
 	name := strings.Join(append([]string{filepath.Base(one.name)}, one.arguments...), " ")
 	if one.role != "" {
 		name += " (" + one.role + ")"
 	}
 	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), cores: one.cores, limits: one.limits,
-		environment: append(configured.environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
+		environment: append(s.configuredBy(one.config, one.role).environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
 	return s.launch(ctx, p, one.role)
 }

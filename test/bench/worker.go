@@ -227,13 +227,26 @@ func (w *worker) pid() int { return w.cmd.Process.Pid }
 func (w *worker) killGroup() error { return syscall.Kill(-w.pid(), syscall.SIGKILL) }
 
 // hasEnded says whether the process is gone.
-func (w *worker) hasEnded() bool {
+func (w *worker) hasEnded() bool { return isClosed(w.gone) }
+
+func isClosed(channel chan struct{}) bool {
 	select {
-	case <-w.gone:
+	case <-channel:
 		return true
 	default:
 		return false
 	}
+}
+
+// atOnce does so many things at once, and joins what went wrong.
+func atOnce(count int, do func(i int) error) error {
+	failures := make([]error, count)
+	var all sync.WaitGroup
+	for i := range count {
+		all.Go(func() { failures[i] = do(i) })
+	}
+	all.Wait()
+	return errors.Join(failures...)
 }
 
 var (
