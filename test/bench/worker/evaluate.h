@@ -20,6 +20,7 @@ enum {
 	GEMM_TILE = 64, // evaluation.cu
 };
 static const double WEATHER_STEP = 0.001;
+static const uint64_t HASH_START = 14695981039346656037ull;
 static const uint64_t SPIN_BEFORE_NS = 200000; // of an arrival: sleeping alone comes back too late
 static const uint64_t DRAIN_NS = 1000000000;   // how long requests that arrived in time are still served
 
@@ -224,19 +225,21 @@ static void request_pagerank(void)
 	CHECK(cuStreamSynchronize(stream));
 }
 
-// FNV-1a of the result, which every request of an algorithm must give again.
-static uint64_t graph_hash(void)
+// Goes on with an FNV-1a hash of what is on the device.
+static uint64_t hash_words(uint64_t hash, CUdeviceptr from, uint32_t words)
 {
-	uint32_t words = 2 * vertices, *host = malloc(words * sizeof *host);
+	uint32_t *host = malloc(words * sizeof *host);
 	if (!host)
 		fail("no memory for %u words", words);
-	CHECK(cuMemcpyDtoH_v2(host, graph_state, words * sizeof *host));
-	uint64_t hash = 14695981039346656037ull;
+	CHECK(cuMemcpyDtoH_v2(host, from, words * sizeof *host));
 	for (uint32_t i = 0; i < words; i++)
 		hash = (hash ^ host[i]) * 1099511628211ull;
 	free(host);
 	return hash;
 }
+
+// Of the result, which every request of an algorithm must give again.
+static uint64_t graph_hash(void) { return hash_words(HASH_START, graph_state, 2 * vertices); }
 
 // ---- A number of kernels of equal length
 
@@ -295,19 +298,12 @@ static void request_gemms(void)
 	CHECK(cuStreamSynchronize(stream));
 }
 
-// FNV-1a of the products, which every request must give again.
+// Of the products, which every request must give again.
 static uint64_t gemms_hash(void)
 {
-	uint32_t words = GEMM_SIDE * GEMM_SIDE / 2, *host = malloc(words * sizeof *host);
-	if (!host)
-		fail("no memory for %u words", words);
-	uint64_t hash = 14695981039346656037ull;
-	for (int i = 0; i < GEMMS; i++) {
-		CHECK(cuMemcpyDtoH_v2(host, gemm_result[i], words * sizeof *host));
-		for (uint32_t j = 0; j < words; j++)
-			hash = (hash ^ host[j]) * 1099511628211ull;
-	}
-	free(host);
+	uint64_t hash = HASH_START;
+	for (int i = 0; i < GEMMS; i++)
+		hash = hash_words(hash, gemm_result[i], GEMM_SIDE * GEMM_SIDE / 2);
 	return hash;
 }
 
@@ -394,14 +390,6 @@ static struct scheduled scheduled_so_far(void)
 	return now;
 }
 
-static void print_list(const char *name, const uint64_t *values, int64_t count)
-{
-	printf(",\"%s\":[", name);
-	for (int64_t i = 0; i < count; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)values[i]);
-	printf("]");
-}
-
 static uint64_t *list_of(int64_t count)
 {
 	uint64_t *list = calloc(count + 1, sizeof *list);
@@ -453,13 +441,13 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu", (long long)in_time,
 	       (long long)(closed ? 0 : go->count - served), (unsigned long long)cpu);
 	if (closed)
-		print_list("arrival_ns", arrived, served);
-	print_list("submitted_ns", submitted, served);
-	print_list("done_ns", done, served);
+		print_list(",\"arrival_ns\"", arrived, served);
+	print_list(",\"submitted_ns\"", submitted, served);
+	print_list(",\"done_ns\"", done, served);
 	if (trace) {
-		print_list("queued_ns", queued, served);
-		print_list("delay_ns", delay, served);
-		print_list("switches", switches, served);
+		print_list(",\"queued_ns\"", queued, served);
+		print_list(",\"delay_ns\"", delay, served);
+		print_list(",\"switches\"", switches, served);
 	}
 	free(submitted), free(done), free(queued), free(delay), free(switches), free(arrived);
 }

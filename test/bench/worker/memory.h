@@ -6,14 +6,15 @@
 //       sum                  a checksum of all contents: sum
 //       grow N, shrink       allocates N bytes more, and uses them: ns, and error, the driver's; frees them
 //       serve                a TCP port on which each line is a request of one step, and is answered by one
-//   copies --bytes N [--pinned N]   moves N bytes between the device and pinned host memory. It serves
+//   copies --bytes N         moves N bytes between the device and pinned host memory. It serves
 //       copy to|from|both    to_ns, from_ns
-//   allocate --rounds N      allocates and frees memory of each size up to a quarter of the device's, that often. Serves run:
+//   allocate                 allocates and frees memory of each size up to a quarter of the device's, often. Serves run:
 //       bytes, alloc_ns, free_ns (medians)
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 enum { MOST_PIECES = 4096, STAGING = 64 << 20 };
+static const size_t MOST_PINNED = 2ull << 30; // at a time, of copies
 
 static struct {
 	CUcontext context;
@@ -104,10 +105,8 @@ static void stop_steps(void)
 {
 	running.stop = true;
 	pthread_join(running.thread, NULL);
-	printf("{\"times_ns\":[");
-	for (size_t i = 0; i < running.count; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)running.times[i]);
-	printf("],\"counts\":[");
+	print_list("{\"times_ns\"", running.times, running.count);
+	printf(",\"counts\":[");
 	for (size_t i = 0; i < running.count; i++)
 		printf("%s%zu", i ? "," : "", i);
 	answer("]}");
@@ -261,11 +260,10 @@ static void *copy_bytes(void *argument)
 	return NULL;
 }
 
-static void prepare_direction(struct direction *d, bool from_device, size_t bytes, size_t pinned)
+static void prepare_direction(struct direction *d, bool from_device, size_t bytes)
 {
 	*d = (struct direction){.from_device = from_device, .piece = 256 << 20, .bytes = bytes};
-	if (pinned > bytes)
-		pinned = bytes;
+	size_t pinned = bytes < MOST_PINNED ? bytes : MOST_PINNED;
 	if (d->piece > pinned)
 		d->piece = pinned;
 	d->pieces = pinned / d->piece;
@@ -283,11 +281,11 @@ static void command_copies(void)
 	struct direction both[2];
 	set_up(CU_CTX_SCHED_AUTO);
 	CHECK(cuCtxGetCurrent(&held.context));
-	size_t bytes = number("bytes", 1 << 20) / 4096 * 4096, pinned = number("pinned", 2ull << 30) / 4096 * 4096;
-	if (!bytes || !pinned)
-		fail("--bytes %zu --pinned %zu: nothing to copy", bytes, pinned);
+	size_t bytes = number("bytes", 1 << 20) / 4096 * 4096;
+	if (!bytes)
+		fail("--bytes: nothing to copy");
 	for (int i = 0; i < 2; i++)
-		prepare_direction(&both[i], i == 1, bytes, pinned);
+		prepare_direction(&both[i], i == 1, bytes);
 	answer("{}");
 	for (const char *order; (order = next_order());) {
 		bool wanted[2] = {strcmp(order, "copy from") != 0, strcmp(order, "copy to") != 0};
@@ -308,31 +306,26 @@ static void command_copies(void)
 }
 
 static const size_t allocated_bytes[] = {4 << 10, 64 << 10, 1 << 20, 3 << 19, 2 << 20, 20 << 20, 256 << 20, 1 << 30};
-enum { ALLOCATED = sizeof allocated_bytes / sizeof *allocated_bytes };
+enum { ALLOCATED = sizeof allocated_bytes / sizeof *allocated_bytes, ALLOCATION_ROUNDS = 400 };
 
-static void print_numbers(const char *name, const double *values, int count)
+static int by_value(const void *left_, const void *right_)
 {
-	printf("\"%s\":[", name);
-	for (int i = 0; i < count; i++)
-		printf("%s%.0f", i ? "," : "", values[i]);
-	printf("]");
+	uint64_t left = *(const uint64_t *)left_, right = *(const uint64_t *)right_;
+	return (left > right) - (left < right);
 }
 
 static void command_allocate(void)
 {
-	double sizes[ALLOCATED], alloc[ALLOCATED], release[ALLOCATED];
+	uint64_t sizes[ALLOCATED], alloc[ALLOCATED], release[ALLOCATED];
+	static uint64_t taken[2][ALLOCATION_ROUNDS];
 	size_t memory_bytes;
 	int count = 0;
 	set_up(CU_CTX_SCHED_AUTO);
 	CHECK(cuDeviceTotalMem_v2(&memory_bytes, device));
-	uint64_t most = number("rounds", 400);
-	double *taken[2] = {calloc(most + 1, sizeof(double)), calloc(most + 1, sizeof(double))};
-	if (!most || !taken[0] || !taken[1])
-		fail("--rounds %llu: cannot do that many", (unsigned long long)most);
 	await_begin();
 	for (int size = 0; size < ALLOCATED && allocated_bytes[size] <= memory_bytes / 4; size++, count++) {
 		// The time of a call of 1 us needs many of them; calls of 1 ms need fewer.
-		uint64_t rounds = allocated_bytes[size] <= 2 << 20 || most < 8 ? most : most / 8;
+		uint64_t rounds = allocated_bytes[size] <= 2 << 20 ? ALLOCATION_ROUNDS : ALLOCATION_ROUNDS / 8;
 		for (uint64_t round = 0; round < rounds; round++) {
 			CUdeviceptr p;
 			uint64_t began = monotonic_ns();
@@ -343,16 +336,13 @@ static void command_allocate(void)
 			taken[1][round] = monotonic_ns() - there;
 		}
 		for (int i = 0; i < 2; i++)
-			qsort(taken[i], rounds, sizeof(double), by_value);
+			qsort(taken[i], rounds, sizeof **taken, by_value);
 		sizes[size] = allocated_bytes[size];
 		alloc[size] = taken[0][rounds / 2];
 		release[size] = taken[1][rounds / 2];
 	}
-	printf("{");
-	print_numbers("bytes", sizes, count);
-	printf(",");
-	print_numbers("alloc_ns", alloc, count);
-	printf(",");
-	print_numbers("free_ns", release, count);
+	print_list("{\"bytes\"", sizes, count);
+	print_list(",\"alloc_ns\"", alloc, count);
+	print_list(",\"free_ns\"", release, count);
 	answer("}");
 }

@@ -140,7 +140,7 @@ static void command_streams(void)
 	if (narrow_ns)
 		printf(",\"narrow\":%llu", (unsigned long long)narrow);
 	if (preempting)
-		print_list("stops_ns", stop_ns, done);
-	print_list("latencies_ns", latency_ns, done);
+		print_list(",\"stops_ns\"", stop_ns, done);
+	print_list(",\"latencies_ns\"", latency_ns, done);
 	printf("}\n");
 }

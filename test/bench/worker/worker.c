@@ -125,6 +125,15 @@ static void answer(const char *text)
 	fflush(stdout);
 }
 
+// A part of an answer: what comes before the list, its name last.
+static void print_list(const char *opening, const uint64_t *values, size_t count)
+{
+	printf("%s:[", opening);
+	for (size_t i = 0; i < count; i++)
+		printf("%s%llu", i ? "," : "", (unsigned long long)values[i]);
+	printf("]");
+}
+
 // The next order, or NULL where there are no more.
 static char *next_order(void)
 {
@@ -426,10 +435,9 @@ static void command_lc(void)
 	uint64_t end = monotonic_ns();
 	await_stop();
 
-	printf("{\"start_ns\":%llu,\"end_ns\":%llu,\"latencies_ns\":[", (unsigned long long)start, (unsigned long long)end);
-	for (uint64_t i = 0; i < done; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)latency_ns[i]);
-	printf("]}\n");
+	printf("{\"start_ns\":%llu,\"end_ns\":%llu", (unsigned long long)start, (unsigned long long)end);
+	print_list(",\"latencies_ns\"", latency_ns, done);
+	printf("}\n");
 }
 
 // Kernels back to back, --depth of them in flight, until stop or for --seconds. Reports when how
@@ -478,19 +486,9 @@ static void command_be(void)
 		CHECK(cuStreamSynchronize(each[i]));
 	await_stop();
 
-	printf("{\"times_ns\":[");
-	for (size_t i = 0; i < samples; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)sample_ns[i]);
-	printf("],\"counts\":[");
-	for (size_t i = 0; i < samples; i++)
-		printf("%s%llu", i ? "," : "", (unsigned long long)sample_count[i]);
-	printf("]}\n");
-}
-
-static int by_value(const void *left, const void *right)
-{
-	double difference = *(const double *)left - *(const double *)right;
-	return (difference > 0) - (difference < 0);
+	print_list("{\"times_ns\"", sample_ns, samples);
+	print_list(",\"counts\"", sample_count, samples);
+	printf("}\n");
 }
 
 static double launch_round_ns(CUfunction empty)
