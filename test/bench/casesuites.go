@@ -24,24 +24,32 @@ var caseSuites = []caseSuite{
 	{name: programsSuite, about: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
 	{name: "blp-fire", short: "fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
-		flags: []string{"seconds", "python"}, jobs: 5, begin: fireAlone},
+		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(onlyStops, false, false)},
 	{name: "blp-fire-mps", about: "the same with all processes clients of an MPS server", mode: "MPS",
-		flags: []string{"seconds", "python"}, jobs: 5, begin: fireOverMPS},
+		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`"auto"`, true, false)},
 	{name: "blp-fire-narrow", about: "the same, where requests leave a part of the SMs, another one all the time", mode: "MPS",
-		flags: []string{"seconds", "python"}, jobs: 5, begin: fireNarrow},
+		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`["gate", "mps", "blp", "spatial"]`, true, true)},
 	{name: "blp-cost", about: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
-		flags: []string{"python"}, begin: onlyStops},
+		flags: []string{"python"}, begin: knowing(onlyStops)},
 	{name: memorySuite, about: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",
-		flags: []string{"seconds", "requests", "python"}, begin: withSwap},
+		flags: []string{"seconds", "requests", "python"}, begin: knowing(memoryMechanisms)},
 	{name: memoryFireSuite, about: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
-		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireAlone},
+		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(memoryMechanisms, false, false)},
 	{name: memoryFireMPSSuite, about: "the same with all processes clients of an MPS server", mode: "MPS",
-		flags: []string{"seconds", "python"}, jobs: 4, begin: memoryFireOverMPS},
+		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(`["gate", "blp", "mps", "swap"]`, true, false)}, // "auto" leaves memory alone there,
 }
 
 // configured gives the workers a configuration.
 func configured(section string) func(context.Context, *session) (func(), error) {
 	return func(_ context.Context, s *session) (func(), error) { return s.configure(section) }
+}
+
+// knowing has the workers know these mechanisms.
+func knowing(mechanisms string) func(context.Context, *session) (func(), error) {
+	return func(_ context.Context, s *session) (func(), error) {
+		s.mechanisms = mechanisms
+		return func() {}, nil
+	}
 }
 
 func clientsOfMPS(ctx context.Context, s *session) (end func(), err error) {

@@ -46,12 +46,6 @@ func costCases() []Case {
 	return append(cases, Case{"blp-load", fmt.Sprintf("<= %d %% added to a start, from the cache <= %d %%", firstPercent, cachePercent), []string{"blp-cost"}, 75, measureLoad})
 }
 
-// onlyStops has the workers know block-level preemption only.
-func onlyStops(_ context.Context, s *session) (end func(), err error) {
-	s.mechanisms = `["blp"]`
-	return func() {}, nil
-}
-
 // costScript is a worker that shares what Triton compiles; one with a configuration is BE.
 func (s *session) costScript(name, config string, arguments ...string) script {
 	one := script{name: name, config: config, arguments: arguments, environment: []string{"TRITON_CACHE_DIR=" + filepath.Join(s.files, "triton")}}

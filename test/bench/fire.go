@@ -27,6 +27,8 @@ import (
 // process preempts these, then a latency-critical process does, at random, a thousand times and more. All must compute the same, bit by
 // bit, and none may hang.
 
+const onlyStops = `["blp"]`
+
 const (
 	fireStops       = 1000
 	fireWidths      = 1000 // changes of the width, where windows leave one
@@ -97,23 +99,20 @@ func (s *session) keepLog(program, name string) {
 	}
 }
 
-// fireOverMPS has all processes share a context under an MPS server.
-func fireOverMPS(ctx context.Context, s *session) (end func(), err error) {
-	quit, err := s.underMPS(ctx)
-	if err != nil {
-		return nil, err
+// firing has programs under fire, with these mechanisms, and all processes clients of an MPS server or none.
+func firing(mechanisms string, overMPS, narrows bool) func(context.Context, *session) (func(), error) {
+	return func(ctx context.Context, s *session) (end func(), err error) {
+		quit := func() {}
+		if overMPS {
+			if quit, err = s.underMPS(ctx); err != nil {
+				return nil, err
+			}
+			s.apart = make(chan struct{}, 1)
+		}
+		s.mechanisms, s.narrows = mechanisms, narrows
+		compiled := s.compileFire(ctx)
+		return func() { compiled(); quit() }, nil
 	}
-	s.mechanisms = `"auto"`
-	s.apart = make(chan struct{}, 1)
-	compiled := s.compileFire(ctx)
-	return func() { compiled(); quit() }, nil
-}
-
-// fireNarrow is fireOverMPS where the windows leave a part of the SMs, another one all the time.
-func fireNarrow(ctx context.Context, s *session) (end func(), err error) {
-	end, err = fireOverMPS(ctx, s)
-	s.mechanisms, s.narrows = `["gate", "mps", "blp", "spatial"]`, true
-	return end, err
 }
 
 // leaveAtRandom has the windows of a process leave a part of the SMs, whatever it has learnt, until the end. It counts how often that
@@ -155,11 +154,6 @@ func leaveAtRandom(config string, pid int, changes *atomic.Int64) (end func(), e
 		}
 	}()
 	return func() { close(done); <-ended; s.Close() }, nil
-}
-
-func fireAlone(ctx context.Context, s *session) (end func(), err error) {
-	s.mechanisms = `["blp"]`
-	return s.compileFire(ctx), nil
 }
 
 // compileFire begins to compile the native programs, until stop.

@@ -55,15 +55,6 @@ var (
 	servicesGoal = goal{text: "p99 of first answers below loading anew"}
 )
 
-// withSwap looks at the sizes that there are.
-func withSwap(_ context.Context, s *session) (end func(), err error) {
-	s.mechanisms = memoryMechanisms
-	if s.info.MemoryBytes == 0 {
-		return nil, errors.New("the driver does not say how much memory the GPU has")
-	}
-	return func() {}, nil
-}
-
 const (
 	gb           = 1e9
 	nearlyAll    = .97 // of the GPU's memory: what contexts leave of it

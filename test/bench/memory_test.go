@@ -240,9 +240,7 @@ func TestBesideSwappers(t *testing.T) {
 	options := simulatedOptions(t, memorySuite, &progress)
 	options.tests.environment = append(append(options.tests.environment, smallGPU...), "SIMCUDA_MEMORY_MB=256") // a busy machine copies slowly
 	s := prepared(t, options)
-	if _, err := withSwap(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
+	s.mechanisms = memoryMechanisms
 	share, missing, err := s.fitting(s.info.MemoryBytes, pairShare)
 	if err != nil || missing != 2*share-s.info.MemoryBytes {
 		t.Fatalf("%d, %d: %v", share, missing, err)

@@ -40,23 +40,6 @@ func memoryFireCases() (cases []Case) {
 	return cases
 }
 
-// memoryFireAlone compiles the native programs when the first of them is measured.
-func memoryFireAlone(ctx context.Context, s *session) (end func(), err error) {
-	s.mechanisms = memoryMechanisms
-	return s.compileFire(ctx), nil
-}
-
-// memoryFireOverMPS has all processes share a context under an MPS server, where "auto" leaves memory alone.
-func memoryFireOverMPS(ctx context.Context, s *session) (end func(), err error) {
-	quit, err := s.underMPS(ctx)
-	if err != nil {
-		return nil, err
-	}
-	s.mechanisms = `["gate", "blp", "mps", "swap"]`
-	compiled := s.compileFire(ctx)
-	return func() { compiled(); quit() }, nil
-}
-
 type memoryFire struct {
 	fire
 	memory segment.Memory

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -299,14 +300,15 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	}
 	switch {
 	case system.alone:
-		rate, err := s.beAlone(ctx, be[0], float64(aloneSeconds)/float64(4*time.Second))
+		alone := cmp.Or(s.options.tests.beAlone, aloneSeconds)
+		rate, err := be[0].rateAlone(ctx, alone)
 		if err != nil {
 			return err
 		}
 		if _, err := serve(); err != nil {
 			return err
 		}
-		again, err := s.beAlone(ctx, be[0], float64(aloneSeconds)/float64(4*time.Second)) // once it was 14 % slower at first
+		again, err := be[0].rateAlone(ctx, alone) // once it was 14 % slower at first
 		if err != nil {
 			return err
 		}

@@ -525,7 +525,8 @@ func (m *stallMeasurement) configure() error {
 		m.system.Hints = ""
 	}
 	m.measured = m.system
-	m.measured.LC = with(m.system.LC, map[string]string{traceVariable: "1"})
+	m.measured.LC = map[string]string{traceVariable: "1"}
+	maps.Copy(m.measured.LC, m.system.LC)
 	config := m.e.configs[m.system.Name]
 	if config == "" || m.system.Hints == "off" {
 		return nil
@@ -542,16 +543,6 @@ func (m *stallMeasurement) configure() error {
 	}
 	m.measured.LC["GPREEMPT_CONFIG"] = own
 	return nil
-}
-
-// with has more entries than a map.
-func with(some, more map[string]string) map[string]string {
-	all := maps.Clone(some)
-	if all == nil {
-		all = map[string]string{}
-	}
-	maps.Copy(all, more)
-	return all
 }
 
 // launch starts the members that do not run.

@@ -185,7 +185,7 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	s := fireSession(t, "blp-fire")
 	s.options.Seconds = .2
-	s.mechanisms = `["blp"]`
+	s.mechanisms = onlyStops
 	for program, want := range map[string]string{
 		"same":             "rounds under fire",
 		"different-as-be":  "as BE: different from step 1 of 3 on",

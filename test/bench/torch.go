@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -116,12 +115,6 @@ func (w *worker) beside(ctx context.Context, serve func() (lcResult, error)) (r 
 	}
 	w.different += be.Different
 	return r, be.rate(r.StartNs, r.EndNs), nil
-}
-
-// beAlone is the rate of a BE worker that has the GPU to itself for a part of the usual time.
-func (s *session) beAlone(ctx context.Context, be *worker, part float64) (float64, error) {
-	usual := cmp.Or(s.options.tests.beAlone, 4*time.Second)
-	return be.rateAlone(ctx, time.Duration(part*float64(usual)))
 }
 
 // add adds rows of the case that is measured. They are in the folder at once, for a machine may be taken away before the case ends.

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 import torchvision
 
 import protocol
+import resnet
 
 WARM_UP_REQUESTS = 10
 DECODE_TOKENS = 8
@@ -143,20 +144,11 @@ def decoding():
 
 
 def training():
-    with torch.device("cuda"):
-        model = torchvision.models.resnet50().to(memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
-    images = torch.randn(128, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
-    labels = torch.randint(0, 1000, (128,), device="cuda")
-    loss = nn.CrossEntropyLoss()
+    _, step = resnet.training(128, 0.01)
 
     def request():
         with torch.enable_grad():
-            optimizer.zero_grad(set_to_none=True)
-            with torch.autocast("cuda", dtype=torch.float16):
-                value = loss(model(images), labels)
-            value.backward()
-            optimizer.step()
+            step()
         torch.cuda.current_stream().synchronize()
     return request
 
