@@ -13,14 +13,12 @@ import (
 
 // Times beside the runs themselves, as seen on an H200 with 16 processors.
 const (
-	aroundRun     = 20 * time.Millisecond  // from the end of a run to the order of the next, beside startAhead
-	backlog       = 130 * time.Millisecond // after a run, on average: where LC requests pile up they take 1 s to end
-	importTorch   = 4 * time.Second        // in a process, which keeps a processor busy
-	processors    = 16
-	startProcess  = 100 * time.Millisecond
-	warmUpTorch   = 500 * time.Millisecond // a context, a model and its graph, in each process of a phase
-	warmUpOwn     = 100 * time.Millisecond
-	startOfAPhase = 300 * time.Millisecond
+	aroundRun   = 20 * time.Millisecond  // from the end of a run to the order of the next, beside startAhead
+	backlog     = 130 * time.Millisecond // after a run, on average: where LC requests pile up they take 1 s to end
+	importTorch = 4 * time.Second        // in a process, which keeps a processor busy
+	processors  = 16
+	startTorch  = 600 * time.Millisecond // a process, its context, a model and its graph
+	startOwn    = 200 * time.Millisecond
 )
 
 // costs are about how many seconds each of the workloads takes after the ones before.
@@ -40,30 +38,18 @@ func (e *evaluation) starting(w workload.Workload, running map[string]bool) (tim
 	var total time.Duration
 	torch := 0
 	needed := map[string]bool{}
-	for _, phase := range startPhases(e.variants(w)) {
-		starts := false
-		for _, v := range phase {
-			for _, m := range v.tasks {
-				k := m.key(v.system)
-				if needed[k] {
-					continue
-				}
-				needed[k] = true
-				if running[k] {
-					continue
-				}
-				starts = true
-				total += startProcess
-				if m.own() {
-					total += warmUpOwn
-				} else {
-					torch++
-					total += warmUpTorch
-				}
+	for _, v := range e.variants(w) {
+		for _, m := range v.tasks {
+			k := m.key(v.system)
+			switch {
+			case needed[k] || running[k]:
+			case m.own():
+				total += startOwn
+			default:
+				torch++
+				total += startTorch
 			}
-		}
-		if starts {
-			total += startOfAPhase
+			needed[k] = true
 		}
 	}
 	if torch > 0 {

@@ -1,11 +1,9 @@
 package report
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -19,19 +17,15 @@ const (
 
 // compatibilityTables shows what became of programs by the result files of a marker, in one table. Files that are not there are left out.
 func compatibilityTables(paths []string) (string, error) {
-	var reports []result.Report
+	var reports []*result.Report
 	origins := ""
 	for _, path := range paths {
-		data, err := os.ReadFile(path)
+		report, err := result.ReadReport(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return "", fmt.Errorf("read results: %w", err)
-		}
-		var report result.Report
-		if err := json.Unmarshal(data, &report); err != nil {
-			return "", fmt.Errorf("read results %s: %w", path, err)
+			return "", err
 		}
 		reports = append(reports, report)
 		origins += origin(report.Head, path)
@@ -43,7 +37,7 @@ func compatibilityTables(paths []string) (string, error) {
 }
 
 // ofProgram is what the first of the reports in which a program ran says of it, and the commit that was measured; where it ran in none, why not.
-func ofProgram(reports []result.Report, program string) (found result.Row, commit string) {
+func ofProgram(reports []*result.Report, program string) (found result.Row, commit string) {
 	for _, report := range reports {
 		for _, row := range report.Cases {
 			switch {
@@ -59,7 +53,7 @@ func ofProgram(reports []result.Report, program string) (found result.Row, commi
 }
 
 // compatibilityTable says what became of each program in each way to run it. Programs and ways that nobody ran are there too.
-func compatibilityTable(reports []result.Report) string {
+func compatibilityTable(reports []*result.Report) string {
 	var text strings.Builder
 	text.WriteString("| program |")
 	for _, way := range workload.Ways {

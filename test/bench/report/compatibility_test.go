@@ -27,7 +27,7 @@ func TestCompatibilityTable(t *testing.T) {
 		{Case: "program-with_triton", Ways: map[string]string{"lc": workload.Same}},
 	}
 	rows = append(rows, result.Row{Case: "program-with_triton", Note: "left out: no triton"})
-	table := compatibilityTable([]result.Report{report("1111111", rows), report("2222222", earlier)})
+	table := compatibilityTable([]*result.Report{report("1111111", rows), report("2222222", earlier)})
 	cells := len(workload.Ways) * len(workload.Programs)
 	if same, different, none := strings.Count(table, "| same "), strings.Count(table, "| **different** "), strings.Count(table, "| untested "); same != len(workload.Ways)+1 || different != 1 || same+different+none != cells {
 		t.Errorf("%d same, %d different, %d untested of %d:\n%s", same, different, none, cells, table)
@@ -45,9 +45,8 @@ func TestCompatibilityTable(t *testing.T) {
 	}
 }
 
-func report(commit string, rows []result.Row) (r result.Report) {
-	r.Commit, r.Cases = commit, rows
-	return r
+func report(commit string, rows []result.Row) *result.Report {
+	return &result.Report{Head: result.Head{Commit: commit}, Cases: rows}
 }
 
 // Files that a marker names are one table; where there is none, nothing was tested.

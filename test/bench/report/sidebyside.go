@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,7 +86,7 @@ func sideBySide(files []measured) string {
 			}
 			fmt.Fprintf(&text, "| %s |", name)
 			for _, gpu := range gpus {
-				text.WriteString(" " + orDash(l.cells[gpu]) + " |")
+				text.WriteString(" " + cmp.Or(l.cells[gpu], "-") + " |")
 			}
 			text.WriteString(strings.TrimRight(" "+l.target, " ") + " |\n")
 		}
@@ -119,13 +120,6 @@ func addNew(list []string, word string) []string {
 	return append(list, word)
 }
 
-func orDash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return text
-}
-
 // put sets what a file's GPU has of a case.
 func put(lines []*line, f measured, name, target, cell string) []*line {
 	i := slices.IndexFunc(lines, func(l *line) bool { return l.suite == f.Benchmark && l.name == name && l.target == target })
@@ -150,13 +144,7 @@ func collapsed(lines []*line, gpus []string) (short []*line) {
 			short = append(short, l)
 			continue
 		}
-		group := slices.Collect(func(yield func(*line) bool) {
-			for _, other := range lines {
-				if alike(l, other) && !yield(other) {
-					return
-				}
-			}
-		})
+		group := slices.DeleteFunc(slices.Clone(lines), func(other *line) bool { return !alike(l, other) })
 		if len(group) <= few {
 			short = append(short, l)
 			continue

@@ -9,11 +9,7 @@ import (
 
 // Print writes the table for people.
 func (e *Evaluation) Print(out io.Writer) error {
-	kind := ""
-	if e.Simulated {
-		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
-	}
-	fmt.Fprintf(out, "%s, driver %s, CUDA %s%s\n\n", e.GPU, e.Driver, e.CUDA, kind)
+	fmt.Fprintln(out, e.title())
 	t := NewTable(out, "workload", "system", "n", "mean ms", "p50", "p95", "p99", "p99.9", "max", "p99/alone", "submitted p50 / p99", "LC/s", "BE/s", "BE/alone", "BE of left", "BE/default", "total/default", "queued", "CPU ms")
 	previous := ""
 	for i := range e.Cases {

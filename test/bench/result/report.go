@@ -257,12 +257,12 @@ func (r *Report) Failed() (names []string) {
 }
 
 // title is the first lines of what people read.
-func (r *Report) title() string {
+func (h *Head) title() string {
 	kind := ""
-	if r.Simulated {
+	if h.Simulated {
 		kind = " [SIMULATED: no GPU, these times mean nothing for a real one]"
 	}
-	return fmt.Sprintf("%s, driver %s, CUDA %s, %s%s\n", r.GPU, r.Driver, r.CUDA, r.Mode, kind)
+	return fmt.Sprintf("%s, driver %s, CUDA %s, %s%s\n", h.GPU, h.Driver, h.CUDA, h.Mode, kind)
 }
 
 // verdict is a row's target, whether it was reached, and the note.

@@ -245,10 +245,8 @@ func Sum(values []float64) float64 {
 // Summarise makes the figures of all cases from their runs.
 func (e *Evaluation) Summarise() error {
 	find := func(workload, system string) *EvaluationCase {
-		for i := range e.Cases {
-			if c := &e.Cases[i]; c.Case == workload && c.System == system && len(c.Runs) > 0 {
-				return c
-			}
+		if c := e.Of(workload, system); c != nil && len(c.Runs) > 0 {
+			return c
 		}
 		return nil
 	}
