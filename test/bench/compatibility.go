@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -168,6 +169,9 @@ type programRun struct {
 // lacks is the exit status of a program that cannot run on this machine; its last line on standard error says what it lacks.
 const lacks = 77
 
+// noPackage is the last error of a program that needs a package which is not there, or another version of it.
+var noPackage = regexp.MustCompile(`^(ModuleNotFound|Import)Error: `)
+
 // output runs a program and returns what it prints.
 func (s *session) output(ctx context.Context, run programRun) (string, error) {
 	program := run.program
@@ -211,8 +215,10 @@ func (s *session) output(ctx context.Context, run programRun) (string, error) {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return "", fmt.Errorf("no end in %s", run.limit)
-	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks, strings.HasPrefix(lastLine(string(said)), "ModuleNotFoundError: "):
+	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks:
 		return "", leftOut(lastLine(string(said)))
+	case err != nil && noPackage.MatchString(reason(string(said))):
+		return "", leftOut(reason(string(said)))
 	case err != nil:
 		return "", fmt.Errorf("%w: %s", err, lastLines(said))
 	}

@@ -42,13 +42,13 @@ func startDaemon(ctx context.Context, arguments, environment []string, limit tim
 		case <-tick.C:
 		case <-d.gone:
 			d.stop()
-			return nil, fmt.Errorf("the daemon ended: %s", d.said.reason())
+			return nil, fmt.Errorf("the daemon ended: %s", reason(d.said.all()))
 		case <-ctx.Done():
 			d.stop()
 			return nil, ctx.Err()
 		case <-late:
 			d.stop()
-			return nil, fmt.Errorf("the daemon does not serve after %s: %s", limit, d.said.reason())
+			return nil, fmt.Errorf("the daemon does not serve after %s: %s", limit, reason(d.said.all()))
 		}
 	}
 	return d, nil

@@ -289,7 +289,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
 		failed := slices.ContainsFunc(all, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
-			return r, fmt.Errorf("%w: %s", errServerEnded, server.said.reason())
+			return r, fmt.Errorf("%w: %s", errServerEnded, reason(server.said.all()))
 		}
 		if err == nil && c.way.isLibrary() {
 			if now, err = s.models.counted(ctx, s, server); err == nil {

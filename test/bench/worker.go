@@ -70,11 +70,8 @@ func (l *lastBytes) all() string {
 	return string(l.text)
 }
 
-func (l *lastBytes) lastLine() string { return lastLine(l.all()) }
-
 // reason is the last error of Python, which other lines may follow; else the last line.
-func (l *lastBytes) reason() string {
-	text := l.all()
+func reason(text string) string {
 	if all := pythonError.FindAllString(text, -1); len(all) > 0 {
 		return strings.TrimSpace(all[len(all)-1])
 	}
@@ -285,7 +282,7 @@ func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) 
 
 // how says how a worker ended that is gone: by its last line on standard error, or else its status or the signal.
 func (w *worker) how() string {
-	said := w.stderr.lastLine()
+	said := lastLine(w.stderr.all())
 	if !w.hasEnded() {
 		return said
 	}

@@ -1,18 +1,13 @@
 """JAX: a small convolutional network of flax is trained with optax."""
 import hashlib
 import os
-import sys
 
 # The fastest algorithm is another one from run to run.
 os.environ["XLA_FLAGS"] = "--xla_gpu_deterministic_ops=true --xla_gpu_autotune_level=0 " + os.environ.get("XLA_FLAGS", "")
 
-try:
-    import jax
-    import optax
-    from flax import linen
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
+import jax
+import optax
+from flax import linen
 import jax.numpy as jnp  # noqa: E402
 import numpy  # noqa: E402
 

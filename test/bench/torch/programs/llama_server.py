@@ -18,6 +18,9 @@ import time
 import urllib.error
 import urllib.request
 
+import gguf
+import numpy
+
 LAYERS, WIDTH, HEADS, KV_HEADS, FEED, CONTEXT = 4, 512, 8, 4, 1024, 1024
 START_LIMIT = 120  # s, of the server
 
@@ -25,13 +28,6 @@ START_LIMIT = 120  # s, of the server
 def lack(what):
     print(what, file=sys.stderr)
     sys.exit(77)
-
-
-try:
-    import gguf
-    import numpy
-except ImportError as missing:
-    lack(missing)
 
 
 def write_model(path):

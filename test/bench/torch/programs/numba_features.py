@@ -8,12 +8,8 @@ import numpy
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import numpy_names  # noqa: E402, F401
 
-try:
-    from numba import cuda, vectorize
-    from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float64
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
+from numba import cuda, vectorize
+from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float64
 
 
 @cuda.jit

@@ -7,14 +7,9 @@ import tempfile
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import accelerate  # noqa: E402, F401
 import torch  # noqa: E402
-
-try:
-    import accelerate  # noqa: F401
-    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
+from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 
 class Sentences(torch.utils.data.Dataset):

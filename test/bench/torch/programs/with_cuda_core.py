@@ -3,15 +3,11 @@ import ctypes
 import hashlib
 import sys
 
+from cuda.bindings import driver
 try:
-    from cuda.bindings import driver
-    try:
-        from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
-    except ImportError:  # before 0.5
-        from cuda.core.experimental import Device, LaunchConfig, Program, ProgramOptions, launch
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
+    from cuda.core import Device, LaunchConfig, Program, ProgramOptions, launch
+except ImportError:  # before 0.5
+    from cuda.core.experimental import Device, LaunchConfig, Program, ProgramOptions, launch
 
 SOURCE = r"""
 extern "C" __global__ void mix(unsigned *data, unsigned n, unsigned step)

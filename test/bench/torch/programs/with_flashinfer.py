@@ -1,14 +1,8 @@
 """FlashInfer: attention of prompts and of single tokens, normalisation, rotary positions, an activation, compiled at first use."""
 import hashlib
-import sys
 
+import flashinfer
 import torch
-
-try:
-    import flashinfer
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
 
 HEADS, KV_HEADS, WIDTH, PROMPT, TOKENS = 8, 2, 128, 384, 16
 

@@ -29,11 +29,7 @@ os.environ.setdefault("DEV", "CUDA")
 os.environ.setdefault("PARALLEL", "0")  # what compiles in other processes would not find NVRTC's parts
 os.environ["CACHEDB"] = os.path.join(tempfile.mkdtemp(dir="."), "cache.db")  # kernels are compiled anew
 
-try:
-    from tinygrad import Context, Device, Tensor, TinyJit, dtypes, nn
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
+from tinygrad import Context, Device, Tensor, TinyJit, dtypes, nn  # noqa: E402
 
 Tensor.manual_seed(0)
 

@@ -1,15 +1,9 @@
 """Triton: kernels of a program's own, autotuned, with atomics and tensor cores. All values are small whole numbers."""
 import hashlib
-import sys
 
 import torch
-
-try:
-    import triton
-    import triton.language as tl
-except ImportError as lack:
-    print(lack, file=sys.stderr)
-    sys.exit(77)
+import triton
+import triton.language as tl
 
 
 @triton.jit
