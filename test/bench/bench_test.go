@@ -39,13 +39,6 @@ func TestRates(t *testing.T) {
 	}
 }
 
-func TestMean(t *testing.T) {
-	lc := lcResult{LatenciesNs: []uint64{300, 500, 400}}
-	if lc.mean() != 400 {
-		t.Errorf("mean %g, want 400", lc.mean())
-	}
-}
-
 func TestCriteria(t *testing.T) {
 	row := func(alone, now, share float64) result.Row {
 		return result.Row{LC: &result.Latency{P99Us: now}, LCAlone: &result.Latency{P99Us: alone}, BE: &result.Share{Share: share}}

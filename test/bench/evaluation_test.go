@@ -506,28 +506,15 @@ func simulated(t *testing.T) (environment []string) {
 	return []string{"LD_PRELOAD=" + driver, "LD_LIBRARY_PATH=" + filepath.Dir(driver), "SIMCUDA_DIR=" + t.TempDir()}
 }
 
+// A program sees the first GPU that we may use. An MPS server that sees one GPU of several numbers it 0, whatever number it has for us.
 func TestVisibleDevice(t *testing.T) {
-	for _, test := range []struct {
-		ours string
-		mps  bool
-		want string
-	}{{"", false, ""}, {"", true, ""}, {"3,5", false, "3"}, {"3,5", true, "0"}, {"GPU-a", false, "GPU-a"}} {
-		if got := visibleDevice(test.ours, test.mps); got != test.want {
-			t.Errorf("%+v: %q", test, got)
+	for _, test := range []struct{ ours, first, ofMPS string }{{"", "", ""}, {"3", "3", "0"}, {"3,5", "3", "0"}, {"GPU-a", "GPU-a", "0"}} {
+		if first, ofMPS := visibleDevice(test.ours, false), visibleDevice(test.ours, true); first != test.first || ofMPS != test.ofMPS {
+			t.Errorf("%+v: %q, of MPS %q", test, first, ofMPS)
 		}
 	}
-}
-
-// An MPS server that sees one GPU of several numbers it 0, whatever number it has for us.
-func TestClientsOfMPSSeeTheServersGPU(t *testing.T) {
-	for ours, want := range map[string][]string{
-		"":    {"CUDA_MPS_PIPE_DIRECTORY=/pipes"},
-		"3":   {"CUDA_MPS_PIPE_DIRECTORY=/pipes", "CUDA_VISIBLE_DEVICES=0"},
-		"2,3": {"CUDA_MPS_PIPE_DIRECTORY=/pipes", "CUDA_VISIBLE_DEVICES=0"},
-	} {
-		if got := clientOfMPS("/pipes", ours); !slices.Equal(got, want) {
-			t.Errorf("CUDA_VISIBLE_DEVICES=%q: %q instead of %q", ours, got, want)
-		}
+	if got := clientOfMPS("/pipes", "2,3"); !slices.Equal(got, []string{"CUDA_MPS_PIPE_DIRECTORY=/pipes", "CUDA_VISIBLE_DEVICES=0"}) {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -125,8 +125,15 @@ func (p program) start(ctx context.Context) (*worker, error) {
 		defer module.Close()
 		w.cmd.ExtraFiles = []*os.File{module}
 	}
-	if err := startOn(w.cmd, p.cores); err != nil {
+	if err := startChild(w.cmd); err != nil {
 		return fail(err)
+	}
+	if p.cores != nil { // it has one thread so far
+		if err := unix.SchedSetaffinity(w.pid(), p.cores); err != nil {
+			_ = w.killGroup()
+			_ = w.cmd.Wait()
+			return fail(err)
+		}
 	}
 	ended := make(chan struct{})
 	go func() { // what it started may hold its output
@@ -163,29 +170,10 @@ var starter = sync.OnceValue(func() chan<- func() {
 })
 
 // startChild starts a process from the thread that never ends.
-func startChild(cmd *exec.Cmd) error { return startOn(cmd, nil) }
-
-// startOn starts a process that runs on some processors from its first instruction on; nil: on ours.
-func startOn(cmd *exec.Cmd, cores *unix.CPUSet) error {
+func startChild(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
-	starter() <- func() { started <- startHere(cmd, cores) }
+	starter() <- func() { started <- cmd.Start() }
 	return <-started
-}
-
-// startHere starts a process from the calling thread, whose processors it inherits.
-func startHere(cmd *exec.Cmd, cores *unix.CPUSet) error {
-	if cores == nil {
-		return cmd.Start()
-	}
-	var before unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &before); err != nil {
-		return fmt.Errorf("read the processors: %w", err)
-	}
-	if err := unix.SchedSetaffinity(0, cores); err != nil {
-		return fmt.Errorf("choose processors: %w", err)
-	}
-	err := cmd.Start()
-	return errors.Join(err, unix.SchedSetaffinity(0, &before))
 }
 
 // lastCores are the last of the processors that we may use, so many.

@@ -23,17 +23,15 @@ import (
 
 // systemColors are those of Okabe and Ito, which the colour-blind can tell apart.
 var systemColors = map[string]color.Color{
-	result.LCAlone:       color.RGBA{0, 0, 0, 255},
-	"default":            color.RGBA{213, 94, 0, 255},
-	"mps":                color.RGBA{230, 159, 0, 255},
-	"mps-priority":       color.RGBA{204, 121, 167, 255},
-	"mps-50":             color.RGBA{110, 60, 150, 255},
-	"mps-25":             color.RGBA{150, 150, 150, 255},
-	"gpreempt-paper":     color.RGBA{86, 180, 233, 255},
-	"gpreempt":           color.RGBA{0, 114, 178, 255},
-	"gpreempt-hints":     color.RGBA{0, 158, 115, 255},
-	"gpreempt-mps":       color.RGBA{120, 80, 40, 255},
-	"gpreempt-mps-hints": color.RGBA{190, 150, 110, 255},
+	result.LCAlone:   color.RGBA{0, 0, 0, 255},
+	"default":        color.RGBA{213, 94, 0, 255},
+	"mps":            color.RGBA{230, 159, 0, 255},
+	"mps-priority":   color.RGBA{204, 121, 167, 255},
+	"mps-50":         color.RGBA{110, 60, 150, 255},
+	"mps-25":         color.RGBA{150, 150, 150, 255},
+	"gpreempt":       color.RGBA{0, 114, 178, 255},
+	"gpreempt-hints": color.RGBA{0, 158, 115, 255},
+	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
 }
 
 // colors are those of systems in a plot; the ones that have none get shades of grey.
@@ -53,15 +51,13 @@ func colors(systems []string) map[string]color.Color {
 
 // systemLabels are what people call the systems; one without a label goes by its name.
 var systemLabels = map[string]string{
-	result.LCAlone:       "LC alone",
-	"default":            "default time slicing",
-	"mps":                "MPS",
-	"mps-priority":       "MPS with priorities",
-	"gpreempt-paper":     "as in GPreempt's paper",
-	"gpreempt":           "gpreempt",
-	"gpreempt-hints":     "gpreempt with hints",
-	"gpreempt-mps":       "gpreempt under MPS",
-	"gpreempt-mps-hints": "gpreempt under MPS with hints",
+	result.LCAlone:   "LC alone",
+	"default":        "default time slicing",
+	"mps":            "MPS",
+	"mps-priority":   "MPS with priorities",
+	"gpreempt":       "gpreempt",
+	"gpreempt-hints": "gpreempt with hints",
+	"gpreempt-mps":   "gpreempt under MPS",
 }
 
 func systemLabel(name string) string { return cmp.Or(systemLabels[name], name) }

@@ -72,7 +72,7 @@ func TestSystems(t *testing.T) {
 	for _, system := range all {
 		names = append(names, system.Name)
 	}
-	if want := []string{"default", "mps", "mps-priority", "gpreempt-paper", "gpreempt", "gpreempt-hints", "gpreempt-mps", "gpreempt-mps-hints"}; !slices.Equal(names, want) {
+	if want := []string{"default", "mps", "mps-priority", "gpreempt", "gpreempt-hints", "gpreempt-mps"}; !slices.Equal(names, want) {
 		t.Errorf("systems %v, want %v", names, want)
 	}
 	if one, err := Systems([]string{"only-timeslice"}); err != nil || len(one) != 1 || !strings.Contains(one[0].Config, `["timeslice"]`) {
