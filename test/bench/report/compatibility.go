@@ -15,45 +15,20 @@ const (
 	untested      = "untested"
 )
 
-// compatibilityTables shows what became of programs by the result files of a marker, in one table. Files that are not there are left out.
-func compatibilityTables(paths []string) (string, error) {
-	var reports []*result.Report
-	origins := ""
-	for _, path := range paths {
-		report, err := result.ReadReport(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		reports = append(reports, report)
-		origins += origin(report.Head, path)
-	}
-	if len(reports) == 0 {
+// compatibilityTables shows what became of programs by a result file, which need not be there.
+func compatibilityTables(path string) (string, error) {
+	report, err := result.ReadReport(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return "All of them: " + untested + ".\n", nil
 	}
-	return compatibilityTable(reports) + origins, nil
-}
-
-// ofProgram is what the first of the reports in which a program ran says of it, and the commit that was measured; where it ran in none, why not.
-func ofProgram(reports []*result.Report, program string) (found result.Row, commit string) {
-	for _, report := range reports {
-		for _, row := range report.Cases {
-			switch {
-			case row.Case != "program-"+program:
-			case len(row.Ways) > 0:
-				return row, report.Commit
-			case found.Case == "":
-				found, commit = row, report.Commit
-			}
-		}
+	if err != nil {
+		return "", err
 	}
-	return found, commit
+	return compatibilityTable(report) + origin(report.Head, path), nil
 }
 
 // compatibilityTable says what became of each program in each way to run it. Programs and ways that nobody ran are there too.
-func compatibilityTable(reports []*result.Report) string {
+func compatibilityTable(report *result.Report) string {
 	var text strings.Builder
 	text.WriteString("| program |")
 	for _, way := range workload.Ways {
@@ -62,7 +37,10 @@ func compatibilityTable(reports []*result.Report) string {
 	text.WriteString(" commit |\n|---|" + strings.Repeat("---|", len(workload.Ways)+1) + "\n")
 	var notes strings.Builder
 	for _, program := range workload.Programs {
-		row, commit := ofProgram(reports, program.Name)
+		row, commit := rowOf(report.Cases, "program-"+program.Name, "gpreempt"), report.Commit
+		if row == nil {
+			row, commit = &result.Row{}, ""
+		}
 		gpus := ""
 		if program.GPUs > 1 {
 			gpus = fmt.Sprintf(", %d GPUs", program.GPUs)

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,73 +22,38 @@ func TestCompatibilityTable(t *testing.T) {
 		{Case: "program-training", Ways: ways, Note: "blp: printed \"a|b\""},
 		{Case: "program-with_tinygrad", Note: "left out: no module"},
 	}
-	earlier := []result.Row{
-		{Case: "program-training", Ways: map[string]string{"be": workload.Fails}},
-		{Case: "program-links_libcuda", Ways: map[string]string{"be": workload.Same}},
-		{Case: "program-with_triton", Ways: map[string]string{"lc": workload.Same}},
+	for i := range rows {
+		rows[i].System = "gpreempt"
 	}
-	rows = append(rows, result.Row{Case: "program-with_triton", Note: "left out: no triton"})
-	table := compatibilityTable([]*result.Report{report("1111111", rows), report("2222222", earlier)})
+	table := compatibilityTable(&result.Report{Head: result.Head{Commit: "1111111"}, Cases: rows})
 	cells := len(workload.Ways) * len(workload.Programs)
-	if same, different, none := strings.Count(table, "| same "), strings.Count(table, "| **different** "), strings.Count(table, "| untested "); same != len(workload.Ways)+1 || different != 1 || same+different+none != cells {
+	if same, different, none := strings.Count(table, "| same "), strings.Count(table, "| **different** "), strings.Count(table, "| untested "); same != len(workload.Ways)-1 || different != 1 || same+different+none != cells {
 		t.Errorf("%d same, %d different, %d untested of %d:\n%s", same, different, none, cells, table)
 	}
-	for _, want := range []string{"algorithms: blp: printed \"a/b\"", ": left out: no module\n", " 1111111 |", " 2222222 |"} {
+	for _, want := range []string{"algorithms: blp: printed \"a/b\"", ": left out: no module\n", " 1111111 |"} {
 		if !strings.Contains(table, want) {
 			t.Errorf("no %q:\n%s", want, table)
 		}
 	}
-	if strings.Contains(table, "no triton") {
-		t.Errorf("a program that ran is shown as left out:\n%s", table)
-	}
-	if strings.Contains(table, workload.Fails) {
-		t.Errorf("what an earlier file says of a program that a later one has is shown:\n%s", table)
-	}
 }
 
-func report(commit string, rows []result.Row) *result.Report {
-	return &result.Report{Head: result.Head{Commit: commit}, Cases: rows}
-}
-
-// Files that a marker names are one table; where there is none, nothing was tested.
-func TestCompatibilityOfSeveralFiles(t *testing.T) {
-	folder := t.TempDir()
-	document := []byte(tableBegin + "a.json,b.json,c.json compatibility -->\n" + tableEnd)
-	fill := func() string {
-		text, err := FillTables(document, folder)
-		if err != nil {
-			t.Fatal(err)
+// Where a marker's file is not there, nothing was tested.
+func TestCompatibilityOfAFile(t *testing.T) {
+	document := []byte(tableBegin + "a.json compatibility -->\n" + tableEnd)
+	for text, want := range map[string]string{"": "All of them: untested.", "{": "a.json",
+		`{"commit": "of-a", "cases": [{"case": "program-training", "system": "gpreempt", "ways": {"be": "same"}}]}`: "| of-a |"} {
+		folder := t.TempDir()
+		if text != "" {
+			if err := os.WriteFile(filepath.Join(folder, "a.json"), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
 		}
-		return string(text)
-	}
-	if text := fill(); !strings.Contains(text, "All of them: untested.") {
-		t.Errorf("without a file: %s", text)
-	}
-	for _, name := range []string{"a", "c"} {
-		text := `{"commit": "of-` + name + `", "cases": [{"case": "program-training", "ways": {"be": "same"}}, {"case": "program-` + map[string]string{"a": "graphs", "c": "streams"}[name] + `", "ways": {"be": "same"}}]}`
-		if err := os.WriteFile(filepath.Join(folder, name+".json"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
+		got, err := FillTables(document, folder)
+		if (text == "{") != (err != nil) || !strings.Contains(fmt.Sprint(string(got), err), want) {
+			t.Errorf("%q: %v\n%s", text, err, got)
 		}
 	}
-	text := fill()
-	if a, c := strings.Count(text, "| of-a |"), strings.Count(text, "| of-c |"); a != 2 || c != 1 || !strings.Contains(text, ", c.json.\n") {
-		t.Errorf("%d and %d rows: %s", a, c, text)
-	}
-	for _, file := range []string{"a.json", "b.json", "c.json"} {
-		if !shows(document, file) {
-			t.Errorf("no place for %s", file)
-		}
-	}
-	if shows(document, "d.json") {
-		t.Error("a place for d.json")
-	}
-	if _, err := FillTables([]byte(tableBegin+"*.json compatibility -->\n"+tableEnd), folder); err == nil || !strings.Contains(err.Error(), "*.json") {
-		t.Errorf("a pattern: %v", err)
-	}
-	if err := os.WriteFile(filepath.Join(folder, "b.json"), []byte("{"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := FillTables(document, folder); err == nil || !strings.Contains(err.Error(), "b.json") {
-		t.Errorf("a broken file: %v", err)
+	if !shows(document, "a.json") || shows(document, "d.json") {
+		t.Error("a place for d.json, or none for a.json")
 	}
 }

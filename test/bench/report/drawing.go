@@ -34,21 +34,6 @@ var systemColors = map[string]color.Color{
 	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
 }
 
-// colors are those of systems in a plot; the ones that have none get shades of grey.
-func colors(systems []string) map[string]color.Color {
-	all := map[string]color.Color{}
-	others := 0
-	for _, name := range systems {
-		if known, ok := systemColors[name]; ok {
-			all[name] = known
-			continue
-		}
-		all[name] = color.Gray{Y: uint8(40 + 20*others%200)}
-		others++
-	}
-	return all
-}
-
 // systemLabels are what people call the systems; one without a label goes by its name.
 var systemLabels = map[string]string{
 	result.LCAlone:   "LC alone",
@@ -108,13 +93,6 @@ func newPlot(title, x, y string) *plot.Plot {
 func logarithmic(axis *plot.Axis) {
 	axis.Scale, axis.Tick.Marker = plot.LogScale{}, factors{}
 	axis.Label.Text += ", logarithmic"
-}
-
-// groups names the places 0, 1, ... of the x axis.
-func groups(p *plot.Plot, names []string) {
-	p.NominalX(names...)
-	p.X.Min, p.X.Max = -0.5, float64(len(names))-0.5
-	p.Y.Padding = 0 // NominalX leaves room for half a name
 }
 
 // renderStack makes an SVG of plots of equal size below each other, each with its legend on the right. It has a white ground of its own, for
@@ -216,9 +194,9 @@ func (c columns) Thumbnail(canvas *draw.Canvas) {
 
 // addColumns adds the bars of systems, a group for each name, to a plot. Bars begin at base.
 func addColumns(p *plot.Plot, names, systems []string, base float64, of func(name, system string) (column, bool)) {
-	hue, width := colors(systems), barsWidth/float64(len(systems))
+	width := barsWidth / float64(len(systems))
 	for i, system := range systems {
-		bars := columns{values: map[int]column{}, base: base, width: width, color: hue[system], offset: width * (float64(i) - float64(len(systems)-1)/2)}
+		bars := columns{values: map[int]column{}, base: base, width: width, color: systemColors[system], offset: width * (float64(i) - float64(len(systems)-1)/2)}
 		for group, name := range names {
 			if v, ok := of(name, system); ok {
 				bars.values[group] = v
@@ -227,22 +205,6 @@ func addColumns(p *plot.Plot, names, systems []string, base float64, of func(nam
 		p.Add(bars)
 		p.Legend.Add(systemLabel(system), bars)
 	}
-}
-
-// across adds a dashed line at a value.
-func across(p *plot.Plot, groups int, value float64) {
-	line := &plotter.Line{XYs: plotter.XYs{{X: -0.5, Y: value}, {X: float64(groups) - 0.5, Y: value}}, LineStyle: plotter.DefaultLineStyle}
-	line.Dashes = []vg.Length{vg.Points(3), vg.Points(3)}
-	p.Add(line)
-}
-
-// widen makes room between what an axis shows and its ends.
-func widen(axis *plot.Axis) {
-	if _, logarithmic := axis.Scale.(plot.LogScale); logarithmic {
-		axis.Min, axis.Max = axis.Min/1.1, axis.Max*1.1
-		return
-	}
-	axis.Max += (axis.Max - axis.Min) / 20
 }
 
 // factors are the ticks of a logarithmic axis. The fewer powers of ten it has, the more of them are between those.

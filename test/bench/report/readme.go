@@ -12,9 +12,8 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// Tables in a document stand between these lines. The first one names result files, with a * those of all GPUs. Behind the name may
-// stand cases of a model server, with commas; summary for the evaluation's systems in a line each; or compatibility for programs.
-// That may name several files, with commas, for one table: of a program that several have, the first counts.
+// Tables in a document stand between these lines. The first one names a result file, with a * those of all GPUs. Behind the name stand
+// cases of a model server, with commas; summary for the evaluation's systems in a line each; or compatibility for programs of one file.
 const (
 	tableBegin = "<!-- results "
 	tableEnd   = "<!-- end of results -->"
@@ -41,7 +40,7 @@ func FillTables(document []byte, results string) ([]byte, error) {
 			return nil, fmt.Errorf("table %.40q: no %q", marked, tableEnd)
 		}
 		file, what, _ := strings.Cut(string(name), " ")
-		tables, err := tablesOf(results, file, what)
+		tables, err := markdownTables(filepath.Join(results, file), what)
 		if err != nil {
 			return nil, err
 		}
@@ -50,31 +49,17 @@ func FillTables(document []byte, results string) ([]byte, error) {
 	}
 }
 
-func tablesOf(results, file, what string) (string, error) {
-	if what != compatibility {
-		return markdownTables(filepath.Join(results, file), what)
-	}
-	var paths []string
-	for _, name := range patternsOf(file) {
-		if strings.ContainsAny(name, "*?[") {
-			return "", fmt.Errorf("table of %s: %s: a table of programs names its files, the newest first", compatibility, name)
-		}
-		paths = append(paths, filepath.Join(results, name))
-	}
-	return compatibilityTables(paths)
-}
-
 // markdownTables shows the result files that a pattern stands for: in one table for all GPUs, but for model servers, each of which has its
 // own below the name of its GPU.
 func markdownTables(pattern, what string) (string, error) {
+	if what == compatibility {
+		return compatibilityTables(pattern)
+	}
 	files, err := filepath.Glob(pattern) // sorted
 	if err != nil {
 		return "", fmt.Errorf("read results %s: %w", pattern, err)
 	}
 	if len(files) == 0 {
-		if _, suite, named := strings.Cut(strings.TrimSuffix(filepath.Base(pattern), ".json"), "-"); named && workload.IsEvaluation(suite) {
-			return "Not measured yet.\n", nil
-		}
 		return "", fmt.Errorf("read results %s: %w", pattern, os.ErrNotExist)
 	}
 	var all []measured
@@ -107,20 +92,12 @@ func markdownTables(pattern, what string) (string, error) {
 	return strings.Join(tables, "\n"), nil
 }
 
-// patternsOf are the names, or patterns, of result files in the first line of a table.
-func patternsOf(marker string) []string {
-	files, _, _ := strings.Cut(marker, " ")
-	return strings.Split(files, ",")
-}
-
 // shows says whether a document has a place for a result file.
 func shows(document []byte, file string) bool {
 	for _, marked := range bytes.Split(document, []byte(tableBegin))[1:] {
-		name, _, _ := bytes.Cut(marked, []byte(" -->\n"))
-		for _, pattern := range patternsOf(string(name)) {
-			if matches, err := filepath.Match(pattern, file); matches && err == nil {
-				return true
-			}
+		pattern, _, _ := bytes.Cut(marked, []byte(" "))
+		if matches, err := filepath.Match(string(pattern), file); matches && err == nil {
+			return true
 		}
 	}
 	return false

@@ -92,7 +92,6 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 	for _, document := range []string{
 		tableBegin + "h200-foundation.json -->\n| no end",
 		tableBegin + "h200-foundation.json",
-		tableBegin + "missing.json -->\n" + tableEnd,
 		tableBegin + "h200-missing.json -->\n" + tableEnd,
 	} {
 		if out, err := FillTables([]byte(document), results); err == nil {

@@ -21,27 +21,24 @@ const FrontierFile = "serving.svg"
 // frontierCase is the one that it shows: 6 requests a second.
 const frontierCase = "vllm-6"
 
-// servingTable shows each case in a table of its own, or only those that are named, with commas between them, in one.
-func servingTable(r *result.Report, only string) string {
+// servingTable shows cases in one table. They are named, with commas between them.
+func servingTable(r *result.Report, names string) string {
 	var text strings.Builder
 	var done []string
-	named := strings.Split(only, ",")
+	named := strings.Split(names, ",")
 	be := "BE, of alone"
 	if slices.ContainsFunc(r.Cases, func(row result.Row) bool { return partOfLeft(row) != "" }) {
 		be += " (of the time that LC left)"
 	}
 	for _, first := range r.Cases {
-		if slices.Contains(done, first.Case) || first.Serving == nil || only != "" && !slices.Contains(named, first.Case) {
+		if slices.Contains(done, first.Case) || first.Serving == nil || !slices.Contains(named, first.Case) {
 			continue
 		}
 		title, label := first.Case, ""
 		if len(named) > 1 {
 			title, label = "case", first.Case+", "
 		}
-		if len(done) == 0 || label == "" {
-			if text.Len() > 0 {
-				text.WriteString("\n")
-			}
+		if len(done) == 0 {
 			fmt.Fprintf(&text, "| %s | TPOT p50 | TPOT p99 (x alone) | TTFT p99 (x alone) | requests within the objective | %s | target |\n|---|---|---|---|---|---|---|\n", title, be)
 		}
 		done = append(done, first.Case)
@@ -54,25 +51,6 @@ func servingTable(r *result.Report, only string) string {
 				fmt.Fprintf(&text, "| %s%s | - | - | - | - | - | %s |\n", label, servingLabel(row.System), row.Note)
 			}
 		}
-	}
-	services, values := "", ""
-	for _, row := range r.Cases {
-		if row.Value != nil && row.Target != "" && only == "" {
-			values += fmt.Sprintf("| %s | %.4g %s | %s |\n", row.Case, *row.Value, row.Unit, verdict(row))
-		}
-		if row.Serving == nil && row.LC != nil && only == "" {
-			share := "-"
-			if row.BE != nil && row.System != result.LCAlone {
-				share = figure(row.BE.Share, row.Target)
-			}
-			services += fmt.Sprintf("| %s, %s, %d requests | %s | %s%s | %s | %s |\n", row.Case, servingLabel(row.System), row.LC.N, milliseconds(row.LC.P50Us), milliseconds(row.LC.P99Us), timesOf(row.Ratio, row.Target), share, verdict(row))
-		}
-	}
-	if services != "" {
-		text.WriteString("\n| service | request p50 | p99 (x alone) | BE, of alone | target |\n|---|---|---|---|---|\n" + services)
-	}
-	if values != "" {
-		text.WriteString("\n| measured | value | target |\n|---|---|---|\n" + values)
 	}
 	return text.String()
 }
@@ -205,13 +183,12 @@ func frontierPlot(r *result.Report) (*plot.Plot, error) {
 		p.Add(line, points)
 		p.Legend.Add(curve.name, line, points)
 	}
-	shades := colors([]string{"default", "mps", "mps-priority", "mps-50", "mps-25"})
 	for _, row := range rivals {
 		point, err := plotter.NewScatter(plotter.XYs{{X: row.Ratio.P99, Y: row.BE.Share}})
 		if err != nil {
 			return nil, err
 		}
-		point.Color, point.Shape, point.Radius = shades[row.System], draw.PyramidGlyph{}, vg.Points(4)
+		point.Color, point.Shape, point.Radius = systemColors[row.System], draw.PyramidGlyph{}, vg.Points(4)
 		p.Add(point)
 		p.Legend.Add(servingLabel(row.System), point)
 	}

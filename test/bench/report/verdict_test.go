@@ -12,12 +12,11 @@ import (
 
 // Parts of targets that a reader can compare with numbers of the same row.
 var (
-	pairOf   = regexp.MustCompile(`^(\S+ [um]s)(?: / [^/]*)* / (\S+ [um]s) \(([\d.]+)\)(?:; ([\d.]+))?: (.*)$`)
-	valueOf  = regexp.MustCompile(`^(?:\d+ of \d+: )?(-?[\d.e+]+)(?: to (-?[\d.e+]+))? \D.*?: (reached|\*\*missed\*\*)`)
-	limitOf  = regexp.MustCompile(`^(?:[\w.: ]* )?(<=|>=) ([\d.]+)(?: |$)`)
-	aroundOf = regexp.MustCompile(`: ([\d.]+) \+- ([\d.]+)$`)
-	times    = regexp.MustCompile(`\(([\d.]+)\)`)
-	number   = regexp.MustCompile(`^-?[\d.]+`)
+	pairOf  = regexp.MustCompile(`^(\S+ [um]s)(?: / [^/]*)* / (\S+ [um]s) \(([\d.]+)\)(?:; ([\d.]+))?: (.*)$`)
+	valueOf = regexp.MustCompile(`^(?:\d+ of \d+: )?(-?[\d.e+]+)(?: to (-?[\d.e+]+))? \D.*?: (reached|\*\*missed\*\*)`)
+	limitOf = regexp.MustCompile(`^(?:[\w.: ]* )?(<=|>=) ([\d.]+)(?: |$)`)
+	times   = regexp.MustCompile(`\(([\d.]+)\)`)
+	number  = regexp.MustCompile(`^-?[\d.]+`)
 )
 
 func parsed(t *testing.T, text string) float64 {
@@ -131,13 +130,6 @@ func checkRow(t *testing.T, header, cells []string) (verdicts int) {
 				}
 			}
 			judged(t, where, f[5], parts)
-		}
-	case header[0] == "measured" && header[1] == "value":
-		verdict, target, _ := strings.Cut(last, ": ")
-		if around := aroundOf.FindStringSubmatch(last); around != nil {
-			off := parsed(t, number.FindString(cells[1])) - parsed(t, around[1])
-			judged(t, where+target, verdict, []*bool{within(max(off, -off), "<=", parsed(t, around[2]), 1e-4)})
-			verdicts++
 		}
 	case header[0] == "measured":
 		for _, cell := range cells[1 : len(cells)-1] {
