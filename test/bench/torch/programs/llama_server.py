@@ -10,7 +10,6 @@ import os
 import pathlib
 import shutil
 import socket
-import string
 import subprocess
 import sys
 import tempfile
@@ -18,64 +17,14 @@ import time
 import urllib.error
 import urllib.request
 
-import gguf
-import numpy
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import write_gguf  # noqa: E402
 
-LAYERS, WIDTH, HEADS, KV_HEADS, FEED, CONTEXT = 4, 512, 8, 4, 1024, 1024
+CONTEXT = 1024
+SHAPE = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4,
+         "max_position_embeddings": CONTEXT, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+WORDS = 320  # the bytes, of which text is made, and a few more
 START_LIMIT = 120  # s, of the server
-
-
-def lack(what):
-    print(what, file=sys.stderr)
-    sys.exit(77)
-
-
-def write_model(path):
-    """A model of Llama's kind; its vocabulary is single bytes and a few more."""
-    random = numpy.random.default_rng(0)
-    writer = gguf.GGUFWriter(path, "llama")
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    tokens += [f"\u2581{letter}" for letter in string.ascii_lowercase]
-    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL, *[gguf.TokenType.BYTE] * 256]
-    kinds += [gguf.TokenType.NORMAL] * (len(tokens) - len(kinds))
-    writer.add_context_length(CONTEXT)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(LAYERS)
-    writer.add_feed_forward_length(FEED)
-    writer.add_head_count(HEADS)
-    writer.add_head_count_kv(KV_HEADS)
-    writer.add_rope_dimension_count(WIDTH // HEADS)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * len(tokens))
-    writer.add_token_types(kinds)
-    writer.add_unk_token_id(0)
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-
-    def add(name, *shape, narrow=True):
-        values = random.standard_normal(shape, dtype="float32") * shape[-1] ** -.5 if len(shape) > 1 else numpy.ones(shape, dtype="float32")
-        writer.add_tensor(name, values.astype("float16") if narrow and len(shape) > 1 else values)
-
-    add("token_embd.weight", len(tokens), WIDTH)
-    add("output_norm.weight", WIDTH)
-    add("output.weight", len(tokens), WIDTH)
-    for layer in range(LAYERS):
-        add(f"blk.{layer}.attn_norm.weight", WIDTH)
-        add(f"blk.{layer}.ffn_norm.weight", WIDTH)
-        add(f"blk.{layer}.attn_q.weight", WIDTH, WIDTH)
-        add(f"blk.{layer}.attn_k.weight", WIDTH * KV_HEADS // HEADS, WIDTH)
-        add(f"blk.{layer}.attn_v.weight", WIDTH * KV_HEADS // HEADS, WIDTH)
-        add(f"blk.{layer}.attn_output.weight", WIDTH, WIDTH)
-        add(f"blk.{layer}.ffn_gate.weight", FEED, WIDTH)
-        add(f"blk.{layer}.ffn_up.weight", FEED, WIDTH)
-        add(f"blk.{layer}.ffn_down.weight", WIDTH, FEED)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def library_folders():
@@ -126,10 +75,11 @@ class Server:
 def main():
     command = os.environ.get("LLAMA_SERVER") or shutil.which("llama-server")
     if not command:
-        lack("no llama-server")
+        print("no llama-server", file=sys.stderr)
+        sys.exit(77)
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "random.gguf")
-        write_model(model)
+        write_gguf.write(model, SHAPE, WORDS)
         server = Server(command, model)
         try:
             answers = [server.complete("the quick brown fox " * repeats, temperature=0) for repeats in (1, 4, 12)]
