@@ -115,9 +115,6 @@ func TestCases(t *testing.T) {
 	if _, err := FindSuite("slow"); err == nil || !strings.Contains(err.Error(), `no suite "slow"; there are foundation, blp-mps, `) {
 		t.Errorf("a suite that there is not: %v", err)
 	}
-	if fire, err := FindSuite("fire"); err != nil || fire.Name != "blp-fire" {
-		t.Errorf("by another name: %+v, %v", fire, err)
-	}
 }
 
 func TestLCOptions(t *testing.T) {

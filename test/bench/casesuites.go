@@ -23,7 +23,7 @@ var caseSuites = []caseSuite{
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
 	{name: programsSuite, about: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
-	{name: "blp-fire", short: "fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
+	{name: "blp-fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
 		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(onlyStops, false, false)},
 	{name: "blp-fire-mps", about: "the same with all processes clients of an MPS server", mode: "MPS",
 		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`"auto"`, true, false)},
@@ -87,7 +87,7 @@ func Suites() []Suite {
 func FindSuite(name string) (Suite, error) {
 	var names []string
 	for _, s := range Suites() {
-		if s.Name == name || s.short != "" && s.short == name {
+		if s.Name == name {
 			return s, nil
 		}
 		names = append(names, s.Name)

@@ -29,7 +29,6 @@ type Result interface {
 // Suite is what one call measures.
 type Suite struct {
 	Name, About string
-	short       string   // another name
 	flags       []string // that it has beside those that all have
 	list, plan  func(out io.Writer, options Options) error
 	measure     func(ctx context.Context, options Options) (Result, error)
@@ -85,17 +84,32 @@ func asResult[R interface {
 	return r, err
 }
 
+// Case is one situation that a suite measures.
+type Case struct {
+	Name    string
+	Target  string
+	suites  []string
+	seconds float64 // that it takes, about, on an H200
+	// measure adds the case's rows to the session's report.
+	measure func(ctx context.Context, s *session, name string) error
+}
+
+// leftOut is why a case cannot be measured on this machine. That is no failure, and the next call tries again.
+type leftOut string
+
+func (l leftOut) Error() string { return string(l) }
+
 // caseSuite is a suite of cases, which are measured one after another.
 type caseSuite struct {
-	name, short, about, mode string
-	flags                    []string
-	jobs                     int // cases at once; 0: one
+	name, about, mode string
+	flags             []string
+	jobs              int // cases at once; 0: one
 	// begin prepares the session for all cases, until end; it may be nil.
 	begin func(ctx context.Context, s *session) (end func(), err error)
 }
 
 func (c caseSuite) suite() Suite {
-	return Suite{Name: c.name, short: c.short, About: c.about, flags: c.flags, list: c.list, plan: c.plan,
+	return Suite{Name: c.name, About: c.about, flags: c.flags, list: c.list, plan: c.plan,
 		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(c.measure(ctx, options)) }}
 }
 

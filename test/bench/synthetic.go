@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -41,6 +42,18 @@ var (
 	cooperative = func() load { l := synced(20, 0); l.cooperative = true; return l }()
 	every10ms   = func() load { l := synced(10, 0); l.gapUs = 10000; return l }()
 	wholeCtx    = func() load { l := synced(10, 0); l.context = true; return l }()
+)
+
+// Requests that are announced.
+var (
+	announcedSingle = load{work: single.work, kernels: 1, gapUs: 3000, requests: 600, prepareUs: 300, hint: true}
+	announcedSynced = func() load { l := synced(10, 0); l.prepareUs, l.hint = 300, true; return l }()
+)
+
+// Sections of the configuration, by which sources give hints.
+var (
+	noHints      = configs.HintsFrom(configs.HintCopy) // copies are hints that ask nothing of the application
+	explicitOnly = configs.HintsFrom(configs.HintCopy, configs.HintExplicit)
 )
 
 // criterion is a target of an LC/BE pair.

@@ -3,9 +3,11 @@ package report
 import (
 	"bytes"
 	"cmp"
+	"fmt"
 	"image/color"
 	"maps"
 	"math"
+	"path/filepath"
 	"slices"
 	"strconv"
 
@@ -93,6 +95,23 @@ func newPlot(title, x, y string) *plot.Plot {
 func logarithmic(axis *plot.Axis) {
 	axis.Scale, axis.Tick.Marker = plot.LogScale{}, factors{}
 	axis.Label.Text += ", logarithmic"
+}
+
+// drawEach makes an SVG with a plot, so wide, for each file of a pattern.
+func drawEach(pattern string, width float64, plotOf func(file string) (*plot.Plot, error)) ([]byte, error) {
+	files, _ := filepath.Glob(pattern) // sorted; the pattern is a good one
+	if len(files) == 0 {
+		return nil, fmt.Errorf("draw results: there is no %s", pattern)
+	}
+	var plots []*plot.Plot
+	for _, file := range files {
+		p, err := plotOf(file)
+		if err != nil {
+			return nil, fmt.Errorf("draw %s: %w", file, err)
+		}
+		plots = append(plots, p)
+	}
+	return renderStack(plots, vg.Points(width), vg.Points(300))
 }
 
 // renderStack makes an SVG of plots of equal size below each other, each with its legend on the right. It has a white ground of its own, for

@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/vg"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
@@ -25,23 +24,13 @@ var (
 // Headline draws what the slowest of a hundred requests takes relative to running alone, under the driver's time slicing, MPS and this
 // library. It is an SVG with a plot for each GPU. The same results give the same bytes.
 func Headline(results string) ([]byte, error) {
-	files, _ := filepath.Glob(filepath.Join(results, headlineResults)) // sorted; the pattern is a good one
-	if len(files) == 0 {
-		return nil, fmt.Errorf("draw headline: %s has no %s", results, headlineResults)
-	}
-	var plots []*plot.Plot
-	for _, file := range files {
+	return drawEach(filepath.Join(results, headlineResults), 70+80*float64(len(headlineWorkloads)), func(file string) (*plot.Plot, error) {
 		e, err := result.ReadFigures(file)
 		if err != nil {
-			return nil, fmt.Errorf("draw headline: %w", err)
+			return nil, err
 		}
-		p, err := headlinePlot(e)
-		if err != nil {
-			return nil, fmt.Errorf("draw headline: %s: %w", file, err)
-		}
-		plots = append(plots, p)
-	}
-	return renderStack(plots, vg.Points(70+80*float64(len(headlineWorkloads))), vg.Points(300))
+		return headlinePlot(e)
+	})
 }
 
 // headlinePlot shows the systems and workloads that were measured; of these none may be missing beside others.

@@ -126,23 +126,13 @@ func servingLabel(name string) string {
 // Frontier draws what best-effort work gets against the p99 of the server's time per token, for each GPU, as an SVG. The same results give the
 // same bytes.
 func Frontier(results string) ([]byte, error) {
-	files, _ := filepath.Glob(filepath.Join(results, "*-"+result.ServingSuite+".json")) // sorted; the pattern is a good one
-	if len(files) == 0 {
-		return nil, fmt.Errorf("draw the frontier: %s has no results of suite %s", results, result.ServingSuite)
-	}
-	var plots []*plot.Plot
-	for _, file := range files {
+	return drawEach(filepath.Join(results, "*-"+result.ServingSuite+".json"), 480, func(file string) (*plot.Plot, error) {
 		report, err := result.ReadReport(file)
 		if err != nil {
-			return nil, fmt.Errorf("draw the frontier: %w", err)
+			return nil, err
 		}
-		p, err := frontierPlot(report)
-		if err != nil {
-			return nil, fmt.Errorf("draw the frontier: %s: %w", file, err)
-		}
-		plots = append(plots, p)
-	}
-	return renderStack(plots, vg.Points(480), vg.Points(300))
+		return frontierPlot(report)
+	})
 }
 
 func frontierPlot(r *result.Report) (*plot.Plot, error) {

@@ -58,8 +58,8 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite foundation --seconds 3", `--seconds does not apply to suite "foundation"`},
 		{"--suite identity --requests 3", `--requests does not apply to suite "identity"`},
 		{"--suite blp-mps --systems mps", `--systems does not apply to suite "blp-mps"`},
-		{"--suite fire --requests 3", `--requests does not apply to suite "blp-fire"`},
-		{"--suite fire --repeats 2", `--repeats does not apply to suite "blp-fire"`},
+		{"--suite blp-fire --requests 3", `--requests does not apply to suite "blp-fire"`},
+		{"--suite blp-fire --repeats 2", `--repeats does not apply to suite "blp-fire"`},
 		{"--suite stalls --repeats 2", `--repeats does not apply to suite "stalls"`},
 		{"--suite foundation --list --json x", "--json does not apply to --list"},
 		{"--suite paper --plan --busy", "--busy does not apply to --plan"},
@@ -84,7 +84,7 @@ func TestBenchRefusesOptions(t *testing.T) {
 		}
 	}
 	for _, options := range []string{"--suite paper --plan --seconds 1 --repeats 2", "--suite stalls --plan --requests 100",
-		"--suite stalls --list --only load-50", "--suite fire --plan --only fire-graphs"} {
+		"--suite stalls --list --only load-50", "--suite blp-fire --plan --only fire-graphs"} {
 		if r := run(t, nil, strings.Fields(options)...); r.status != 0 || r.stdout == "" {
 			t.Errorf("%s: %+v", options, r)
 		}
