@@ -53,28 +53,19 @@ func besideBlocks(blockUs int) work {
 	return work{us: blockUs, blocksPerSM: 2, waves: max(1000/blockUs, 1)}
 }
 
+// onManyStreams is best-effort work of kernels of 5 ms, on more streams than the driver has hardware channels: with two kernels each, all are
+// taken.
+func onManyStreams(blockUs int) work {
+	return work{us: blockUs, blocksPerSM: 2, waves: 5000 / blockUs, streams: 12}
+}
+
 func mpsPair(name string, l load, rival work, target criterion) Case {
+	systems := sharedContext
+	if l.hint { // beside MPS's own priorities
+		systems = []contextShare{sharedContext[1], {name: "gpreempt", lcRole: "lc", beRole: "be", hints: explicitOnly}}
+	}
 	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureMPS(ctx, name, l, rival, target, sharedContext)
-	}}
-}
-
-// mpsHintedPair has requests that are announced, beside MPS's own priorities.
-func mpsHintedPair(name string, l load, rival work, target criterion) Case {
-	systems := []contextShare{sharedContext[1], {name: "gpreempt", lcRole: "lc", beRole: "be", hints: explicitOnly}}
-	return Case{name, target.text, []string{"blp-mps"}, 20, func(ctx context.Context, s *session, name string) error {
 		return s.measureMPS(ctx, name, l, rival, target, systems)
-	}}
-}
-
-// manyStreams are more than the driver has hardware channels: with two kernels each, all are taken.
-const manyStreams = 12
-
-// mpsStreamsPair has best-effort kernels of 5 ms on many streams.
-func mpsStreamsPair(name string, l load, blockUs int) Case {
-	rival := work{us: blockUs, blocksPerSM: 2, waves: 5000 / blockUs, streams: manyStreams}
-	return Case{name, "", []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureMPS(ctx, name, l, rival, criterion{}, sharedContext)
 	}}
 }
 
@@ -152,19 +143,15 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 	}
 	rival := work{us: blockUs, blocksPerSM: 2, waves: waves}
 	return Case{name, target, []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureStreams(ctx, name, rival, target, nil, append(sharedStreams, sharing{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}}))
+		return s.measureStreams(ctx, name, rival, target, nil, append(sharedStreams, stopped))
 	}}
 }
 
 // narrowCase has requests of many small kernels, while which the other stream goes on in a width.
 func narrowCase(name string, blocks int) Case {
 	return Case{name, "", []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
-		systems := append(sharedStreams, sharing{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}})
-		for _, sms := range []string{"16", "32", "64"} {
-			systems = append(systems, sharing{"gpreempt-width-" + sms, "be", []string{"--priority", "1", "--preempt", "1", "--width", sms}})
-		}
 		return s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
-			[]string{"--urgent-blocks", strconv.Itoa(blocks), "--urgent-kernels", "50"}, systems)
+			[]string{"--urgent-blocks", strconv.Itoa(blocks), "--urgent-kernels", "50"}, withWidths(append(sharedStreams, stopped)))
 	}}
 }
 
@@ -175,10 +162,7 @@ const narrowStopLonger = 1.1
 func fullStopCase(name string, blockUs int) Case {
 	target := fmt.Sprintf("stop p99 <= %g x the whole stop's", narrowStopLonger)
 	return Case{name, target, []string{"blp-stream"}, 20, func(ctx context.Context, s *session, name string) error {
-		systems := []sharing{sharedStreams[0], {"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}}}
-		for _, sms := range []string{"16", "32", "64"} {
-			systems = append(systems, sharing{"gpreempt-width-" + sms, "be", []string{"--priority", "1", "--preempt", "1", "--width", sms, "--narrow-us", "1000"}})
-		}
+		systems := withWidths([]sharing{sharedStreams[0], stopped}, "--narrow-us", "1000")
 		if err := s.measureStreams(ctx, name, work{us: blockUs, blocksPerSM: 2, waves: 10}, "", nil, systems); err != nil {
 			return err
 		}
@@ -211,6 +195,17 @@ type sharing struct {
 }
 
 var sharedStreams = []sharing{{"alone", "", []string{"--alone", "1"}}, {"default", "", nil}, {"priority", "", []string{"--priority", "1"}}}
+
+// stopped is the way of the library, which stops the stream that can wait.
+var stopped = sharing{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}}
+
+// withWidths has, behind other ways, those in which the stream that can wait goes on in a width.
+func withWidths(systems []sharing, more ...string) []sharing {
+	for _, sms := range []string{"16", "32", "64"} {
+		systems = append(systems, sharing{"gpreempt-width-" + sms, "be", slices.Concat(stopped.options, []string{"--width", sms}, more)})
+	}
+	return systems
+}
 
 // measureStreams has urgent requests, a kernel each unless more says otherwise, on one stream of a process, and saturates another one. It
 // does so in each of the ways to share; the first is alone.

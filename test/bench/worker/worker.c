@@ -57,7 +57,6 @@ enum { CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
 	F(cuMemAlloc_v2, (CUdeviceptr *, size_t)) \
 	F(cuMemFree_v2, (CUdeviceptr)) \
 	F(cuMemHostAlloc, (void **, size_t, unsigned)) \
-	F(cuMemHostRegister_v2, (void *, size_t, unsigned)) \
 	F(cuMemsetD8Async, (CUdeviceptr, unsigned char, size_t, CUstream)) \
 	F(cuMemcpyHtoDAsync_v2, (CUdeviceptr, const void *, size_t, CUstream)) \
 	F(cuMemcpyDtoHAsync_v2, (void *, CUdeviceptr, size_t, CUstream)) \
