@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // caseSuites are the suites of cases.
@@ -75,12 +76,9 @@ func Suites() []Suite {
 		measure: func(ctx context.Context, options Options) (Result, error) {
 			return asResult(measureStalls(ctx, options))
 		}})
-	for _, name := range []string{"paper", "smoke"} {
-		all = append(all, Suite{Name: name, About: evaluationAbout[name],
-			flags: []string{"seconds", "repeats", "requests", "systems", "python"}, list: listWorkloads, plan: planEvaluation,
-			measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
-	}
-	return all
+	return append(all, Suite{Name: workload.Suite, About: "the workloads of the GPreempt paper and more, under each way to share the GPU",
+		flags: []string{"seconds", "repeats", "requests", "systems", "python"}, list: listWorkloads, plan: planEvaluation,
+		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
 }
 
 // FindSuite finds a suite by its name.

@@ -25,11 +25,6 @@ const (
 	tries      = 2                      // of a system that fails, in a workload; and of one that hangs, in all workloads
 )
 
-var evaluationAbout = map[string]string{
-	"paper": "the workloads of the GPreempt paper and more, under each way to share the GPU",
-	"smoke": "a small workload without PyTorch, for tests",
-}
-
 const (
 	defaultRepeats = 3
 	defaultSeconds = 4 // of a run
@@ -170,7 +165,7 @@ func (e *evaluation) unknownFirst(todo []workload.Workload) {
 
 // pick is what the options ask for.
 func (e *evaluation) pick() ([]workload.Workload, error) {
-	picked, err := workload.Workloads(e.options.Suite, e.options.Only)
+	picked, err := workload.Workloads(e.options.Only)
 	if err != nil {
 		return nil, err
 	}

@@ -101,11 +101,11 @@ func TestMPSDaemon(t *testing.T) {
 	}
 }
 
-// The smoke workload on the simulated driver, which stops in between and goes on.
+// A workload without PyTorch on the simulated driver, which stops in between and goes on.
 func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	options := Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress,
+	options := Options{Suite: "paper", Only: []string{"spin"}, Library: builtLibrary(t), Progress: &progress,
 		Systems: []string{"default", "gpreempt"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: "python3", Busy: true,
 		tests: forTests{environment: simulated(t)}}
 	results, err := evaluate(context.Background(), options)
@@ -151,7 +151,7 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 		t.Errorf("hints that nobody takes: %v", err)
 	}
 	options.Systems = []string{"default", "gpreempt"}
-	options.Suite, options.Only, options.Python = "paper", []string{"A", "spin"}, "no-such-python"
+	options.Only, options.Python = []string{"A", "spin"}, "no-such-python"
 	if results, err := evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.Of("spin", "gpreempt") == nil {
 		t.Errorf("without Python: %v, results %v", err, results)
 	}
@@ -173,7 +173,7 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 func TestEvaluationGoesOn(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	options := Options{Suite: "smoke", Library: builtLibrary(t), Progress: &progress, Systems: []string{"default", "gpreempt"},
+	options := Options{Suite: "paper", Only: []string{"spin"}, Library: builtLibrary(t), Progress: &progress, Systems: []string{"default", "gpreempt"},
 		Repeats: 1, Requests: 150, Seconds: .8, Folder: t.TempDir(), Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
 	file := filepath.Join(options.Folder, "spin.json")
 	// It is interrupted as soon as two runs are in the file.

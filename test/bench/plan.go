@@ -95,7 +95,7 @@ func planEvaluation(out io.Writer, options Options) error {
 }
 
 func listWorkloads(out io.Writer, options Options) error {
-	workloads, err := workload.Workloads(options.Suite, options.Only)
+	workloads, err := workload.Workloads(options.Only)
 	if err != nil {
 		return err
 	}

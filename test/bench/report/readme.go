@@ -74,7 +74,7 @@ func markdownTables(pattern, what string) (string, error) {
 		all = append(all, measured{report, file})
 	}
 	switch suite := all[0].Benchmark; {
-	case workload.IsEvaluation(suite):
+	case suite == workload.Suite:
 		return evaluationTables(files, what)
 	case suite == result.StallsSuite:
 		return stallsTable(all), nil

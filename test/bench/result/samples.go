@@ -331,7 +331,7 @@ func ReadFigures(path string) (*Evaluation, error) {
 	if err := json.Unmarshal(text, &e); err != nil {
 		return nil, fmt.Errorf("read results %s: %w", path, err)
 	}
-	if e.Schema != 1 || !workload.IsEvaluation(e.Benchmark) {
+	if e.Schema != 1 || e.Benchmark != workload.Suite {
 		return nil, fmt.Errorf("read results %s: %w", path, ErrNoEvaluation)
 	}
 	return &e, nil
@@ -344,7 +344,7 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 		return nil, fmt.Errorf("read results: %w", err)
 	}
 	var one Evaluation
-	if json.Unmarshal(text, &one) != nil || one.Schema != 1 || !workload.IsEvaluation(one.Benchmark) {
+	if json.Unmarshal(text, &one) != nil || one.Schema != 1 || one.Benchmark != workload.Suite {
 		return nil, nil
 	}
 	if name := one.Raw; name != "" {

@@ -27,7 +27,6 @@ type Workload struct {
 	LC, BE      []Task
 	PrepareUs   int  // what a request's data takes the CPU before the GPU gets work
 	Claimed     bool // the targets hold for it
-	suites      []string
 }
 
 // IsLoad says whether the rate of a workload follows from a load.
@@ -74,36 +73,38 @@ func Continuous(programs ...string) []Task { return at(0, "", programs...) }
 var (
 	fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
 	algorithms = []string{"bfs", "sssp", "pagerank", "components"}
-	everywhere = []string{"paper"}
 )
+
+// Suite is the name of the suite that consists of the workloads.
+const Suite = "paper"
 
 // All lists the workloads in the order of the report: the nine of the GPreempt paper, then others.
 var All = func() []Workload {
 	all := []Workload{
-		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true, everywhere},
-		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true, everywhere},
-		{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true, everywhere},
-		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true, everywhere},
-		{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true, everywhere},
-		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true, everywhere},
-		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", "Y: a model\nbeside a\nstencil, 150/s", at(100, "", "vgg19"), at(150, "", "weather"), PrepareUs, true, everywhere},
-		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", "R: a model\nbeside a busy\nstencil", at(100, "", "vgg19"), Continuous("weather"), PrepareUs, false, everywhere},
-		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", "Z: a model\nbeside graph\nalgorithms", at(100, "", "vgg19"), at(100, "", algorithms...), PrepareUs, true, everywhere},
+		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
+		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
+		{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true},
+		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true},
+		{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true},
+		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true},
+		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", "Y: a model\nbeside a\nstencil, 150/s", at(100, "", "vgg19"), at(150, "", "weather"), PrepareUs, true},
+		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", "R: a model\nbeside a busy\nstencil", at(100, "", "vgg19"), Continuous("weather"), PrepareUs, false},
+		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", "Z: a model\nbeside graph\nalgorithms", at(100, "", "vgg19"), at(100, "", algorithms...), PrepareUs, true},
 	}
-	add := func(suites []string, name, about, label string, lc, be []Task, prepare int) {
-		all = append(all, Workload{name, about, label, lc, be, prepare, false, suites})
+	add := func(name, about, label string, lc, be []Task, prepare int) {
+		all = append(all, Workload{name, about, label, lc, be, prepare, false})
 	}
 	for _, percent := range []int{50, 90} {
-		add(everywhere, fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
+		add(fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
 			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, Continuous("resnet152"), PrepareUs)
 	}
-	add(everywhere, "decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
+	add("decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
 		"decoding\nbeside\ntraining", at(25, "", "decode"), Continuous("train"), PrepareUs)
-	add(everywhere, "http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
+	add("http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
 		"HTTP service\nbeside\ntraining", at(100, "", HTTPService), Continuous("train"), 0)
-	add(everywhere, "tvm", "ResNet-50 that TVM compiled, 25 requests/s, beside training of ResNet-50",
+	add("tvm", "ResNet-50 that TVM compiled, 25 requests/s, beside training of ResNet-50",
 		"a network\nof TVM beside\ntraining", at(25, "", TVMPrefix+"resnet50"), Continuous("train"), PrepareUs)
-	add([]string{"paper", "smoke"}, "spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
+	add("spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
 		"short kernels\nbeside long", at(100, "", "spin-short"), Continuous("spin-long"), PrepareUs)
 	return all
 }()
@@ -111,14 +112,9 @@ var All = func() []Workload {
 // firstMeasured come before the others: in this order each program is started once, or runs on from the workload before.
 var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B"}
 
-// Workloads picks those of a suite, in the order in which they are measured.
-func Workloads(suite string, only []string) ([]Workload, error) {
-	var picked []Workload
-	for _, w := range All {
-		if slices.Contains(w.suites, suite) && (len(only) == 0 || slices.Contains(only, w.Name)) {
-			picked = append(picked, w)
-		}
-	}
+// Workloads picks those that are named, in the order in which they are measured; without names all.
+func Workloads(only []string) ([]Workload, error) {
+	picked := slices.DeleteFunc(slices.Clone(All), func(w Workload) bool { return len(only) > 0 && !slices.Contains(only, w.Name) })
 	turn := func(w Workload) int {
 		if i := slices.Index(firstMeasured, w.Name); i >= 0 {
 			return i
@@ -128,15 +124,10 @@ func Workloads(suite string, only []string) ([]Workload, error) {
 	slices.SortStableFunc(picked, func(a, b Workload) int { return turn(a) - turn(b) })
 	for _, name := range only {
 		if !slices.ContainsFunc(picked, func(w Workload) bool { return w.Name == name }) {
-			return nil, fmt.Errorf("suite %q has no workload %q", suite, name)
+			return nil, fmt.Errorf("suite %q has no workload %q", Suite, name)
 		}
 	}
 	return picked, nil
-}
-
-// IsEvaluation says whether a suite consists of workloads.
-func IsEvaluation(suite string) bool {
-	return slices.ContainsFunc(All, func(w Workload) bool { return slices.Contains(w.suites, suite) })
 }
 
 // Seed makes the same random numbers for the same run in every session.

@@ -136,7 +136,7 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	if text, err := os.ReadFile(results); err != nil || !bytes.Contains(text, []byte("be-alone")) {
 		t.Errorf("the results: %v\n%s", err, text)
 	}
-	r = run(t, env, "--suite", "smoke", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1", "--busy",
+	r = run(t, env, "--suite", "paper", "--only", "spin", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1", "--busy",
 		"--library", library, "--out", t.TempDir(), "--quiet")
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not to the end: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
 		t.Errorf("an evaluation: %+v", r)
