@@ -216,22 +216,15 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 
 // pinnedAhead waits until a program has pinned the host memory for so many bytes, and gives the seconds.
 func (s *session) pinnedAhead(ctx context.Context, config string, w *worker, bytes uint64) (seconds float64, err error) {
-	for began := time.Now(); ; {
+	began := time.Now()
+	err = awaited(ctx, swapAnswer, func() error {
 		m, err := s.memory(config, w)
-		if err != nil {
-			return 0, err
+		if err == nil && m.Host < bytes {
+			err = fmt.Errorf("%s has pinned %.1f GB of host memory in %s, and needs %.1f", w.name, float64(m.Host)/gb, swapAnswer, float64(bytes)/gb)
 		}
-		took := time.Since(began)
-		if m.Host >= bytes {
-			return took.Seconds(), nil
-		}
-		if took > swapAnswer {
-			return 0, fmt.Errorf("%s has pinned %.1f GB of host memory in %.0f s, and needs %.1f", w.name, float64(m.Host)/gb, took.Seconds(), float64(bytes)/gb)
-		}
-		if err := pause(ctx, pollInterval); err != nil {
-			return 0, err
-		}
-	}
+		return err
+	})
+	return time.Since(began).Seconds(), err
 }
 
 // client is a connection to a program that serves.
