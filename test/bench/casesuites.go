@@ -72,12 +72,12 @@ func Suites() []Suite {
 		all = append(all, c.suite())
 	}
 	all = append(all, Suite{Name: result.StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
-		flags: []string{"seconds", "requests", "systems", "python"}, list: listStallCases, plan: planStalls,
+		flags: []string{"seconds", "requests", "systems", "python"}, plan: planStalls,
 		measure: func(ctx context.Context, options Options) (Result, error) {
 			return asResult(measureStalls(ctx, options))
 		}})
 	return append(all, Suite{Name: workload.Suite, About: "the workloads of the GPreempt paper and more, under each way to share the GPU",
-		flags: []string{"seconds", "repeats", "requests", "systems", "python"}, list: listWorkloads, plan: planEvaluation,
+		flags: []string{"seconds", "repeats", "requests", "systems", "python"}, plan: planEvaluation,
 		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
 }
 

@@ -93,16 +93,3 @@ func planEvaluation(out io.Writer, options Options) error {
 	fmt.Fprintf(out, "\nAbout %s in all, estimated from an H200 with %d processors.\n", clock(total), processors)
 	return nil
 }
-
-func listWorkloads(out io.Writer, options Options) error {
-	workloads, err := workload.Workloads(options.Only)
-	if err != nil {
-		return err
-	}
-	for _, w := range workloads {
-		if _, err := fmt.Fprintf(out, "%-12s %s\n", w.Name, w.About); err != nil {
-			return fmt.Errorf("list the workloads: %w", err)
-		}
-	}
-	return nil
-}

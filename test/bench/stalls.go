@@ -140,20 +140,6 @@ func pickStallCases(only []string) ([]stallCase, error) {
 	return picked, nil
 }
 
-// listStallCases writes the cases and their targets.
-func listStallCases(out io.Writer, options Options) error {
-	cases, err := pickStallCases(options.Only)
-	if err != nil {
-		return err
-	}
-	for _, c := range cases {
-		if _, err := fmt.Fprintf(out, "%-14s %s: %s\n", c.name, c.about, c.target.text); err != nil {
-			return fmt.Errorf("list the cases: %w", err)
-		}
-	}
-	return nil
-}
-
 // stalledUnder is a case under a system.
 type stalledUnder struct {
 	stallCase
@@ -222,12 +208,12 @@ func planStalls(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	t := result.NewTable(out, "case", "system", "seconds", "what")
+	t := result.NewTable(out, "case", "system", "seconds", "what", "target")
 	total := 0.0
 	for _, c := range picked {
 		seconds := c.cost(c.system, options)
 		total += seconds
-		t.Row(c.name, c.system.Name, fmt.Sprintf("%.0f", seconds), c.about)
+		t.Row(c.name, c.system.Name, fmt.Sprintf("%.0f", seconds), c.about, c.target.text)
 	}
 	if err := t.End(); err != nil {
 		return err

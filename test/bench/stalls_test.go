@@ -411,7 +411,7 @@ func TestStallCasesArePicked(t *testing.T) {
 			t.Errorf("%s: no systems", c.name)
 		}
 	}
-	if err := listStallCases(&out, Options{Only: []string{"load-51"}}); err == nil || !strings.Contains(err.Error(), `no case "load-51"`) {
+	if err := planStalls(&out, Options{Only: []string{"load-51"}}); err == nil || !strings.Contains(err.Error(), `no case "load-51"`) {
 		t.Errorf("a case that there is not: %v", err)
 	}
 	if _, err := stallSystems([]string{"mps"}); err == nil {

@@ -30,35 +30,26 @@ type Result interface {
 type Suite struct {
 	Name, About string
 	flags       []string // that it has beside those that all have
-	list, plan  func(out io.Writer, options Options) error
+	plan        func(out io.Writer, options Options) error
 	measure     func(ctx context.Context, options Options) (Result, error)
 }
 
 // commonFlags are those of all suites.
-var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "list", "plan", "help"}
+var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "busy", "plan", "help"}
 
-// Flags that listing and planning take notice of, too.
-var (
-	listFlags = []string{"suite", "only", "list", "help"}
-	planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats"}
-)
+// planFlags are those that planning takes notice of.
+var planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats"}
 
 // HasFlag says whether an option applies to the suite.
 func (s Suite) HasFlag(name string) bool {
 	return slices.Contains(commonFlags, name) || slices.Contains(s.flags, name)
 }
 
-// ListHasFlag says whether an option applies where cases are listed.
-func ListHasFlag(name string) bool { return slices.Contains(listFlags, name) }
-
 // PlanHasFlag says whether an option applies where a plan is made.
 func PlanHasFlag(name string) bool { return slices.Contains(planFlags, name) }
 
 // Folder is where partial results lie if the caller names no folder.
 func (s Suite) Folder() string { return filepath.Join("build", s.Name) }
-
-// List writes what the suite measures.
-func (s Suite) List(out io.Writer, options Options) error { return s.list(out, s.with(options)) }
 
 // Plan says what would be measured and about how long that takes. It needs no GPU.
 func (s Suite) Plan(out io.Writer, options Options) error { return s.plan(out, s.with(options)) }
@@ -109,7 +100,7 @@ type caseSuite struct {
 }
 
 func (c caseSuite) suite() Suite {
-	return Suite{Name: c.name, About: c.about, flags: c.flags, list: c.list, plan: c.plan,
+	return Suite{Name: c.name, About: c.about, flags: c.flags, plan: c.plan,
 		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(c.measure(ctx, options)) }}
 }
 
@@ -127,19 +118,6 @@ func (c caseSuite) cases(only []string) ([]Case, error) {
 		}
 	}
 	return picked, nil
-}
-
-func (c caseSuite) list(out io.Writer, options Options) error {
-	cases, err := c.cases(options.Only)
-	if err != nil {
-		return err
-	}
-	for _, one := range cases {
-		if _, err := fmt.Fprintf(out, "%-38s %s\n", one.Name, one.Target); err != nil {
-			return fmt.Errorf("list the cases: %w", err)
-		}
-	}
-	return nil
 }
 
 func (c caseSuite) plan(out io.Writer, options Options) error {

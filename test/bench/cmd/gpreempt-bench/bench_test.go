@@ -61,10 +61,8 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite blp-fire --requests 3", `--requests does not apply to suite "blp-fire"`},
 		{"--suite blp-fire --repeats 2", `--repeats does not apply to suite "blp-fire"`},
 		{"--suite stalls --repeats 2", `--repeats does not apply to suite "stalls"`},
-		{"--suite foundation --list --json x", "--json does not apply to --list"},
 		{"--suite paper --plan --busy", "--busy does not apply to --plan"},
 		{"--suite paper --plan --minutes 1", "--minutes does not apply to --plan"},
-		{"--suite paper --list --seconds 1", "--seconds does not apply to --list"},
 		{"--suite foundation --requests 0", "--requests 0: must be more than 0"},
 		{"--suite paper --seconds -1", "--seconds -1: must be more than 0"},
 		{"--suite slow", `no suite "slow"; there are foundation`},
@@ -78,23 +76,21 @@ func TestBenchRefusesOptions(t *testing.T) {
 			t.Errorf("%s: %+v, want 2 and %s", c.options, r, c.want)
 		}
 	}
-	for options, want := range map[string]string{"": "\nUsage: gpreempt bench", "--list": "  foundation  "} {
+	for options, want := range map[string]string{"": "\nUsage: gpreempt bench", "--plan": "  foundation  "} {
 		if r := run(t, nil, strings.Fields(options)...); r.status != 0 || !strings.Contains(r.stdout, want) || r.stderr != "" {
 			t.Errorf("%q without a suite: %+v", options, r)
 		}
 	}
 	for _, options := range []string{"--suite paper --plan --seconds 1 --repeats 2", "--suite stalls --plan --requests 100",
-		"--suite stalls --list --only load-50", "--suite blp-fire --plan --only fire-graphs"} {
+		"--suite stalls --plan --only load-50", "--suite blp-fire --plan --only fire-graphs"} {
 		if r := run(t, nil, strings.Fields(options)...); r.status != 0 || r.stdout == "" {
 			t.Errorf("%s: %+v", options, r)
 		}
 	}
 	known := map[string]bool{}
 	for _, suite := range bench.Suites() {
-		for _, what := range []string{"--list", "--plan"} {
-			if r := run(t, nil, "--suite", suite.Name, what); r.status != 0 || r.stdout == "" {
-				t.Errorf("--suite %s %s: %+v", suite.Name, what, r)
-			}
+		if r := run(t, nil, "--suite", suite.Name, "--plan"); r.status != 0 || r.stdout == "" {
+			t.Errorf("--suite %s --plan: %+v", suite.Name, r)
 		}
 		measureCommand().Flags().VisitAll(func(flag *pflag.Flag) { known[flag.Name] = known[flag.Name] || suite.HasFlag(flag.Name) })
 	}

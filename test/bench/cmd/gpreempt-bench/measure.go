@@ -28,7 +28,7 @@ func measureCommand() *cobra.Command {
 		Short:       "Measure co-location on this machine's GPU: alone, default time slicing, gpreempt",
 		Long: "Runs a latency-critical (LC) process beside best-effort (BE) ones and prints the LC latencies and BE rates\n" +
 			"alone, with the driver's time slicing and under the library. The results of each case are kept in a folder: the\n" +
-			"same command goes on where an earlier one was interrupted. --list alone names the suites.",
+			"same command goes on where an earlier one was interrupted. --plan alone names the suites.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usage(fmt.Errorf("%q: there are no arguments here; --suite names what is measured", args[0]))
@@ -47,8 +47,7 @@ func measureCommand() *cobra.Command {
 	flags.Float64Var(&o.Minutes, "minutes", 0, "begin nothing that would end later (default: no limit)")
 	flags.StringVar(&o.Library, "library", "", "`path` of libgpreempt.so (default: the installed one)")
 	flags.BoolVar(&o.Busy, "busy", false, "measure although other programs use the GPU")
-	flags.BoolVar(&m.list, "list", false, "list what the suite measures, or alone the suites")
-	flags.BoolVar(&m.plan, "plan", false, "say what would be measured, and how long it takes")
+	flags.BoolVar(&m.plan, "plan", false, "say what would be measured, and how long it takes; alone: which suites there are")
 	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run, or of a workload under a system")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case")
 	flags.IntVar(&o.Repeats, "repeats", 0, "runs of a workload under each system")
@@ -68,8 +67,8 @@ func suites() string {
 
 type measurement struct {
 	bench.Options
-	file              string // of the results
-	list, plan, quiet bool
+	file        string // of the results
+	plan, quiet bool
 }
 
 func (m *measurement) run(command *cobra.Command, _ []string) error {
@@ -77,11 +76,11 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 		if command.Flags().NFlag() == 0 {
 			return command.Help()
 		}
-		if m.list && command.Flags().NFlag() == 1 {
+		if m.plan && command.Flags().NFlag() == 1 {
 			_, err := fmt.Fprintln(command.OutOrStdout(), suites())
 			return err
 		}
-		return cli.Usage(errors.New("which suite? --suite names it, --list alone names all"))
+		return cli.Usage(errors.New("which suite? --suite names it, --plan alone names all"))
 	}
 	suite, err := bench.FindSuite(m.Suite)
 	if err == nil {
@@ -91,10 +90,7 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 		return cli.Usage(err)
 	}
 	out := command.OutOrStdout()
-	switch {
-	case m.list:
-		return suite.List(out, m.Options)
-	case m.plan:
+	if m.plan {
 		return suite.Plan(out, m.Options)
 	}
 	if m.Folder == "" {
@@ -154,8 +150,6 @@ func (m *measurement) check(flags *pflag.FlagSet, suite bench.Suite) (err error)
 		switch name := flag.Name; {
 		case !suite.HasFlag(name):
 			refuse("--%s does not apply to suite %q", name, suite.Name)
-		case m.list && !bench.ListHasFlag(name):
-			refuse("--%s does not apply to --list", name)
 		case m.plan && !bench.PlanHasFlag(name):
 			refuse("--%s does not apply to --plan", name)
 		}
