@@ -35,7 +35,6 @@ type evaluation struct {
 	session  *session
 	options  Options
 	systems  []workload.System
-	folder   string            // the session's
 	remove   func()            // the session's folders
 	configs  map[string]string // by system: path of the library's configuration
 	running  map[string]*worker
@@ -191,7 +190,6 @@ func (e *evaluation) prepare(ctx context.Context) error {
 		e.remove = func() {}
 		return err
 	}
-	e.folder = e.session.folder
 	if e.session.python == "" {
 		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
 	}
@@ -201,7 +199,7 @@ func (e *evaluation) prepare(ctx context.Context) error {
 			e.session.log("%s: skipped: %s", system.Name, lacks)
 			continue
 		}
-		segment := filepath.Join(e.folder, "segment-"+system.Name)
+		segment := filepath.Join(e.session.folder, "segment-"+system.Name)
 		text, err := system.LibraryConfig(segment)
 		if err != nil {
 			return fmt.Errorf("system %s: %w", system.Name, err)
@@ -209,7 +207,7 @@ func (e *evaluation) prepare(ctx context.Context) error {
 		if text == "" {
 			continue
 		}
-		path := filepath.Join(e.folder, system.Name+".toml")
+		path := filepath.Join(e.session.folder, system.Name+".toml")
 		if err := os.Mkdir(segment, 0o700); err != nil {
 			return fmt.Errorf("make a folder for system %s: %w", system.Name, err)
 		}
@@ -242,7 +240,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 	if err != nil {
 		return run, err
 	}
-	stop := filepath.Join(e.folder, "stop")
+	stop := filepath.Join(e.session.folder, "stop")
 	if err := os.Remove(stop); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return run, fmt.Errorf("begin a run: %w", err)
 	}

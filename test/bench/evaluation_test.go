@@ -581,7 +581,7 @@ func runsEnd(t *testing.T, options Options, program string) {
 	if err := e.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	stop := filepath.Join(e.folder, "stop")
+	stop := filepath.Join(e.session.folder, "stop")
 	if err := os.WriteFile(stop, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -598,7 +598,7 @@ func runsEnd(t *testing.T, options Options, program string) {
 	for _, test := range []struct {
 		stop     string
 		unserved int
-	}{{stop, 3}, {"-", 0}, {filepath.Join(e.folder, "none"), 0}} {
+	}{{stop, 3}, {"-", 0}, {filepath.Join(e.session.folder, "none"), 0}} {
 		now, err := monotonic()
 		if err != nil {
 			t.Fatal(err)

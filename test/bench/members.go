@@ -132,7 +132,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	p.environment = slices.DeleteFunc(e.session.environment(libraryRole), func(entry string) bool {
 		return strings.HasPrefix(entry, "GPREEMPT_CONFIG=") || strings.HasPrefix(entry, "CUDA_MPS_")
 	})
-	pipes := filepath.Join(e.folder, "none") // a server that runs already serves none of this
+	pipes := filepath.Join(e.session.folder, "none") // a server that runs already serves none of this
 	if system.MPS {
 		pipes = e.mps.pipes
 	}
@@ -210,7 +210,7 @@ func (e *evaluation) serve(ctx context.Context) (err error) {
 		return nil
 	}
 	e.stopMPS() // what it left
-	e.mps, err = e.session.startMPS(ctx, e.folder)
+	e.mps, err = e.session.startMPS(ctx, e.session.folder)
 	return err
 }
 

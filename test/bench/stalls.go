@@ -521,8 +521,8 @@ func (m *stallMeasurement) configure() error {
 	if err != nil {
 		return fmt.Errorf("read the configuration: %w", err)
 	}
-	m.hintsLog = filepath.Join(m.e.folder, "requests")
-	own := filepath.Join(m.e.folder, m.system.Name+"-measured.toml")
+	m.hintsLog = filepath.Join(m.e.session.folder, "requests")
+	own := filepath.Join(m.e.session.folder, m.system.Name+"-measured.toml")
 	text = append(fmt.Appendf(nil, "hints.log = %q\n", m.hintsLog), text...) // before the first table
 	if err := os.WriteFile(own, text, 0o600); err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
@@ -555,7 +555,7 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) erro
 			return fmt.Errorf("empty the log of requests: %w", err)
 		}
 	}
-	base := filepath.Join(m.e.folder, "segment-"+m.system.Name)
+	base := filepath.Join(m.e.session.folder, "segment-"+m.system.Name)
 	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.pid())
 	run, err := m.e.run(ctx, m.measured, m.workload(), len(m.part.Rounds)+1, length, m.members)
 	watch.stop()

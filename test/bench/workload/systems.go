@@ -109,9 +109,6 @@ func parseSystem(file string, text []byte) (System, error) {
 	return system, nil
 }
 
-// hintSources are the settings of [hints] that let the library take hints from somewhere.
-var hintSources = []string{"explicit", "copy", "socket", "arrival"}
-
 // LibraryConfig is the library's configuration file for the system; "" where the library is not preloaded.
 // Systems have segments of their own: their processes must not know of one another.
 func (s System) LibraryConfig(segment string) (string, error) {
@@ -122,12 +119,7 @@ func (s System) LibraryConfig(segment string) (string, error) {
 	switch s.Hints {
 	case "", "given":
 	case "off":
-		for _, source := range hintSources {
-			line := "hints." + source + " = false\n"
-			if _, err := configs.Parse(s.Name, []byte(line)); err == nil { // it is one of this library's
-				text = line + text // before the first table
-			}
-		}
+		text += configs.HintsFrom()
 	default:
 		return "", fmt.Errorf("hints = %q: must be \"off\" or \"given\"", s.Hints)
 	}
