@@ -39,9 +39,14 @@ var coveredPrograms = []string{"resnet50-training", "transformer-training", "tra
 
 func costCases() []Case {
 	cases := []Case{{"blp-coverage", fmt.Sprintf(">= %g of launches and of GPU time can be stopped", costCovered), []string{"blp-cost"}, 50, measureCoverage}}
-	for _, kind := range []string{"train", "infer", "gemmfp64"} {
-		cases = append(cases, Case{"blp-throughput-" + kind, fmt.Sprintf("BE >= %g of without the library", costShare), []string{"blp-cost"}, 30,
-			func(ctx context.Context, s *session, name string) error { return s.measureThroughput(ctx, name, kind) }})
+	for _, one := range []struct {
+		name, kind string
+		besideIdle bool
+	}{{"train", "train", false}, {"infer", "infer", false}, {"gemmfp64", "gemmfp64", false}, {"train-beside-idle", "train", true}, {"infer-beside-idle", "infer", true}} {
+		cases = append(cases, Case{"blp-throughput-" + one.name, fmt.Sprintf("BE >= %g of without the library", costShare), []string{"blp-cost"}, 30,
+			func(ctx context.Context, s *session, name string) error {
+				return s.measureThroughput(ctx, name, one.kind, one.besideIdle)
+			}})
 	}
 	return append(cases, Case{"blp-load", fmt.Sprintf("<= %d %% added to a start, from the cache <= %d %%", firstPercent, cachePercent), []string{"blp-cost"}, 75, measureLoad})
 }
@@ -309,10 +314,21 @@ func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64, err er
 }
 
 // measureThroughput is a BE program's rate where nobody preempts.
-func (s *session) measureThroughput(ctx context.Context, name, kind string) error {
-	config, err := s.blpConfig("throughput-"+kind, "cache")
+// measureThroughput measures beside a latency-critical program that has no work, or beside nobody. Only beside one launches are logged.
+func (s *session) measureThroughput(ctx context.Context, name, kind string, besideIdle bool) error {
+	config, err := s.blpConfig(strings.TrimPrefix(name, "blp-"), "cache")
 	if err != nil {
 		return err
+	}
+	if besideIdle {
+		idle, err := s.startScript(ctx, script{name: "be.py", role: "lc", config: config, arguments: []string{"gemmfp64"}})
+		if err != nil {
+			return err
+		}
+		defer s.finish(idle)
+		if err := idle.awaitReady(ctx, nil); err != nil {
+			return err
+		}
 	}
 	var c result.Counted
 	be, note, err := s.withAndWithout(ctx, kind, config, func(ours *worker) (err error) {
