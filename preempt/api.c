@@ -200,7 +200,6 @@ PUBLIC int gpreempt_stream_enable(struct CUstream_st *given, enum gpreempt_level
 		result = GPREEMPT_ERROR_LIMIT;
 	} else {
 		e = &enabled[place];
-		gp_queue_end(); // the program says when its launches are held back
 		CUresult refused = gp_blp_separate(stream);
 		// CUDA_ERROR_NOT_SUPPORTED: there are too many.
 		result = !refused ? GPREEMPT_SUCCESS :

@@ -82,7 +82,8 @@ bool gp_blp_logs(const struct gp_operation *);
 bool gp_blp_has_work(void);
 // Whether a launch on a stream would wait for room in the log, or for the end of a stop. Asks the driver.
 bool gp_blp_is_full(CUcontext, CUstream);
-// The parameters of a launch's kernel, if the driver takes the launch for certain, also from another thread; NULL: it may not.
+// The parameters of a launch's kernel, if the driver takes the launch for certain, also from another thread; NULL: it may not, or the
+// program stops streams itself.
 const struct gp_code *gp_blp_takes_later(CUcontext, CUstream, const struct gp_launch *);
 bool gp_blp_fills_later(CUcontext, const struct gp_operation *); // The same of a memset.
 CUresult gp_blp_take_late(void); // what the next launch would return, since the driver refused one that was only logged; once

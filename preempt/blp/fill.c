@@ -156,7 +156,7 @@ bool gp_blp_fills_later(CUcontext context, const struct gp_operation *o)
 	struct gp_operation now = *o;
 	now.handle = context;
 	now.context = gp_find_context(context);
-	return blp_may_fill(&now);
+	return !blp_separated() && blp_may_fill(&now);
 }
 
 bool blp_fill(struct gp_operation *o)

@@ -416,7 +416,7 @@ const struct gp_code *gp_blp_takes_later(CUcontext context, CUstream stream, con
 {
 	struct gp_domain *d = blp_domain_of(context, stream);
 	const struct gp_code *code = gp_code_of(l->function);
-	if (!d || d->scope || l->cooperative || l->extra || (!l->parameters && code && code->parameters) ||
+	if (!d || blp_separated() || l->cooperative || l->extra || (!l->parameters && code && code->parameters) ||
 	    !can_be_logged(l, code))
 		return NULL;
 	struct blp_shape shape = blp_shape_of(d, l->function, code, l->grid, l->block, l->shared_bytes);
