@@ -1,7 +1,7 @@
 // queue_test.c - with preempt/queue.c.
 //
 // Launches that would wait are made by another thread, in their order and with their arguments; calls that come behind them wait for that,
-// and no others do. A refusal is told by the next launch. A full queue keeps its threads waiting.
+// and no others do. The next launch returns a refusal. A full queue keeps its threads waiting.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"
