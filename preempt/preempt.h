@@ -12,6 +12,7 @@ CUresult gp_operation_end(struct gp_operation *, CUresult);
 // queue.c: hooks that come before those below. They make a launch later, or wait for those that were to be made before.
 bool gp_queue_begin(struct gp_operation *);
 bool gp_queue_begin_wait(enum gp_wait, void *);
+CUresult gp_queue_end_wait(enum gp_wait, void *, CUresult);
 void gp_queue_ending(enum gp_thing, void *handle);
 void gp_queue_capture_beginning(CUstream);
 bool gp_queue_module_unload(CUmodule, CUresult *);
@@ -20,7 +21,7 @@ void gp_queue_clusters_changed(void);
 void gp_queue_unknown_function(const char *name);
 void gp_queue_checkpoint_begins(enum gp_checkpoint);
 void gp_queue_feed(void); // A thread runs it, and it does not return. From its start on launches may be made later.
-void gp_queue_end(void);  // From its return on none is.
+void gp_queue_end(void);  // From its return on none is, and those that were are made.
 
 // waits.c
 bool gp_wait_begin(enum gp_wait, void *);

@@ -6,7 +6,8 @@
 // the program goes on. The feeder makes the queue's launches, as the program's thread would.
 //
 // The queue has launches and memsets of one stream. Another call comes behind those that were queued as it began (settle), unless it
-// concerns other streams only: kernels of one stream may wait for those of another.
+// concerns other streams only: kernels of one stream may wait for those of another. A question gets its answer at once. Calls within a
+// call, as a profiler's callbacks make them, neither wait nor are queued: the call around them may have what the feeder waits for.
 //
 // Writers: program threads append, under lock; the feeder takes an entry out once it has made the launch. Readers: program threads look at
 // waiting without the lock. Pairing: waiting is stored under lock, before the thread that appended returns to the program. Without that a
@@ -19,7 +20,10 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 enum {
 	BYTES = 1 << 20, // of entries
@@ -46,9 +50,10 @@ static struct {
 	pthread_mutex_t lock; // of what follows
 	pthread_cond_t filled, taken;
 	pthread_t feeder;
-	bool ended;             // nothing is queued any more
-	_Atomic uint32_t count; // entries, with the one whose launch is being made
-	CUcontext context;      // of all entries
+	_Atomic bool ended;      // nothing is queued any more
+	_Atomic bool lacks_room; // the feeder waits for memory, which calls that free are to make
+	_Atomic uint32_t count;  // entries, with the one whose launch is being made
+	CUcontext context;       // of all entries
 	CUstream stream;
 	bool blocking;       // the stream is ordered with the legacy stream
 	uint64_t head, tail; // bytes ever
@@ -57,46 +62,51 @@ static struct {
 	_Alignas(ALIGNED) char ring[BYTES];
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER, .taken = PTHREAD_COND_INITIALIZER};
 static _Atomic bool queues;    // launches may be queued
-static _Atomic CUresult error; // of a launch that was queued: the next one returns it
+static _Atomic CUresult error; // of a launch that was queued: the next launch, or wait, returns it
+GP_OF_THREAD bool answered;    // the calling thread's question: there is work
 
 static struct entry *entry_at(uint64_t at) { return (struct entry *)&queue.ring[at % BYTES]; }
 
 static bool is_feeder(void) { return pthread_equal(pthread_self(), queue.feeder); }
 
-// Waits until the launches that are queued now have been made.
-static void settle(void)
+static bool is_nothing_to_wait_for(void) { return !queue.count || is_feeder() || gp_blp_is_nested(); }
+
+static void settle_for(bool frees)
 {
-	if (!queue.count || is_feeder())
+	if (is_nothing_to_wait_for())
 		return;
 	pthread_mutex_lock(&queue.lock);
-	for (uint64_t upto = queue.appended; queue.made < upto;)
+	for (uint64_t upto = queue.appended; queue.made < upto && !(frees && queue.lacks_room);)
 		gp_wait_changed(&queue.taken, &queue.lock, NULL);
 	pthread_mutex_unlock(&queue.lock);
 }
 
-// Whether the driver orders work of the stream behind that of the queue's. The lock is held.
-static bool concerns(CUcontext context, CUstream stream)
+// Waits until the launches that are queued now have been made.
+static void settle(void) { settle_for(false); }
+
+static bool is_blocking(CUstream stream)
 {
 	unsigned flags = 0;
-	if (stream == queue.stream)
-		return context == queue.context || stream != GP_STREAM_LEGACY;
-	if (stream == GP_STREAM_LEGACY)
-		return context == queue.context && queue.blocking;
-	if (queue.stream != GP_STREAM_LEGACY)
-		return false;
-	return stream == GP_STREAM_PER_THREAD || gp_driver.cuStreamGetFlags(stream, &flags) ||
-	       !(flags & CU_STREAM_NON_BLOCKING);
+	return stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
+	       gp_driver.cuStreamGetFlags(stream, &flags) || !(flags & CU_STREAM_NON_BLOCKING);
+}
+
+// Whether the driver orders work of the stream behind entries of the queue.
+static bool concerns(CUstream stream)
+{
+	CUcontext context = gp_current_handle();
+	bool blocking = is_blocking(stream);
+	pthread_mutex_lock(&queue.lock);
+	bool same = stream == queue.stream && (context == queue.context || stream != GP_STREAM_LEGACY);
+	bool legacy = stream == GP_STREAM_LEGACY && context == queue.context && queue.blocking;
+	bool behind = queue.count && (same || legacy || (queue.stream == GP_STREAM_LEGACY && blocking));
+	pthread_mutex_unlock(&queue.lock);
+	return behind;
 }
 
 static void settle_stream(CUstream stream)
 {
-	if (!queue.count || is_feeder())
-		return;
-	CUcontext context = gp_current_handle();
-	pthread_mutex_lock(&queue.lock);
-	bool behind = queue.count && concerns(context, stream);
-	pthread_mutex_unlock(&queue.lock);
-	if (behind)
+	if (!is_nothing_to_wait_for() && concerns(stream))
 		settle();
 }
 
@@ -161,42 +171,93 @@ static bool has_room(uint32_t bytes)
 	       used + 2 * bytes + ALIGNED < BYTES; // with what is skipped at the end: less than bytes
 }
 
+// A thread of another stream does not wait for room: the queue's kernels may wait for what that thread launches.
+static bool is_of_queue(CUcontext context, CUstream stream)
+{
+	return queue.context == context && queue.stream == stream;
+}
+
+static pid_t process; // that has the exit handler; 0: none has
+static void empty_at_exit(void);
+static void register_exit(void) { process = atexit(empty_at_exit) ? 0 : getpid(); }
+
+// The program would have waited at its last launch. Without a bound it might be for a kernel that never ends, which an exit ends.
+static void empty_at_exit(void)
+{
+	static const struct timespec bound = {.tv_sec = 2};
+	struct timespec until;
+	if (getpid() != process) // in a forked child
+		return;
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += bound.tv_sec;
+	pthread_mutex_lock(&queue.lock);
+	queue.ended = true;
+	pthread_cond_broadcast(&queue.taken);
+	for (struct timespec now = {0}; queue.count && now.tv_sec <= until.tv_sec; clock_gettime(CLOCK_REALTIME, &now))
+		gp_wait_changed(&queue.taken, &queue.lock, &until);
+	pthread_mutex_unlock(&queue.lock);
+}
+
+// Registered behind the driver's exit handler, to run before it.
+static bool empties_at_exit(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, register_exit);
+	return process;
+}
+
 // The queue takes the operation, which its thread would make now with a wait, or which comes behind others there. False: it is to be made now.
 static bool take(struct gp_operation *o)
 {
-	if (!queue.count && !gp_blp_has_work())
+	if (queue.ended || gp_settings.level != GP_LEVELS - 1 || o->stream == GP_STREAM_PER_THREAD ||
+	    (!queue.count && !gp_blp_has_work()) || gp_blp_is_nested())
 		return false;
 	CUcontext context = gp_current_handle();
 	const struct gp_code *code = NULL;
-	unsigned flags = 0;
-	if (!context || o->stream == GP_STREAM_PER_THREAD || gp_is_captured(o->stream) ||
-	    (gp_capturing() && o->stream == GP_STREAM_LEGACY) || gp_settings.level != GP_LEVELS - 1)
+	if (!context || gp_is_captured(o->stream) || (gp_capturing() && o->stream == GP_STREAM_LEGACY))
 		return false;
 	if (!queue.count && !gp_blp_is_full(context, o->stream))
 		return false;
 	uint32_t bytes = bytes_of(o, context, &code);
-	if (!bytes || (o->stream != GP_STREAM_LEGACY && gp_driver.cuStreamGetFlags(o->stream, &flags)))
+	if (!bytes || !empties_at_exit())
 		return false;
+	bool blocking = is_blocking(o->stream);
 	pthread_mutex_lock(&queue.lock);
-	while (!queue.ended && !has_room(bytes))
+	while (!queue.ended && queue.count && is_of_queue(context, o->stream) && !has_room(bytes))
 		gp_wait_changed(&queue.taken, &queue.lock, NULL);
 	if (!queue.count) {
 		queue.context = context;
 		queue.stream = o->stream;
-		queue.blocking = !(flags & CU_STREAM_NON_BLOCKING);
+		queue.blocking = blocking;
 	}
-	bool takes = !queue.ended && queue.context == context && queue.stream == o->stream;
+	bool takes = !queue.ended && is_of_queue(context, o->stream);
 	if (takes)
 		fill_in(append(bytes), o, code);
 	pthread_mutex_unlock(&queue.lock);
 	return takes;
 }
 
+// Whether an operation may come behind work of any stream. The driver waits for the whole context while it loads the code of a kernel, or of a
+// graph's kernels. A copy between two devices, on a default stream of one, comes behind work of both.
+static bool concerns_all(const struct gp_operation *o)
+{
+	switch (o->work) {
+	case GP_KERNEL: return queue.count && gp_blp_may_load(gp_current_handle(), o->launch.function);
+	case GP_COPY: return o->stream == GP_STREAM_LEGACY || o->stream == GP_STREAM_PER_THREAD;
+	case GP_RECORD:
+	case GP_AWAIT: return o->whole || o->whole_green;
+	case GP_GRAPH:
+	case GP_FRAME: return true;
+	default: return false;
+	}
+}
+
 bool gp_queue_begin(struct gp_operation *o)
 {
 	if (__builtin_expect(!queues, 1) || is_feeder())
 		return gp_operation_begin(o);
-	if (o->work == GP_KERNEL && error && (o->result = __atomic_exchange_n((CUresult *)&error, 0, __ATOMIC_ACQ_REL)))
+	if (o->work == GP_KERNEL && !o->joint && error &&
+	    (o->result = __atomic_exchange_n((CUresult *)&error, 0, __ATOMIC_ACQ_REL)))
 		return false;
 	if ((o->work == GP_KERNEL || o->work == GP_MEMSET) && take(o)) {
 		o->result = CUDA_SUCCESS;
@@ -204,7 +265,7 @@ bool gp_queue_begin(struct gp_operation *o)
 	}
 	if (o->joint) // its thread counts in the gate of memory from the first kernel on, where it must not wait
 		gp_queue_end();
-	else if (o->work == GP_FRAME || ((o->work == GP_RECORD || o->work == GP_AWAIT) && (o->whole || o->whole_green)))
+	else if (concerns_all(o))
 		settle();
 	else
 		settle_stream(o->stream);
@@ -213,11 +274,38 @@ bool gp_queue_begin(struct gp_operation *o)
 
 bool gp_queue_begin_wait(enum gp_wait kind, void *object)
 {
-	if (kind == GP_WAIT_STREAM || kind == GP_ASK_STREAM)
-		settle_stream(object);
-	else if (kind != GP_WAIT_EVENT && kind != GP_ASK_EVENT) // an event is recorded behind what was queued
-		settle();
+	switch (kind) {
+	case GP_WAIT_EVENT: // it is recorded behind what was queued
+	case GP_ASK_EVENT: break;
+	case GP_WAIT_STREAM: settle_stream(object); break;
+	case GP_ASK_STREAM:
+		if (!is_nothing_to_wait_for() && concerns(object)) {
+			*GP_MINE(answered) = true;
+			return false;
+		}
+		break;
+	case GP_LOAD:
+		if (queue.count && gp_blp_may_load(gp_current_handle(), object))
+			settle();
+		break;
+	case GP_TAKE:
+	case GP_TAKE_MEMORY:
+	case GP_TAKE_ARRAY: settle_for(true); break;
+	default: settle();
+	}
 	return gp_wait_begin(kind, object);
+}
+
+CUresult gp_queue_end_wait(enum gp_wait kind, void *object, CUresult result)
+{
+	bool *mine = kind == GP_ASK_STREAM ? GP_MINE(answered) : NULL;
+	if (mine && *mine) {
+		*mine = false;
+		return CUDA_ERROR_NOT_READY;
+	}
+	result = gp_wait_end(kind, object, result);
+	bool waited = kind == GP_WAIT_STREAM || kind == GP_WAIT_EVENT || kind == GP_WAIT_ALL;
+	return !result && waited && error ? __atomic_exchange_n((CUresult *)&error, 0, __ATOMIC_ACQ_REL) : result;
 }
 
 void gp_queue_ending(enum gp_thing thing, void *handle)
@@ -259,7 +347,8 @@ void gp_queue_unknown_function(const char *name)
 
 void gp_queue_checkpoint_begins(enum gp_checkpoint step)
 {
-	settle();
+	if (step == GP_CHECKPOINT_LOCK && gp_membership == GP_JOINED) // once it is locked the feeder may wait in the driver
+		settle();
 	gp_checkpoint_begins(step);
 }
 
@@ -296,6 +385,17 @@ static CUresult submit(struct gp_operation *o)
 	return gp_operation_end(o, result);
 }
 
+static bool made_room(struct gp_retry *retry)
+{
+	queue.lacks_room = true;
+	pthread_mutex_lock(&queue.lock);
+	pthread_cond_broadcast(&queue.taken);
+	pthread_mutex_unlock(&queue.lock);
+	bool made = gp_refused_memory(retry, GP_CURRENT_DEVICE);
+	queue.lacks_room = false;
+	return made;
+}
+
 static CUresult make(const struct entry *e)
 {
 	struct gp_retry retry = {0};
@@ -313,7 +413,7 @@ static CUresult make(const struct entry *e)
 			o.memory = e->memory;
 		}
 		result = submit(&o);
-	} while (result == CUDA_ERROR_OUT_OF_MEMORY && gp_refused_memory(&retry, GP_CURRENT_DEVICE));
+	} while (result == CUDA_ERROR_OUT_OF_MEMORY && made_room(&retry));
 	if (retry.claim)
 		gp_memory_call_over(&retry);
 	return result;
@@ -337,7 +437,11 @@ static void feed_one(void)
 	}
 	CUcontext context = queue.context, popped;
 	pthread_mutex_unlock(&queue.lock);
-	CUresult result = gp_exiting() ? CUDA_ERROR_DEINITIALIZED : gp_driver.cuCtxPushCurrent(context);
+	CUresult result = gp_driver.cuCtxPushCurrent(context);
+	static bool relaxed; // as all threads of ours: a capture elsewhere must not forbid its calls
+	if (!result && !relaxed)
+		gp_relax_captures();
+	relaxed |= !result;
 	if (!result) {
 		keep(gp_blp_take_late()); // else the launch would return it, and not be made
 		result = make(e);
@@ -371,5 +475,4 @@ void gp_queue_end(void)
 	pthread_cond_broadcast(&queue.taken);
 	pthread_mutex_unlock(&queue.lock);
 	settle();
-	queues = false;
 }

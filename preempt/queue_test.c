@@ -1,4 +1,4 @@
-// queue_test.c - with preempt/queue.c.
+// queue_test.c - with preempt/queue.c preempt/process/thread.c preempt/process/process.c.
 //
 // Launches that would wait are made by another thread, in their order and with their arguments; calls that come behind them wait for that,
 // and no others do. The next launch returns a refusal. A full queue keeps its threads waiting.
@@ -14,14 +14,16 @@
 #include <unistd.h>
 
 struct gp_driver gp_driver;
-struct gp_settings gp_settings = {.level = GP_LEVELS - 1};
 _Atomic uint32_t gp_captures;
+void gp_thread_ends(void) {}
 
 // Streams: even ones are blocking, odd ones are not.
 #define STREAM_OF(n) ((CUstream)(uintptr_t)(0x100 + (n)))
 enum { CONTEXT = 0x1000, MADE = 1 << 16, FUNCTION = 7, REFUSED = 1000000 };
 
-static atomic_bool full, held, exiting;
+static atomic_bool full, held, loads;
+static __thread bool nested;
+static __thread uintptr_t context = CONTEXT;
 static atomic_uint made, forwarded, waits, ends;
 static struct {
 	uint32_t number;
@@ -57,6 +59,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 	waits++;
 	return true;
 }
+CUresult gp_wait_end(enum gp_wait kind, void *what, CUresult result) { return result; }
 void gp_ending(enum gp_thing thing, void *what) { ends++; }
 void gp_capture_beginning(CUstream stream) { forwarded++; }
 bool gp_unload_module(CUmodule module, CUresult *result) { return forwarded++; }
@@ -66,27 +69,33 @@ void gp_unknown_function(const char *name) { forwarded++; }
 void gp_checkpoint_begins(enum gp_checkpoint step) { forwarded++; }
 bool gp_refused_memory(struct gp_retry *retry, CUdevice device) { return false; }
 void gp_memory_call_over(struct gp_retry *retry) { abort(); }
-bool gp_exiting(void) { return exiting; }
 bool gp_may_be_captured(CUstream stream) { return false; }
 bool gp_blp_has_work(void) { return true; }
-bool gp_blp_is_full(CUcontext context, CUstream stream) { return full; }
-const struct gp_code *gp_blp_takes_later(CUcontext context, CUstream stream, const struct gp_launch *l)
+bool gp_blp_is_nested(void) { return nested; }
+bool gp_blp_may_load(CUcontext where, CUfunction f) { return loads; }
+bool gp_blp_is_full(CUcontext where, CUstream stream)
+{
+	CHECK(!nested); // it would take a lock that the call around may have
+	return full;
+}
+const struct gp_code *gp_blp_takes_later(CUcontext where, CUstream stream, const struct gp_launch *l)
 {
 	return l->extra ? NULL : &kernel.code;
 }
-bool gp_blp_fills_later(CUcontext context, const struct gp_operation *o) { return true; }
+bool gp_blp_fills_later(CUcontext where, const struct gp_operation *o) { return true; }
 CUresult gp_blp_take_late(void) { return CUDA_SUCCESS; }
 
-static CUresult current(CUcontext *context)
+static CUresult current(CUcontext *now)
 {
-	*context = (CUcontext)CONTEXT;
+	*now = (CUcontext)context;
 	return CUDA_SUCCESS;
 }
-static CUresult push(CUcontext context)
+static CUresult push(CUcontext pushed)
 {
-	return context == (CUcontext)CONTEXT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	return pushed == (CUcontext)CONTEXT ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-static CUresult pop(CUcontext *context) { return CUDA_SUCCESS; }
+static CUresult pop(CUcontext *popped) { return CUDA_SUCCESS; }
+static CUresult exchange_mode(int *mode) { return CUDA_SUCCESS; }
 static CUresult flags_of(CUstream stream, unsigned *flags)
 {
 	*flags = (uintptr_t)stream % 2 ? CU_STREAM_NON_BLOCKING : 0;
@@ -172,7 +181,43 @@ static void record_on(void *stream) { operate(GP_RECORD, stream, 1); }
 static void copy_on(void *stream) { operate(GP_COPY, stream, 1); }
 static void launch_other(void *stream) { launch(stream, 1); }
 static void wait_stream(void *stream) { gp_queue_begin_wait(GP_WAIT_STREAM, stream); }
-static void ask_stream(void *stream) { gp_queue_begin_wait(GP_ASK_STREAM, stream); }
+static void ask_stream(void *stream) // of the queue: it answers at once
+{
+	CHECK(!gp_queue_begin_wait(GP_ASK_STREAM, stream));
+	CHECK(gp_queue_end_wait(GP_ASK_STREAM, stream, CUDA_SUCCESS) == CUDA_ERROR_NOT_READY);
+}
+static void ask_other(void *stream)
+{
+	CHECK(gp_queue_begin_wait(GP_ASK_STREAM, stream) && !gp_queue_end_wait(GP_ASK_STREAM, stream, CUDA_SUCCESS));
+}
+static void copy_in_other_context(void *stream)
+{
+	context++;
+	copy_on(stream);
+	context--;
+}
+static void record_in_other_context(void *stream)
+{
+	context++;
+	record_on(stream);
+	context--;
+}
+static void wait_nested(void *stream)
+{
+	nested = true;
+	gp_queue_begin_wait(GP_WAIT_ALL, GP_CURRENT);
+	launch(stream, 1);
+	nested = false;
+}
+static void launch_loads(void *stream)
+{
+	loads = true;
+	launch_other(stream);
+	loads = false;
+}
+static void launch_graph(void *stream) { operate(GP_GRAPH, stream, 1); }
+static void unlock(void *none) { gp_queue_checkpoint_begins(GP_CHECKPOINT_UNLOCK); }
+static void load(void *function) { gp_queue_begin_wait(GP_LOAD, function); }
 static void wait_event(void *event) { gp_queue_begin_wait(GP_WAIT_EVENT, event); }
 static void wait_all(void *none) { gp_queue_begin_wait(GP_WAIT_ALL, GP_CURRENT); }
 static void take_memory(void *none) { gp_queue_begin_wait(GP_TAKE_MEMORY, none); }
@@ -202,6 +247,7 @@ static void check_calls(void)
 		{odd, record_on, STREAM_OF(3), false},
 		{odd, record_on, even, false},
 		{odd, record_on, legacy, false},
+		{odd, copy_on, legacy, true}, // it may be between two devices
 		{odd, launch_other, STREAM_OF(3), false},
 		{odd, launch_extra, odd, true},
 		{even, record_on, legacy, true},
@@ -211,7 +257,16 @@ static void check_calls(void)
 		{legacy, record_on, GP_STREAM_PER_THREAD, true},
 		{legacy, copy_on, legacy, true},
 		{odd, wait_stream, odd, true},
-		{odd, ask_stream, odd, true},
+		{odd, ask_stream, odd, false},
+		{legacy, ask_stream, even, false},
+		{odd, ask_other, even, false},
+		{legacy, copy_in_other_context, legacy, true},
+		{even, record_in_other_context, legacy, false},
+		{odd, wait_nested, odd, false},
+		{odd, launch_loads, STREAM_OF(3), true},
+		{odd, launch_graph, STREAM_OF(3), true},
+		{odd, load, NULL, false},
+		{odd, unlock, NULL, false},
 		{odd, wait_stream, even, false},
 		{odd, wait_event, NULL, false},
 		{odd, wait_all, NULL, true},
@@ -238,6 +293,36 @@ static void check_errors(void)
 	unsigned from = made;
 	CHECK(launch(s, 2) == CUDA_ERROR_INVALID_VALUE && made == from); // told once
 	CHECK(!launch(s, 3) && made == from + 1);
+
+	held = full = true;
+	CHECK(!launch(s, REFUSED) && !launch(s, 1));
+	held = full = false;
+	CHECK(gp_queue_begin_wait(GP_WAIT_STREAM, s));
+	CHECK(gp_queue_end_wait(GP_WAIT_STREAM, s, CUDA_SUCCESS) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(gp_queue_begin_wait(GP_WAIT_ALL, GP_CURRENT) && !gp_queue_end_wait(GP_WAIT_ALL, GP_CURRENT, CUDA_SUCCESS));
+}
+
+static void *launch_till_full(void *none)
+{
+	for (uint32_t i = 0; i < 5000; i++)
+		CHECK(!launch(STREAM_OF(1), i));
+	return none;
+}
+
+// A thread of another stream does not wait where the queue is full.
+static void check_full(void)
+{
+	pthread_t thread;
+	unsigned before = made;
+	held = full = true;
+	pthread_create(&thread, NULL, launch_till_full, NULL);
+	usleep(50000); // if it is not full by then nothing is found
+	CHECK(!launch(STREAM_OF(3), 1) && made - before <= 2);
+	held = false;
+	pthread_join(thread, NULL);
+	full = false;
+	gp_queue_ending(GP_CONTEXT, NULL);
+	CHECK(made - before == 5001);
 }
 
 // More than the queue holds, and memsets among the launches. The threads share a stream: each finds its own in its order.
@@ -290,6 +375,8 @@ int main(void)
 	gp_driver.cuCtxPushCurrent = push;
 	gp_driver.cuCtxPopCurrent = pop;
 	gp_driver.cuStreamGetFlags = flags_of;
+	gp_driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
+	gp_settings.level = GP_LEVELS - 1;
 
 	CUstream s = STREAM_OF(1);
 	full = true;
@@ -306,6 +393,7 @@ int main(void)
 
 	check_calls();
 	check_errors();
+	check_full();
 	check_many();
 
 	// In a process that is raised, and behind the end.

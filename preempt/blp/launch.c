@@ -382,6 +382,12 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 	return code && gp_threads_of(l->block) && pass(o, code, l);
 }
 
+bool gp_blp_may_load(CUcontext context, CUfunction function)
+{
+	const struct gp_context *c = gp_find_context(context);
+	return blp_loads_lazily && !(c && gp_code_is_loaded(function, 1ull << (c - gp_context)));
+}
+
 bool gp_blp_has_work(void)
 {
 	if (blp_always_full)
@@ -416,8 +422,8 @@ const struct gp_code *gp_blp_takes_later(CUcontext context, CUstream stream, con
 {
 	struct gp_domain *d = blp_domain_of(context, stream);
 	const struct gp_code *code = gp_code_of(l->function);
-	if (!d || blp_separated() || l->cooperative || l->extra || (!l->parameters && code && code->parameters) ||
-	    !can_be_logged(l, code))
+	if (!d || blp_separated() || gp_blp_may_load(context, l->function) || l->cooperative || l->extra ||
+	    (!l->parameters && code && code->parameters) || !can_be_logged(l, code))
 		return NULL;
 	struct blp_shape shape = blp_shape_of(d, l->function, code, l->grid, l->block, l->shared_bytes);
 	return shape.sound && is_certain(d, l, shape.cluster) ? code : NULL;

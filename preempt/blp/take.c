@@ -123,6 +123,12 @@ static bool is_own(const struct gp_domain *d)
 	return false;
 }
 
+bool gp_blp_is_nested(void)
+{
+	const struct take *mine = GP_MINE(take);
+	return blp_inside || mine->waits || mine->context;
+}
+
 bool blp_driver_waits(const struct gp_domain *d) { return d->driver_waits && !is_own(d); }
 
 bool blp_give_way_slowly(struct gp_domain *d)
