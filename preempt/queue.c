@@ -219,16 +219,17 @@ static bool take(struct gp_operation *o)
 	if (!queue.count && !gp_blp_is_full(context, o->stream))
 		return false;
 	uint32_t bytes = bytes_of(o, context, &code);
-	if (!bytes || !empties_at_exit())
+	unsigned flags = 0;
+	bool known = o->stream == GP_STREAM_LEGACY || !gp_driver.cuStreamGetFlags(o->stream, &flags);
+	if (!bytes || !known || !empties_at_exit())
 		return false;
-	bool blocking = is_blocking(o->stream);
 	pthread_mutex_lock(&queue.lock);
 	while (!queue.ended && queue.count && is_of_queue(context, o->stream) && !has_room(bytes))
 		gp_wait_changed(&queue.taken, &queue.lock, NULL);
 	if (!queue.count) {
 		queue.context = context;
 		queue.stream = o->stream;
-		queue.blocking = blocking;
+		queue.blocking = !(flags & CU_STREAM_NON_BLOCKING);
 	}
 	bool takes = !queue.ended && is_of_queue(context, o->stream);
 	if (takes)

@@ -206,7 +206,9 @@ static void wait_nested(void *stream)
 {
 	nested = true;
 	gp_queue_begin_wait(GP_WAIT_ALL, GP_CURRENT);
+	unsigned before = made;
 	launch(stream, 1);
+	CHECK(made > before); // at once
 	nested = false;
 }
 static void launch_loads(void *stream)
