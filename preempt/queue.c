@@ -1,9 +1,9 @@
 // queue.c - launches for which the program's thread would wait are made later, by a thread of ours.
 //
 // The log of block-level preemption bounds what the driver has of a stream, so that a stop has little to drain (blp/log.c). A program that
-// runs ahead of the GPU by more would wait at each launch, and the GPU for the program where its launches come more slowly than kernels
-// end: training beside an idle service lost an eighth on an H200 under MPS. So where a launch finds no room it goes into this queue, and
-// the program goes on. The feeder makes the queue's launches, as the program's thread would.
+// runs ahead of the GPU by more would wait at each launch. The GPU would wait for the program in turn, where its launches come more slowly
+// than kernels end. Training beside an idle service lost an eighth so, on an H200 under MPS (665c9a06). A launch that finds no room goes into
+// this queue instead, and the program goes on. The feeder makes the queue's launches, as the program's thread would.
 //
 // The queue has launches and memsets of one stream. Another call comes behind those that were queued as it began (settle), unless it
 // concerns other streams only: kernels of one stream may wait for those of another. A question gets its answer at once. Calls within a

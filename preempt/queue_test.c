@@ -129,7 +129,7 @@ static void operate(enum gp_work work, CUstream stream, uint32_t n)
 	calls = false;
 }
 
-// What was made since, in this order, by the feeder or by the callers.
+// Checks the numbers of launches that were made since, by the feeder or by their callers.
 static void check_made(unsigned from, unsigned count, bool elsewhere, uint32_t first)
 {
 	for (unsigned i = 0; i < count; i++)

@@ -31,7 +31,7 @@ static void get_arena(void)
 	pthread_mutex_unlock(&lock);
 }
 
-// What a thread needs of the system comes first. Later the program may filter its calls, or have no more addresses for the malloc of the
+// A thread's first calls of the system come before its duty. Later the program may filter its calls, or have no more addresses for the malloc of the
 // driver, which these threads call.
 static void *begin(void *duty)
 {
