@@ -10,15 +10,14 @@
 // call, as a profiler's callbacks make them, neither wait nor are queued: the call around them may have what the feeder waits for.
 //
 // Writers: program threads append, under lock; the feeder takes an entry out once it has made the launch. Readers: program threads look at
-// waiting without the lock. Pairing: waiting is stored under lock, before the thread that appended returns to the program. Without that a
-// call that comes behind a queued launch in the program could overtake it.
+// count without the lock. Pairing: count rises under lock, before the thread that appended returns to the program. Without that a call that
+// comes behind a queued launch in the program could overtake it.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
 #include "preempt/memory/memory.h"
 
-#include <limits.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

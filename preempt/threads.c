@@ -31,8 +31,8 @@ static void get_arena(void)
 	pthread_mutex_unlock(&lock);
 }
 
-// A thread's first calls of the system come before its duty. Later the program may filter its calls, or have no more addresses for the malloc of the
-// driver, which these threads call.
+// A thread's first calls of the system come before its duty. Later the program may filter its calls, or have no more addresses for malloc,
+// which the driver calls on these threads.
 static void *begin(void *duty)
 {
 	struct duty *d = duty;
