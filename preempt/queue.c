@@ -16,12 +16,10 @@
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
-#include "preempt/memory/memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -49,10 +47,10 @@ static struct {
 	pthread_mutex_t lock; // of what follows
 	pthread_cond_t filled, taken;
 	pthread_t feeder;
-	_Atomic bool ended;      // nothing is queued any more
-	_Atomic bool lacks_room; // the feeder waits for memory, which calls that free are to make
-	_Atomic uint32_t count;  // entries, with the one whose launch is being made
-	CUcontext context;       // of all entries
+	_Atomic bool ended;     // nothing is queued any more
+	_Atomic bool left;      // the process ends, and the feeder makes nothing more
+	_Atomic uint32_t count; // entries, with the one whose launch is being made
+	CUcontext context;      // of all entries
 	CUstream stream;
 	bool blocking;       // the stream is ordered with the legacy stream
 	uint64_t head, tail; // bytes ever
@@ -68,20 +66,18 @@ static struct entry *entry_at(uint64_t at) { return (struct entry *)&queue.ring[
 
 static bool is_feeder(void) { return pthread_equal(pthread_self(), queue.feeder); }
 
-static bool is_nothing_to_wait_for(void) { return !queue.count || is_feeder() || gp_blp_is_nested(); }
+static bool is_nothing_to_wait_for(void) { return !queue.count || queue.left || is_feeder() || gp_blp_is_nested(); }
 
-static void settle_for(bool frees)
+// Waits until the launches that are queued now have been made.
+static void settle(void)
 {
 	if (is_nothing_to_wait_for())
 		return;
 	pthread_mutex_lock(&queue.lock);
-	for (uint64_t upto = queue.appended; queue.made < upto && !(frees && queue.lacks_room);)
+	for (uint64_t upto = queue.appended; queue.made < upto;)
 		gp_wait_changed(&queue.taken, &queue.lock, NULL);
 	pthread_mutex_unlock(&queue.lock);
 }
-
-// Waits until the launches that are queued now have been made.
-static void settle(void) { settle_for(false); }
 
 static bool is_blocking(CUstream stream)
 {
@@ -90,22 +86,24 @@ static bool is_blocking(CUstream stream)
 	       gp_driver.cuStreamGetFlags(stream, &flags) || !(flags & CU_STREAM_NON_BLOCKING);
 }
 
-// Whether the driver orders work of the stream behind entries of the queue.
-static bool concerns(CUstream stream)
+// Whether a wait for the stream is one for entries of the queue, too; or, for work, whether the driver puts new work of the stream behind them.
+// Work of a blocking stream that is behind entries of the legacy stream waited for these as it came.
+static bool concerns(CUstream stream, bool work)
 {
 	CUcontext context = gp_current_handle();
-	bool blocking = is_blocking(stream);
+	bool is_default = stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD,
+	     blocking = work && is_blocking(stream);
 	pthread_mutex_lock(&queue.lock);
-	bool same = stream == queue.stream && (context == queue.context || stream != GP_STREAM_LEGACY);
-	bool legacy = stream == GP_STREAM_LEGACY && context == queue.context && queue.blocking;
-	bool behind = queue.count && (same || legacy || (queue.stream == GP_STREAM_LEGACY && blocking));
+	bool here = context == queue.context || !is_default; // a default stream is the current context's
+	bool same = stream == queue.stream, legacy = stream == GP_STREAM_LEGACY && queue.blocking;
+	bool behind = queue.count && here && (same || legacy || (queue.stream == GP_STREAM_LEGACY && blocking));
 	pthread_mutex_unlock(&queue.lock);
 	return behind;
 }
 
-static void settle_stream(CUstream stream)
+static void settle_stream(CUstream stream, bool work)
 {
-	if (!is_nothing_to_wait_for() && concerns(stream))
+	if (!is_nothing_to_wait_for() && concerns(stream, work))
 		settle();
 }
 
@@ -183,18 +181,13 @@ static void register_exit(void) { process = atexit(empty_at_exit) ? 0 : getpid()
 // The program would have waited at its last launch. Without a bound it might be for a kernel that never ends, which an exit ends.
 static void empty_at_exit(void)
 {
-	static const struct timespec bound = {.tv_sec = 2};
-	struct timespec until;
+	static const uint64_t MOST_NS = 2000000000, NAP_NS = 1000000;
 	if (getpid() != process) // in a forked child
 		return;
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += bound.tv_sec;
-	pthread_mutex_lock(&queue.lock);
 	queue.ended = true;
-	pthread_cond_broadcast(&queue.taken);
-	for (struct timespec now = {0}; queue.count && now.tv_sec <= until.tv_sec; clock_gettime(CLOCK_REALTIME, &now))
-		gp_wait_changed(&queue.taken, &queue.lock, &until);
-	pthread_mutex_unlock(&queue.lock);
+	for (uint64_t end = gp_now_ns() + MOST_NS; queue.count && gp_now_ns() < end;)
+		gp_nap(NAP_NS);
+	queue.left = true; // whatever else runs as the process ends waits for nothing here
 }
 
 // Registered behind the driver's exit handler, to run before it.
@@ -268,7 +261,7 @@ bool gp_queue_begin(struct gp_operation *o)
 	else if (concerns_all(o))
 		settle();
 	else
-		settle_stream(o->stream);
+		settle_stream(o->stream, true);
 	return gp_operation_begin(o);
 }
 
@@ -277,9 +270,9 @@ bool gp_queue_begin_wait(enum gp_wait kind, void *object)
 	switch (kind) {
 	case GP_WAIT_EVENT: // it is recorded behind what was queued
 	case GP_ASK_EVENT: break;
-	case GP_WAIT_STREAM: settle_stream(object); break;
+	case GP_WAIT_STREAM: settle_stream(object, false); break;
 	case GP_ASK_STREAM:
-		if (!is_nothing_to_wait_for() && concerns(object)) {
+		if (!is_nothing_to_wait_for() && concerns(object, false)) {
 			*GP_MINE(answered) = true;
 			return false;
 		}
@@ -288,9 +281,6 @@ bool gp_queue_begin_wait(enum gp_wait kind, void *object)
 		if (queue.count && gp_blp_may_load(gp_current_handle(), object))
 			settle();
 		break;
-	case GP_TAKE:
-	case GP_TAKE_MEMORY:
-	case GP_TAKE_ARRAY: settle_for(true); break;
 	default: settle();
 	}
 	return gp_wait_begin(kind, object);
@@ -385,44 +375,29 @@ static CUresult submit(struct gp_operation *o)
 	return gp_operation_end(o, result);
 }
 
-static bool made_room(struct gp_retry *retry)
-{
-	queue.lacks_room = true;
-	pthread_mutex_lock(&queue.lock);
-	pthread_cond_broadcast(&queue.taken);
-	pthread_mutex_unlock(&queue.lock);
-	bool made = gp_refused_memory(retry, GP_CURRENT_DEVICE);
-	queue.lacks_room = false;
-	return made;
-}
-
 static CUresult make(const struct entry *e)
 {
-	struct gp_retry retry = {0};
 	uint16_t count = e->work == GP_KERNEL ? e->code->parameters : 0;
 	void *parameters[count + 1];
-	CUresult result;
 	for (uint16_t i = 0; i < count; i++)
 		parameters[i] = (char *)e->arguments + e->code->parameter[i].offset;
-	do {
-		struct gp_operation o = {.work = e->work, .stream = queue.stream};
-		if (e->work == GP_KERNEL) {
-			o.launch = e->launch;
-			o.launch.parameters = parameters;
-		} else {
-			o.memory = e->memory;
-		}
-		result = submit(&o);
-	} while (result == CUDA_ERROR_OUT_OF_MEMORY && made_room(&retry));
-	if (retry.claim)
-		gp_memory_call_over(&retry);
-	return result;
+	struct gp_operation o = {.work = e->work, .stream = queue.stream};
+	if (e->work == GP_KERNEL) {
+		o.launch = e->launch;
+		o.launch.parameters = parameters;
+	} else {
+		o.memory = e->memory;
+	}
+	return submit(&o);
 }
 
-// The first error of a launch is kept for the program.
+// The first error of a launch is kept for the program. Where memory for its local variables lacks, another error says so: for this one the call
+// that returns it would be made again (exports/layer.h). The feeder does not wait for room, since calls that free memory wait for it.
 static void keep(CUresult result)
 {
 	CUresult none = CUDA_SUCCESS;
+	if (result == CUDA_ERROR_OUT_OF_MEMORY)
+		result = CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
 	if (result && !gp_blp_is_gone(result))
 		__atomic_compare_exchange_n((CUresult *)&error, &none, result, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
@@ -461,7 +436,7 @@ void gp_queue_feed(void)
 	queue.feeder = pthread_self();
 	queues = true;
 	for (;;) {
-		if (queue.count)
+		if (queue.count && !queue.left)
 			feed_one();
 		else
 			pthread_cond_wait(&queue.filled, &queue.lock);

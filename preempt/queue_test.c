@@ -6,7 +6,6 @@
 #include "preempt/preempt.h"
 #include "preempt/blp/blp.h"
 #include "preempt/code/code.h"
-#include "preempt/memory/memory.h"
 #include "test/units/check.h"
 
 #include <stdatomic.h>
@@ -50,7 +49,7 @@ bool gp_operation_begin(struct gp_operation *o)
 	order[at % MADE].elsewhere = !calls;
 	order[at % MADE].stream = o->stream;
 	order[at % MADE].work = o->work;
-	o->result = n >= REFUSED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+	o->result = n > REFUSED ? CUDA_ERROR_OUT_OF_MEMORY : n == REFUSED ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 	return false;
 }
 CUresult gp_operation_end(struct gp_operation *o, CUresult result) { return result; }
@@ -67,8 +66,6 @@ bool gp_unload_library(CUlibrary library, CUresult *result) { return forwarded++
 void gp_code_forget(void) { forwarded++; }
 void gp_unknown_function(const char *name) { forwarded++; }
 void gp_checkpoint_begins(enum gp_checkpoint step) { forwarded++; }
-bool gp_refused_memory(struct gp_retry *retry, CUdevice device) { return false; }
-void gp_memory_call_over(struct gp_retry *retry) { abort(); }
 bool gp_may_be_captured(CUstream stream) { return false; }
 bool gp_blp_has_work(void) { return true; }
 bool gp_blp_is_nested(void) { return nested; }
@@ -260,7 +257,10 @@ static void check_calls(void)
 		{legacy, copy_on, legacy, true},
 		{odd, wait_stream, odd, true},
 		{odd, ask_stream, odd, false},
-		{legacy, ask_stream, even, false},
+		{legacy, ask_other, even, false}, // what is behind the queue there waited for it as it came
+		{legacy, wait_stream, even, false},
+		{legacy, ask_stream, legacy, false},
+		{even, ask_stream, legacy, false},
 		{odd, ask_other, even, false},
 		{legacy, copy_in_other_context, legacy, true},
 		{even, record_in_other_context, legacy, false},
@@ -297,10 +297,10 @@ static void check_errors(void)
 	CHECK(!launch(s, 3) && made == from + 1);
 
 	held = full = true;
-	CHECK(!launch(s, REFUSED) && !launch(s, 1));
+	CHECK(!launch(s, REFUSED + 1) && !launch(s, 1)); // a call that returned this very error would be made again
 	held = full = false;
 	CHECK(gp_queue_begin_wait(GP_WAIT_STREAM, s));
-	CHECK(gp_queue_end_wait(GP_WAIT_STREAM, s, CUDA_SUCCESS) == CUDA_ERROR_INVALID_VALUE);
+	CHECK(gp_queue_end_wait(GP_WAIT_STREAM, s, CUDA_SUCCESS) == CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES);
 	CHECK(gp_queue_begin_wait(GP_WAIT_ALL, GP_CURRENT) && !gp_queue_end_wait(GP_WAIT_ALL, GP_CURRENT, CUDA_SUCCESS));
 }
 
