@@ -11,6 +11,7 @@
 //
 // Go's runtime calls C through functions of its package cgo. The linker puts ours in their place (--wrap in link.sh).
 #include "exports/layer.h"
+#include "preempt/driver/arena.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -119,17 +120,6 @@ void __wrap_x_cgo_init(void *g, void (*set)(void *), void **tls, void **base)
 	__real_x_cgo_init(g, set, tls, base);
 }
 
-// The first call of malloc in a thread takes addresses, which there may be no more when the driver calls it. One thread at a time: malloc takes
-// twice as many for a moment, which the program may need.
-static void get_arena(void)
-{
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	pthread_mutex_lock(&lock);
-	void *volatile block = malloc(1); // or gcc leaves both out
-	free(block);
-	pthread_mutex_unlock(&lock);
-}
-
 static void *made_ahead(void *unused)
 {
 	pthread_mutex_lock(&row.lock);
@@ -144,7 +134,7 @@ static void *made_ahead(void *unused)
 	row.count--;
 	pthread_mutex_unlock(&row.lock);
 	pthread_detach(pthread_self());
-	get_arena();
+	gp_get_arena();
 	if (to.first)
 		return to.first(NULL);
 	crosscall1(to.thread.run, set_g, to.thread.stack);

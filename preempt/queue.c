@@ -47,18 +47,16 @@ static struct {
 	pthread_mutex_t lock; // of what follows
 	pthread_cond_t filled, taken;
 	pthread_t feeder;
-	_Atomic bool ended;     // nothing is queued any more
-	_Atomic bool left;      // the process ends, and the feeder makes nothing more
-	_Atomic uint32_t count; // entries, with the one whose launch is being made
-	CUcontext context;      // of all entries
+	// OFF -> OPEN: the feeder runs. OPEN -> ENDED: nothing is queued any more. ENDED -> LEFT: the process ends, and the feeder makes nothing.
+	_Atomic enum { OFF, OPEN, ENDED, LEFT } state;
+	_Atomic uint32_t count; // of entries, with the one whose launch is being made
+	CUcontext context;      // of all of them
 	CUstream stream;
 	bool blocking;       // the stream is ordered with the legacy stream
 	uint64_t head, tail; // bytes ever
-	uint64_t made;       // entries, ever
-	uint64_t appended;
+	uint64_t appended;   // entries, ever
 	_Alignas(ALIGNED) char ring[BYTES];
 } queue = {.lock = PTHREAD_MUTEX_INITIALIZER, .filled = PTHREAD_COND_INITIALIZER, .taken = PTHREAD_COND_INITIALIZER};
-static _Atomic bool queues;    // launches may be queued
 static _Atomic CUresult error; // of a launch that was queued: the next launch, or wait, returns it
 GP_OF_THREAD bool answered;    // the calling thread's question: there is work
 
@@ -66,7 +64,10 @@ static struct entry *entry_at(uint64_t at) { return (struct entry *)&queue.ring[
 
 static bool is_feeder(void) { return pthread_equal(pthread_self(), queue.feeder); }
 
-static bool is_nothing_to_wait_for(void) { return !queue.count || queue.left || is_feeder() || gp_blp_is_nested(); }
+static bool is_nothing_to_wait_for(void)
+{
+	return !queue.count || queue.state == LEFT || is_feeder() || gp_blp_is_nested();
+}
 
 // Waits until the launches that are queued now have been made.
 static void settle(void)
@@ -74,16 +75,20 @@ static void settle(void)
 	if (is_nothing_to_wait_for())
 		return;
 	pthread_mutex_lock(&queue.lock);
-	for (uint64_t upto = queue.appended; queue.made < upto;)
+	for (uint64_t upto = queue.appended; queue.appended - queue.count < upto;)
 		gp_wait_changed(&queue.taken, &queue.lock, NULL);
 	pthread_mutex_unlock(&queue.lock);
 }
 
-static bool is_blocking(CUstream stream)
+static bool is_default(CUstream stream) { return stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD; }
+
+// Whether a stream is ordered with the legacy stream. False: the driver does not know the stream.
+static bool ask_blocking(CUstream stream, bool *blocking)
 {
 	unsigned flags = 0;
-	return stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD ||
-	       gp_driver.cuStreamGetFlags(stream, &flags) || !(flags & CU_STREAM_NON_BLOCKING);
+	bool known = is_default(stream) || !gp_driver.cuStreamGetFlags(stream, &flags);
+	*blocking = !(flags & CU_STREAM_NON_BLOCKING);
+	return known;
 }
 
 // Whether a wait for the stream is one for entries of the queue, too; or, for work, whether the driver puts new work of the stream behind them.
@@ -91,10 +96,11 @@ static bool is_blocking(CUstream stream)
 static bool concerns(CUstream stream, bool work)
 {
 	CUcontext context = gp_current_handle();
-	bool is_default = stream == GP_STREAM_LEGACY || stream == GP_STREAM_PER_THREAD,
-	     blocking = work && is_blocking(stream);
+	bool blocking = false;
+	if (work)
+		ask_blocking(stream, &blocking);
 	pthread_mutex_lock(&queue.lock);
-	bool here = context == queue.context || !is_default; // a default stream is the current context's
+	bool here = context == queue.context || !is_default(stream); // a default stream is the current context's
 	bool same = stream == queue.stream, legacy = stream == GP_STREAM_LEGACY && queue.blocking;
 	bool behind = queue.count && here && (same || legacy || (queue.stream == GP_STREAM_LEGACY && blocking));
 	pthread_mutex_unlock(&queue.lock);
@@ -184,10 +190,10 @@ static void empty_at_exit(void)
 	static const uint64_t MOST_NS = 2000000000, NAP_NS = 1000000;
 	if (getpid() != process) // in a forked child
 		return;
-	queue.ended = true;
+	queue.state = ENDED;
 	for (uint64_t end = gp_now_ns() + MOST_NS; queue.count && gp_now_ns() < end;)
 		gp_nap(NAP_NS);
-	queue.left = true; // whatever else runs as the process ends waits for nothing here
+	queue.state = LEFT; // whatever else runs as the process ends waits for nothing here
 }
 
 // Registered behind the driver's exit handler, to run before it.
@@ -201,7 +207,7 @@ static bool empties_at_exit(void)
 // The queue takes the operation, which its thread would make now with a wait, or which comes behind others there. False: it is to be made now.
 static bool take(struct gp_operation *o)
 {
-	if (queue.ended || gp_settings.level != GP_LEVELS - 1 || o->stream == GP_STREAM_PER_THREAD ||
+	if (queue.state != OPEN || gp_settings.level != GP_LEVELS - 1 || o->stream == GP_STREAM_PER_THREAD ||
 	    (!queue.count && !gp_blp_has_work()) || gp_blp_is_nested())
 		return false;
 	CUcontext context = gp_current_handle();
@@ -211,19 +217,18 @@ static bool take(struct gp_operation *o)
 	if (!queue.count && !gp_blp_is_full(context, o->stream))
 		return false;
 	uint32_t bytes = bytes_of(o, context, &code);
-	unsigned flags = 0;
-	bool known = o->stream == GP_STREAM_LEGACY || !gp_driver.cuStreamGetFlags(o->stream, &flags);
-	if (!bytes || !known || !empties_at_exit())
+	bool blocking;
+	if (!bytes || !ask_blocking(o->stream, &blocking) || !empties_at_exit())
 		return false;
 	pthread_mutex_lock(&queue.lock);
-	while (!queue.ended && queue.count && is_of_queue(context, o->stream) && !has_room(bytes))
+	while (queue.state == OPEN && queue.count && is_of_queue(context, o->stream) && !has_room(bytes))
 		gp_wait_changed(&queue.taken, &queue.lock, NULL);
 	if (!queue.count) {
 		queue.context = context;
 		queue.stream = o->stream;
-		queue.blocking = !(flags & CU_STREAM_NON_BLOCKING);
+		queue.blocking = blocking;
 	}
-	bool takes = !queue.ended && is_of_queue(context, o->stream);
+	bool takes = queue.state == OPEN && is_of_queue(context, o->stream);
 	if (takes)
 		fill_in(append(bytes), o, code);
 	pthread_mutex_unlock(&queue.lock);
@@ -236,7 +241,7 @@ static bool concerns_all(const struct gp_operation *o)
 {
 	switch (o->work) {
 	case GP_KERNEL: return queue.count && gp_blp_may_load(gp_current_handle(), o->launch.function);
-	case GP_COPY: return o->stream == GP_STREAM_LEGACY || o->stream == GP_STREAM_PER_THREAD;
+	case GP_COPY: return is_default(o->stream);
 	case GP_RECORD:
 	case GP_AWAIT: return o->whole || o->whole_green;
 	case GP_GRAPH:
@@ -247,7 +252,7 @@ static bool concerns_all(const struct gp_operation *o)
 
 bool gp_queue_begin(struct gp_operation *o)
 {
-	if (__builtin_expect(!queues, 1) || is_feeder())
+	if (__builtin_expect(queue.state == OFF, 1) || is_feeder())
 		return gp_operation_begin(o);
 	if (o->work == GP_KERNEL && !o->joint && error &&
 	    (o->result = __atomic_exchange_n((CUresult *)&error, 0, __ATOMIC_ACQ_REL)))
@@ -425,7 +430,6 @@ static void feed_one(void)
 	keep(result);
 	pthread_mutex_lock(&queue.lock);
 	queue.tail += e->bytes;
-	queue.made++;
 	queue.count--;
 	pthread_cond_broadcast(&queue.taken);
 }
@@ -434,9 +438,10 @@ void gp_queue_feed(void)
 {
 	pthread_mutex_lock(&queue.lock);
 	queue.feeder = pthread_self();
-	queues = true;
+	if (queue.state == OFF)
+		queue.state = OPEN;
 	for (;;) {
-		if (queue.count && !queue.left)
+		if (queue.count && queue.state != LEFT)
 			feed_one();
 		else
 			pthread_cond_wait(&queue.filled, &queue.lock);
@@ -446,7 +451,8 @@ void gp_queue_feed(void)
 void gp_queue_end(void)
 {
 	pthread_mutex_lock(&queue.lock);
-	queue.ended = true;
+	if (queue.state != LEFT)
+		queue.state = ENDED;
 	pthread_cond_broadcast(&queue.taken);
 	pthread_mutex_unlock(&queue.lock);
 	settle();

@@ -304,10 +304,15 @@ static void check_errors(void)
 	CHECK(gp_queue_begin_wait(GP_WAIT_ALL, GP_CURRENT) && !gp_queue_end_wait(GP_WAIT_ALL, GP_CURRENT, CUDA_SUCCESS));
 }
 
+enum { MOST = 1024 }; // entries of the queue
+static atomic_uint filled;
+
 static void *launch_till_full(void *none)
 {
-	for (uint32_t i = 0; i < 5000; i++)
+	for (uint32_t i = 0; i < 5000; i++) {
 		CHECK(!launch(STREAM_OF(1), i));
+		filled++;
+	}
 	return none;
 }
 
@@ -318,7 +323,8 @@ static void check_full(void)
 	unsigned before = made;
 	held = full = true;
 	pthread_create(&thread, NULL, launch_till_full, NULL);
-	usleep(50000); // if it is not full by then nothing is found
+	while (filled < MOST) // one is being made, and the next one waits
+		usleep(100);
 	CHECK(!launch(STREAM_OF(3), 1) && made - before <= 2);
 	held = false;
 	pthread_join(thread, NULL);

@@ -3,6 +3,7 @@
 #include "preempt/preempt.h"
 #include "hints/hints.h"
 #include "preempt/blp/blp.h"
+#include "preempt/driver/arena.h"
 #include "preempt/gpu/gpu.h"
 
 #include <pthread.h>
@@ -21,23 +22,13 @@ static void guard(struct gp_gpu *all) { gp_runlist_guard(); }
 static void ask(struct gp_gpu *all) { gp_checkpoint_watch(); }
 static void carry(struct gp_gpu *all) { gp_hint_run(); }
 
-// Under a lock, because malloc takes twice as many addresses for a moment as it keeps, which the program may need.
-static void get_arena(void)
-{
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	pthread_mutex_lock(&lock);
-	void *volatile block = malloc(1); // or gcc leaves both out
-	free(block);
-	pthread_mutex_unlock(&lock);
-}
-
 // A thread's first calls of the system come before its duty. Later the program may filter its calls, or have no more addresses for malloc,
 // which the driver calls on these threads.
 static void *begin(void *duty)
 {
 	struct duty *d = duty;
 	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); // ns. The default of 50 us would be GPU time lost, as a window closes
-	get_arena();
+	gp_get_arena();
 	d->begun = 1;
 	gp_futex_wake(&d->begun, 1, false);
 	d->run(d->gpu);

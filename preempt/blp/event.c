@@ -398,13 +398,6 @@ static struct gp_domain *enter_stream(CUstream handle, CUcontext current, struct
 	return NULL;
 }
 
-static void begin_load(CUfunction function, CUcontext current)
-{
-	const struct gp_context *c = gp_find_context(current);
-	if (c && blp_loads_lazily && !gp_code_is_loaded(function, 1ull << (c - gp_context)))
-		gp_blp_loading(true);
-}
-
 bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 {
 	struct asked *a = GP_MINE(asked);
@@ -425,7 +418,10 @@ bool gp_blp_begin_wait(enum gp_wait kind, void *what, CUcontext current)
 	}
 	case GP_WAIT_CONTEXT:
 	case GP_PIN: break;
-	case GP_LOAD: begin_load(what, current); break;
+	case GP_LOAD:
+		if (gp_blp_may_load(current, what))
+			gp_blp_loading(true);
+		break;
 	case GP_TAKE:
 		if (what != GP_CURRENT)
 			gp_blp_flush_all(what);

@@ -16,7 +16,6 @@ __typeof__(gp_driver) gp_driver;
 struct gp_context gp_context[GP_CONTEXTS];
 _Atomic uint32_t gp_captures, blp_specials;
 _Atomic CUresult blp_error;
-_Atomic bool blp_loads_lazily;
 struct gp_domain *_Atomic blp_domains[BLP_DOMAINS];
 __thread bool blp_inside;
 __thread uintptr_t gp_thread_distance;
@@ -76,7 +75,7 @@ void gp_blp_flush_owner(CUdeviceptr p) { stub++; }
 void gp_blp_loading(bool begins) { stub++; }
 void gp_blp_retire(CUcontext whole) { stub++; }
 bool gp_blp_unwant(void) { return false; }
-bool gp_code_is_loaded(CUfunction function, uint64_t context) { return true; }
+bool gp_blp_may_load(CUcontext context, CUfunction function) { return false; }
 struct gp_context *gp_find_context(CUcontext handle) { return gp_context; }
 bool gp_graphs_record(void) { return false; }
 void gp_log_line(const char *text) { stub++; }

@@ -382,12 +382,6 @@ bool blp_launch(struct gp_operation *o, const struct gp_launch *l)
 	return code && gp_threads_of(l->block) && pass(o, code, l);
 }
 
-bool gp_blp_may_load(CUcontext context, CUfunction function)
-{
-	const struct gp_context *c = gp_find_context(context);
-	return blp_loads_lazily && !(c && gp_code_is_loaded(function, 1ull << (c - gp_context)));
-}
-
 bool gp_blp_has_work(void)
 {
 	if (blp_always_full)

@@ -12,6 +12,7 @@
 // Such calls may follow each other without end. A call lets those ahead that wait when it comes.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
+#include "preempt/code/code.h"
 
 // Work that another thread puts there meanwhile waits for the call, and not the call for that work: it may wait for the calling thread.
 // Here a call that takes memory waits for the log first. So work is kept off from then on until the driver's function has returned; it
@@ -121,6 +122,12 @@ static bool is_own(const struct gp_domain *d)
 		if (blp_domains[__builtin_ctzll(left)] == d)
 			return true;
 	return false;
+}
+
+bool gp_blp_may_load(CUcontext context, CUfunction function)
+{
+	const struct gp_context *c = gp_find_context(context);
+	return c && blp_loads_lazily && !gp_code_is_loaded(function, 1ull << (c - gp_context));
 }
 
 bool gp_blp_is_nested(void)

@@ -81,7 +81,7 @@ func both(a, b criterion) criterion {
 	return criterion{a.text + ", " + b.text, func(r result.Row) bool { return a.met(r) && b.met(r) }}
 }
 
-// judged is a row with the target, where there is one.
+// judged is a row with its target, if it has one.
 func (c criterion) judged(row result.Row) result.Row {
 	if c.met == nil {
 		return row

@@ -35,6 +35,7 @@ type variant struct {
 	not                  string // features that programs cannot have here
 	drain                string // how long stops wait, in ns, in the library's build for tests; "": the other build
 	evicted              bool   // its memory leaves the GPU at random
+	queued               bool   // each launch goes through the queue (preempt/queue.c); with drain
 	narrowed             bool   // windows of the peer leave a part of the SMs, another at any time
 }
 
@@ -61,6 +62,7 @@ var variants = []variant{
 	{name: "narrowed under MPS, late stops", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
 		not: "captures,host,cpu,values,devices,built", drain: lateStops},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", drain: lateStops},
+	{name: "queued launches", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", drain: "100000000", queued: true},
 	// Half of the programs are about kernels that spin until the program goes on.
 	{name: "kernels that wait for the program", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
 		drain: "5000000", arguments: []string{"spins", "1"}, not: "captures,host,built,episodes,devices,waiting"},
@@ -281,6 +283,9 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	if v.drain != "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build/test/libgpreempt.so")+":"+filepath.Join(root, "build/sim/libcuda.so.1"),
 			"GPREEMPT_TEST_DRAIN_NS="+v.drain, "GPREEMPT_TEST_PATIENCE_NS="+testPatience)
+		if v.queued {
+			cmd.Env = append(cmd.Env, "GPREEMPT_TEST_QUEUE=1")
+		}
 	}
 	done := make(chan struct{})
 	var ended <-chan struct{}

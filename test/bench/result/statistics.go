@@ -379,7 +379,7 @@ func (c *EvaluationCase) HasTarget() bool {
 	return c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") || c.hasLeftTarget()
 }
 
-// hasLeftTarget says whether there is one for what BE gets of what LC leaves.
+// hasLeftTarget says whether BE's part of the time that LC leaves has a target.
 func (c *EvaluationCase) hasLeftTarget() bool {
 	return workload.IsLoad(c.Case) && c.System == "gpreempt-hints"
 }
