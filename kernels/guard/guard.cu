@@ -32,8 +32,10 @@ static __device__ __forceinline__ unsigned int number_of_block()
 }
 
 // Of blocks that count themselves one in so many looks at the stop flag, without waiting for it: all blocks of all SMs
-// would read the same word otherwise.
+// would read the same word otherwise. A launch's first blocks all look: most of them find a record that is not open, and
+// would have to look then. Asked at once, the flag costs them no round trip.
 #define BLOCKS_A_LOOK 16
+#define FIRST_BLOCKS 1024
 
 // Instructions that do nothing, to bring the guard's length to a multiple of what it must be: generate sets
 // their number. They stand where only a launch's first blocks come by.
@@ -68,18 +70,25 @@ static __device__ __forceinline__ Word count(gpreempt_record *record, unsigned i
 	return word(before);
 }
 
-// Sets bits of the state. Returns the word before.
-static __device__ __forceinline__ Word set(gpreempt_record *record, unsigned int bits)
+// Counts a block, and opens a record that is not open yet. Returns the word before.
+static __device__ __forceinline__ Word open_and_count(gpreempt_record *record, unsigned int number)
+{
+	unsigned long long before, counted = (unsigned long long)GPREEMPT_OPEN << 32 | (number + 1);
+
+	asm volatile("atom.relaxed.gpu.global.max.u64 %0, [%1], %2;" : "=l"(before) : "l"(record), "l"(counted));
+	return word(before);
+}
+
+// Returns the word before, but for its state.
+static __device__ __forceinline__ Word freeze(gpreempt_record *record)
 {
 	unsigned long long before;
 
 	asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;"
 		     : "=l"(before)
-		     : "l"(record), "l"((unsigned long long)bits << 32));
-	return word(before);
+		     : "l"(record), "l"((unsigned long long)GPREEMPT_FROZEN << 32));
+	return {(unsigned int)before, GPREEMPT_FROZEN};
 }
-
-static __device__ __forceinline__ bool is_open(Word w) { return (int)w.state < 0 && !(w.state & GPREEMPT_FROZEN); }
 
 // Whether the block that calls must exit; guard.h says how that is found. One thread of the block asks: a
 // load by each costs more than the rest of the guard. An answer of its own for each thread would also
@@ -94,31 +103,28 @@ static __device__ __forceinline__ bool must_exit(unsigned long long hidden)
 	asm volatile("ld.global.ca.u32 %0, [%1];" : "=r"(done) : "l"(&record->done));
 	if (shift)
 		asm volatile("ld.global.ca.v2.u32 {%0, %1}, [%2];" : "=r"(now.count), "=r"(now.state) : "l"(record));
-	if (!(now.state & GPREEMPT_FROZEN) && now.count <= number) {
-		if (number % BLOCKS_A_LOOK == 0)
+	bool looks = number % BLOCKS_A_LOOK == 0 || number < FIRST_BLOCKS;
+	if (now.state != GPREEMPT_FROZEN && now.count <= number) {
+		if (looks)
 			stop = stop_flag(record);
 		now = count(record, number);
 	}
 	if (number < done)
 		return true;
-	if (is_open(now)) {
+	if (now.state == GPREEMPT_OPEN) {
 		if (stop)
-			set(record, GPREEMPT_FROZEN);
+			freeze(record);
 		return false;
 	}
-	if (!(now.state & GPREEMPT_FROZEN)) {
-		if (stop_flag(record)) {
-			now = set(record, GPREEMPT_FROZEN);
-			now.state |= GPREEMPT_FROZEN;
-		} else {
-			set(record, GPREEMPT_OPEN);
-			now = count(record, number);
-		}
+	if (now.state != GPREEMPT_FROZEN) {
+		if (!looks)
+			stop = stop_flag(record);
+		now = stop ? freeze(record) : open_and_count(record, number);
 #pragma unroll
 		for (int i = 0; i < PADDING; i++)
 			asm volatile("pmevent 1;");
 	}
-	return (now.state & GPREEMPT_FROZEN) && number >= now.count;
+	return now.state == GPREEMPT_FROZEN && number >= now.count;
 }
 
 static __device__ __forceinline__ void guard(unsigned long long hidden)

@@ -11,8 +11,8 @@
 #define GPREEMPT_ARENA_BYTES (16u << 20)
 
 // gpreempt_record.state; 0: no block has begun.
-#define GPREEMPT_OPEN (1u << 31) // blocks may begin and count themselves
-#define GPREEMPT_FROZEN 1u       // stopped: count is the cut
+#define GPREEMPT_OPEN 0x80000000u   // blocks may begin and count themselves
+#define GPREEMPT_FROZEN 0x80000001u // stopped: count is the cut
 #define GPREEMPT_MOST (1u << 30) // launches with so many blocks, or more, get no record
 
 // The low bits of the hidden parameter, which is the record's address otherwise: how many low bits of a block's
@@ -37,13 +37,14 @@
 // keeps nothing from before the launch.
 //
 // count and state are one word of 64 bits. A block asks with one atomic operation: the signed maximum of that
-// and {number + 1, OPEN}. It counts the block if the state is OPEN and nothing else, for all other states
+// and {number + 1, OPEN}. It counts the block if the state is OPEN and nothing else, for both other states
 // are greater. The answer, the word before, decides:
 //   OPEN    The block has been counted and runs. Every few blocks one also looks at the stop flag; if that is
 //           set, the block sets FROZEN, and itself is below the cut.
 //   FROZEN  The block runs if its number is below count: later blocks may run, too, and may wait for it.
-//   0       Nothing has begun. The block looks at the stop flag first. If that is set, the block sets FROZEN, so that
-//           the cut is where the launch began; else it sets OPEN and counts itself. Of two that disagree FROZEN decides.
+//   0       Nothing has begun. The stop flag decides. If it is set, the block sets FROZEN, so that the cut is where the
+//           launch began. Else it sets OPEN and counts itself by one more operation, the unsigned maximum of the same
+//           two: of the three states FROZEN alone is greater than OPEN then. Of two blocks that disagree FROZEN decides.
 // Blocks below done exit whatever the answer, which changes nothing, as an open record counts at least done.
 //
 // So a launch that was queued behind a stopped one begins no block: none of its blocks can see the flag

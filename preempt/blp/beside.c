@@ -25,14 +25,14 @@ struct parted { // kernels that were parted; gp_code_keep_whole is called withou
 static uint32_t spare_of_stream(uint32_t stream) { return 1 + stream; }
 
 // A block has begun since the launch was last driven: the record counts more than were done then.
-static bool has_begun(const struct gpreempt_record *r) { return !(r->state & GPREEMPT_FROZEN) || r->count > r->done; }
+static bool has_begun(const struct gpreempt_record *r) { return r->state != GPREEMPT_FROZEN || r->count > r->done; }
 
 // Some of its blocks have run, in this launch of it or an earlier one.
-static bool has_run(const struct gpreempt_record *r) { return r->count || !(r->state & GPREEMPT_FROZEN); }
+static bool has_run(const struct gpreempt_record *r) { return r->count || r->state != GPREEMPT_FROZEN; }
 
 static bool is_whole(const struct gpreempt_record *r, uint32_t windows)
 {
-	return !(r->state & GPREEMPT_FROZEN) || r->count >= windows;
+	return r->state != GPREEMPT_FROZEN || r->count >= windows;
 }
 
 static uint32_t windows_of(const struct blp_entry *e) { return blp_windows(blp_blocks(e), e->cluster, e->shift); }

@@ -253,22 +253,22 @@ static CUresult equip(struct gp_domain *d, CUcontext context, const char **call)
 	if (!d->image) {
 		void *pinned = NULL;
 		GP_TRY(call, cuMemHostAlloc, &pinned,
-		       (BLP_IMAGE + BLP_STREAMS) * sizeof *d->image + BLP_LOG * sizeof *d->ones + BLP_ZEROS,
+		       (BLP_IMAGE + BLP_STREAMS) * sizeof *d->image + BLP_LOG * sizeof *d->frozen + BLP_ZEROS,
 		       CU_MEMHOSTALLOC_PORTABLE);
 		d->image = pinned;
 	}
 	d->arena = (d->memory + GPREEMPT_ARENA_BYTES - 1) & ~(CUdeviceptr)(GPREEMPT_ARENA_BYTES - 1);
 	d->spares = d->arena + GPREEMPT_ARENA_BYTES;
 	d->staged = d->image + BLP_IMAGE;
-	d->ones = (uint32_t *)(d->staged + BLP_STREAMS);
-	d->zero = (char *)(d->ones + BLP_LOG);
+	d->frozen = (uint32_t *)(d->staged + BLP_STREAMS);
+	d->zero = (char *)(d->frozen + BLP_LOG);
 	memset(d->zero, 0, BLP_ZEROS);
 	*call = "cuMemcpyAsync";
 	CUresult zeroed = blp_zero(d, d->arena, GPREEMPT_ARENA_BYTES + sizeof *d->image);
 	if (zeroed)
 		return zeroed;
 	for (int i = 0; i < BLP_LOG; i++)
-		d->ones[i] = 1;
+		d->frozen[i] = GPREEMPT_FROZEN;
 	GP_TRY(call, cuEventCreate, &d->done, CU_EVENT_DISABLE_TIMING | CU_EVENT_BLOCKING_SYNC);
 	for (int i = 0; i < BLP_REGIONS; i++)
 		GP_TRY(call, cuEventCreate, &d->zeroed[i], CU_EVENT_DISABLE_TIMING);

@@ -249,7 +249,7 @@ struct gp_domain {
 	CUstream zeros;                // of its own for blp_zero: a stop's flag does not wait behind the copies there
 	struct gpreempt_record *image; // pinned: the records of the log, by their index in it
 	struct gpreempt_record *graph_image; // pinned: of graphs; made when first needed
-	uint32_t *ones;                      // pinned: BLP_LOG times 1
+	uint32_t *frozen;                    // pinned: BLP_LOG times GPREEMPT_FROZEN
 	char *zero;                          // pinned: BLP_ZEROS bytes of 0
 	CUevent done;
 	CUevent order[BLP_LOG]; // of event records that were launched again; made when first needed

@@ -512,7 +512,7 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	bool complete = true;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
-		bool ran = !(r->state & GPREEMPT_FROZEN) || r->count >= t->windows[i];
+		bool ran = r->state != GPREEMPT_FROZEN || r->count >= t->windows[i];
 		if (!ran && t->beside && i < t->next) { // cut there
 			uint64_t rest = blp_blocks(&t->kernel[i]) -
 					((uint64_t)r->count << t->kernel[i].shift) * t->kernel[i].cluster;

@@ -97,23 +97,22 @@ static bool accepted(struct gp_domain *d, const char *call, CUresult result)
 
 bool blp_set_flag(struct gp_domain *d, bool set)
 {
-	const void *record = set ? (const void *)d->ones : d->zero;
+	const void *record = set ? (const void *)d->frozen : d->zero;
 
 	if (blp_may_lack_channels(d)) // the flag is the first word of a record that has nothing else
 		return accepted(d, "cuMemcpy2DAsync",
 				put_in_rows(d->arena, record, sizeof(struct gpreempt_record), d->stream));
 	if (gp_driver.cuStreamWriteValue32 && !gp_driver.cuStreamWriteValue32(d->stream, d->arena, set, 0))
 		return true;
-	BLP_TRY(cuMemcpyHtoDAsync, d->arena, record, sizeof *d->ones, d->stream);
+	BLP_TRY(cuMemcpyHtoDAsync, d->arena, record, sizeof *d->frozen, d->stream);
 	return true;
 }
 
 bool blp_freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 {
-	_Static_assert(GPREEMPT_FROZEN == 1, "what d->ones holds");
 	_Static_assert(BLP_GRANULE == BLP_APART && sizeof(struct gpreempt_record) / ROWS_A_RECORD == 64,
 		       "the other rows of a record meet neither count nor done");
-	enum { RECORD = sizeof(struct gpreempt_record), WORD = sizeof *d->ones };
+	enum { RECORD = sizeof(struct gpreempt_record), WORD = sizeof *d->frozen };
 	bool lacks = blp_may_lack_channels(d), done = true;
 
 	for (uint32_t n, each; count && done; first += n, count -= n) {
@@ -129,7 +128,7 @@ bool blp_freeze(struct gp_domain *d, uint32_t first, uint32_t count)
 		CUdeviceptr states = d->arena + first * (CUdeviceptr)RECORD + offsetof(struct gpreempt_record, state);
 		done = accepted(d, "cuMemcpy2DAsync",
 				put_rows((struct rows){(const void *)(uintptr_t)states, RECORD / each},
-					 (struct rows){d->ones, WORD}, WORD, (size_t)n * each, d->stream));
+					 (struct rows){d->frozen, WORD}, WORD, (size_t)n * each, d->stream));
 	}
 	return done;
 }

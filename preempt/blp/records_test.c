@@ -95,7 +95,7 @@ static void writes(bool lacks)
 	for (int set = 0; set < 2; set++) {
 		forget();
 		CHECK(blp_set_flag(&domain, set));
-		CHECK(arena[0][0] == (uint32_t)set && arena[1][0] == OLD);
+		CHECK(!arena[0][0] == !set && arena[1][0] == OLD);
 		CHECK(lacks ? !values && !copies && fewest_rows >= 64 : values == 1);
 	}
 	struct gpreempt_record record[3];
@@ -177,12 +177,12 @@ int main(void)
 	gp_driver.cuMemcpyAsync = copy_any;
 	gp_driver.cuStreamWriteValue32 = write_value;
 	arena = malloc(RECORDS * sizeof *arena);
-	domain.ones = malloc(BLP_LOG * sizeof *domain.ones);
+	domain.frozen = malloc(BLP_LOG * sizeof *domain.frozen);
 	domain.zero = calloc(1, BLP_ZEROS);
 	domain.image = malloc(BLP_IMAGE * sizeof *domain.image);
-	CHECK(domain.image && arena && domain.ones && domain.zero);
+	CHECK(domain.image && arena && domain.frozen && domain.zero);
 	for (int i = 0; i < BLP_LOG; i++)
-		domain.ones[i] = 1;
+		domain.frozen[i] = GPREEMPT_FROZEN;
 	domain.arena = (CUdeviceptr)(uintptr_t)arena;
 	domain.context = other.context = domain.primary_context = other.primary_context = (CUcontext)0x10;
 	blp_domains[0] = &domain;

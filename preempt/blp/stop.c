@@ -216,7 +216,7 @@ static void classify(struct gp_domain *d)
 		} else if (sent && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = blp_record_of(d, e);
 			uint64_t blocks = blp_blocks(e), ran = ((uint64_t)r->count << e->shift) * e->cluster;
-			if (r->state & GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
+			if (r->state == GPREEMPT_FROZEN && r->count < blp_windows(blocks, e->cluster, e->shift)) {
 				blp_turn(d, e, BLP_CUT);
 				r->state = 0;
 				if (ran && blp_may_narrow(d)) { // as it goes on, a window is to be no larger than the width

@@ -232,7 +232,7 @@ static int interrupted_run(const struct test *t, CUfunction guarded, unsigned sh
 			     windows_of(t, shift), r.done);
 		if (r.count == windows_of(t, shift))
 			return launches + 1;
-		if (!(r.state & GPREEMPT_FROZEN))
+		if (r.state != GPREEMPT_FROZEN)
 			fail("%s: shift %u: %u of %llu, but not frozen", t->name, shift, r.count, windows_of(t, shift));
 		*midway += r.count > r.done;
 		r.state = 0;

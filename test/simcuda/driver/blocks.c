@@ -57,42 +57,54 @@ static bool stopped(const struct gpreempt_record *record)
 // Count and state of a record, as one word.
 static _Atomic uint64_t *both(struct gpreempt_record *record) { return (_Atomic uint64_t *)record; }
 
-static bool is_open(uint64_t before) { return before >> 32 == GPREEMPT_OPEN; }
+static uint32_t state_of(uint64_t word) { return (uint32_t)(word >> 32); }
 
-static bool is_frozen(uint64_t before) { return before >> 32 & GPREEMPT_FROZEN; }
+static uint64_t counting(uint64_t number) { return (uint64_t)GPREEMPT_OPEN << 32 | (number + 1); }
 
 // Counts a window, if the state is open. Returns the word's former value.
 static uint64_t count(struct gpreempt_record *record, uint64_t number)
 {
-	uint64_t before = atomic_load(both(record)), counted = (uint64_t)GPREEMPT_OPEN << 32 | (number + 1);
+	uint64_t before = atomic_load(both(record)), counted = counting(number);
 	while ((int64_t)before < (int64_t)counted && !atomic_compare_exchange_weak(both(record), &before, counted))
 		;
 	return before;
 }
 
+// Counts a window, and opens a record that is not open yet. Returns the word's former value.
+static uint64_t open_and_count(struct gpreempt_record *record, uint64_t number)
+{
+	uint64_t before = atomic_load(both(record)), counted = counting(number);
+	while (before < counted && !atomic_compare_exchange_weak(both(record), &before, counted))
+		;
+	return before;
+}
+
+// Returns the word's former value, but for the state.
+static uint64_t freeze(struct gpreempt_record *record)
+{
+	uint64_t frozen = (uint64_t)GPREEMPT_FROZEN << 32;
+	return (uint32_t)atomic_fetch_or(both(record), frozen) | frozen;
+}
+
 // The guard's code in the first thread of a block. True: the block is to exit.
 static bool guard(struct gpreempt_record *record, uint64_t number)
 {
-	enum { BLOCKS_A_LOOK = 16 }; // kernels/guard/guard.cu
-	bool stop = number % BLOCKS_A_LOOK == 0 && stopped(record);
+	enum { BLOCKS_A_LOOK = 16, FIRST_BLOCKS = 1024 }; // kernels/guard/guard.cu
+	bool looks = number % BLOCKS_A_LOOK == 0 || number < FIRST_BLOCKS, stop = looks && stopped(record);
 	uint64_t before = count(record, number);
 	if (number < atomic_load((word *)&record->done))
 		return true;
-	if (is_open(before)) {
+	if (state_of(before) == GPREEMPT_OPEN) {
 		if (stop)
-			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32);
+			freeze(record);
 		return false;
 	}
-	if (!is_frozen(before)) {
-		if (stopped(record)) {
-			before = atomic_fetch_or(both(record), (uint64_t)GPREEMPT_FROZEN << 32) |
-				 (uint64_t)GPREEMPT_FROZEN << 32;
-		} else {
-			atomic_fetch_or(both(record), (uint64_t)GPREEMPT_OPEN << 32);
-			before = count(record, number);
-		}
+	if (state_of(before) != GPREEMPT_FROZEN) {
+		if (!looks)
+			stop = stopped(record);
+		before = stop ? freeze(record) : open_and_count(record, number);
 	}
-	return is_frozen(before) && number >= (uint32_t)before;
+	return state_of(before) == GPREEMPT_FROZEN && number >= (uint32_t)before;
 }
 
 static bool must_exit(struct gpreempt_record *record, uint64_t number)
