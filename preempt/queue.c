@@ -159,8 +159,7 @@ static void fill_in(struct entry *e, const struct gp_operation *o, const struct 
 	struct gp_launch *l = &e->launch;
 	*l = o->launch;
 	e->code = code;
-	for (uint16_t i = 0; i < code->parameters; i++)
-		memcpy(e->arguments + code->parameter[i].offset, l->parameters[i], code->parameter[i].size);
+	gp_blp_pack(code, l->parameters, l->extra, e->arguments);
 	char *attributes = e->arguments + attributes_at(code);
 	memcpy(attributes, l->attributes, l->attribute_count * sizeof *l->attributes);
 	l->attributes = (struct gp_launch_attribute *)attributes;

@@ -77,7 +77,13 @@ bool gp_blp_is_full(CUcontext where, CUstream stream)
 }
 const struct gp_code *gp_blp_takes_later(CUcontext where, CUstream stream, const struct gp_launch *l)
 {
-	return l->extra ? NULL : &kernel.code;
+	return l->shared_bytes ? NULL : &kernel.code;
+}
+void gp_blp_pack(const struct gp_code *code, void **parameters, void **extra, char *to)
+{
+	CHECK(code == &kernel.code && !extra);
+	for (int i = 0; i < 2; i++)
+		memcpy(to + kernel.parameter[i].offset, parameters[i], kernel.parameter[i].size);
 }
 bool gp_blp_fills_later(CUcontext where, const struct gp_operation *o) { return true; }
 CUresult gp_blp_take_late(void) { return CUDA_SUCCESS; }
@@ -99,13 +105,13 @@ static CUresult flags_of(CUstream stream, unsigned *flags)
 	return CUDA_SUCCESS;
 }
 
-static CUresult launch_on(CUstream stream, uint32_t n, void **extra)
+static CUresult launch_on(CUstream stream, uint32_t n, bool later)
 {
 	uint32_t number = n;
 	uint64_t thrice = n * 3ull;
 	void *parameters[] = {&number, &thrice};
 	struct gp_operation o = {.work = GP_KERNEL, .stream = stream, GP_NOTHING_FOUND};
-	o.launch = (struct gp_launch){.function = (CUfunction)FUNCTION, .parameters = parameters, .extra = extra};
+	o.launch = (struct gp_launch){.function = (CUfunction)FUNCTION, .parameters = parameters, .shared_bytes = !later};
 	calls = true;
 	bool begins = gp_queue_begin(&o);
 	calls = false;
@@ -114,7 +120,7 @@ static CUresult launch_on(CUstream stream, uint32_t n, void **extra)
 	return o.result;
 }
 
-static CUresult launch(CUstream stream, uint32_t n) { return launch_on(stream, n, NULL); }
+static CUresult launch(CUstream stream, uint32_t n) { return launch_on(stream, n, true); }
 
 static void operate(enum gp_work work, CUstream stream, uint32_t n)
 {
@@ -227,11 +233,7 @@ static void unload(void *module) { gp_queue_module_unload(module, NULL); }
 static void unload_library(void *library) { gp_queue_library_unload(library, NULL); }
 static void change_clusters(void *none) { gp_queue_clusters_changed(); }
 static void checkpoint(void *none) { gp_queue_checkpoint_begins(GP_CHECKPOINT_LOCK); }
-static void launch_extra(void *stream)
-{
-	void *extra[] = {NULL};
-	launch_on(stream, 1, extra);
-}
+static void launch_now(void *stream) { launch_on(stream, 1, false); }
 
 static void check_calls(void)
 {
@@ -248,7 +250,7 @@ static void check_calls(void)
 		{odd, record_on, legacy, false},
 		{odd, copy_on, legacy, true}, // it may be between two devices
 		{odd, launch_other, STREAM_OF(3), false},
-		{odd, launch_extra, odd, true},
+		{odd, launch_now, odd, true},
 		{even, record_on, legacy, true},
 		{even, record_on, STREAM_OF(2), false},
 		{legacy, record_on, even, true},

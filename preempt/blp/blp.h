@@ -87,6 +87,8 @@ bool gp_blp_is_full(CUcontext, CUstream);
 // The parameters of a launch's kernel, if the driver takes the launch for certain, also from another thread; NULL: it may not, or the
 // program stops streams itself.
 const struct gp_code *gp_blp_takes_later(CUcontext, CUstream, const struct gp_launch *);
+// Writes the arguments of a launch, in either form, as its kernel has them: code->bytes.
+void gp_blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 bool gp_blp_fills_later(CUcontext, const struct gp_operation *); // The same of a memset.
 CUresult gp_blp_take_late(void); // what the next launch would return, since the driver refused one that was only logged; once
 

@@ -104,8 +104,8 @@ struct blp_stream {
 	uint64_t last, done;  // Sequence + 1 of its last entry; all of its entries below done are complete for the log.
 	uint64_t completion_unknown; // Entries below this were forgotten: the GPU may not have reached them.
 	uint64_t entries, finished;  // Numbers of entries, ever.
-	uint64_t threads, threads_finished;
-	uint32_t unmarked;             // entries since the last marker
+	uint64_t threads, threads_finished, threads_marked; // of entries, ever; of those complete; of those ahead of the last marker
+	uint32_t unmarked;                                  // entries since the last marker
 	int first_marker, last_marker; // -1: none
 	CUevent host_block, join;      // made when first needed
 };
@@ -722,7 +722,6 @@ void blp_with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr 
 bool blp_launch(struct gp_operation *, const struct gp_launch *);
 bool blp_logs_launch(const struct gp_launch *);                       // it can be stopped
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
-void blp_pack(const struct gp_code *, void **parameters, void **extra, char *to);
 
 // graph.c
 bool blp_launch_graph(struct gp_operation *);                               // False: the graph is a barrier.

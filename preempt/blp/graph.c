@@ -183,7 +183,7 @@ static bool note(const struct gp_domain *d, struct blp_entry *e, const struct gp
 	e->cluster = shape.cluster;
 	e->on_sm = shape.on_sm;
 	e->argument_bytes = code->bytes;
-	blp_pack(code, k->parameters, NULL, e->arguments);
+	gp_blp_pack(code, k->parameters, NULL, e->arguments);
 	if (!gp_driver.cuGraphKernelNodeGetAttribute(node, cluster.id, &cluster.value) && cluster.value.cluster[0]) {
 		e->attributes[e->attribute_count++] = cluster;
 		e->cluster = cluster.value.cluster[0] * cluster.value.cluster[1] * cluster.value.cluster[2];

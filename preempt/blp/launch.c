@@ -60,7 +60,7 @@ static bool are_usual(const struct gp_code *code, void **parameters, void **extr
 	return parameters ? !extra : !extra || !are_too_many(code, extra);
 }
 
-void blp_pack(const struct gp_code *code, void **parameters, void **extra, char *to)
+void gp_blp_pack(const struct gp_code *code, void **parameters, void **extra, char *to)
 {
 	memset(to, 0, code->bytes);
 	if (parameters) {
@@ -111,7 +111,7 @@ static bool pass(struct gp_operation *o, const struct gp_code *code, const struc
 	if (by_pointers) {
 		blp_with_hidden(parameters, l->parameters, code->parameters, &none);
 	} else {
-		blp_pack(code, NULL, l->extra, bytes);
+		gp_blp_pack(code, NULL, l->extra, bytes);
 	}
 	if (l->cooperative && !attribute_count)
 		o->result = gp_driver.cuLaunchCooperativeKernel(l->function, l->grid[0], l->grid[1], l->grid[2],
@@ -216,7 +216,7 @@ static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_la
 	e->attribute_count = 0;
 	e->cluster = shape->cluster;
 	e->on_sm = shape->on_sm;
-	blp_pack(code, l->parameters, l->extra, room);
+	gp_blp_pack(code, l->parameters, l->extra, room);
 	// Programmatic serialization is left out: a kernel that begins before the one ahead ends could run though that was cut.
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
@@ -416,8 +416,7 @@ const struct gp_code *gp_blp_takes_later(CUcontext context, CUstream stream, con
 {
 	struct gp_domain *d = blp_domain_of(context, stream);
 	const struct gp_code *code = gp_code_of(l->function);
-	if (!d || blp_separated() || gp_blp_may_load(context, l->function) || l->cooperative || l->extra ||
-	    (!l->parameters && code && code->parameters) || !can_be_logged(l, code))
+	if (!d || blp_separated() || gp_blp_may_load(context, l->function) || !can_be_logged(l, code))
 		return NULL;
 	struct blp_shape shape = blp_shape_of(d, l->function, code, l->grid, l->block, l->shared_bytes);
 	return shape.sound && is_certain(d, l, shape.cluster) ? code : NULL;
@@ -449,7 +448,7 @@ bool gp_blp_complete(CUfunction function, struct gp_arguments *a)
 	} *memory = malloc(sizeof *memory + code->bytes + 1);
 	if (!memory)
 		return false;
-	blp_pack(code, NULL, a->extra, memory->bytes);
+	gp_blp_pack(code, NULL, a->extra, memory->bytes);
 	memory->size = code->bytes + are_too_many(code, a->extra); // for the driver to refuse
 	memory->extra[0] = (void *)CU_LAUNCH_PARAM_BUFFER_POINTER;
 	memory->extra[1] = memory->bytes;

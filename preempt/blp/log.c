@@ -173,11 +173,10 @@ void blp_unappend(struct gp_domain *d, struct blp_stream *s)
 		d->busy--;
 }
 
+// Markers are so close that a thread that waits for room goes on while the GPU still has most of what may be in flight.
 void blp_appended(struct gp_domain *d, struct blp_stream *s)
 {
-	const struct blp_entry *e = blp_entry_at(d, d->head - 1);
-	bool large = e->kind == BLP_LAUNCH && blp_threads(e) >= BLP_THREADS_IN_FLIGHT / 4;
-	if (++s->unmarked < BLP_MARKER_EVERY && !large)
+	if (++s->unmarked < BLP_MARKER_EVERY && s->threads - s->threads_marked < BLP_THREADS_IN_FLIGHT / 4)
 		return;
 	blp_poll(d, s);
 	blp_advance(d);

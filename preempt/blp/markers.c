@@ -68,5 +68,6 @@ bool blp_mark(struct gp_domain *d, struct blp_stream *s, uint64_t upto)
 		s->first_marker = m;
 	s->last_marker = m;
 	s->unmarked = 0;
+	s->threads_marked = s->threads;
 	return true;
 }
