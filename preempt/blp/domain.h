@@ -104,8 +104,9 @@ struct blp_stream {
 	uint64_t last, done;  // Sequence + 1 of its last entry; all of its entries below done are complete for the log.
 	uint64_t completion_unknown; // Entries below this were forgotten: the GPU may not have reached them.
 	uint64_t entries, finished;  // Numbers of entries, ever.
-	uint64_t threads, threads_finished, threads_marked; // of entries, ever; of those complete; of those ahead of the last marker
-	uint32_t unmarked;                                  // entries since the last marker
+	uint64_t threads, threads_finished;
+	uint64_t threads_marked;       // those ahead of the last marker
+	uint32_t unmarked;             // entries since the last marker
 	int first_marker, last_marker; // -1: none
 	CUevent host_block, join;      // made when first needed
 };

@@ -1331,18 +1331,16 @@ static void launch_block(void)
 	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, slow.stream, parameters, NULL));
 }
 
-// With a buffer of arguments: the library makes no such launch later (preempt/queue.c).
+// The library has a log for a launch with such an attribute, and no queue: the driver might refuse it.
 static void *wait_for_room(void *none)
 {
-	struct {
-		ptr data;
-		unsigned n, add, us;
-	} arguments = {slow.b.data, 1, 0, 1};
-	size_t bytes = sizeof arguments;
-	void *extra[] = {(void *)1, &arguments, (void *)2, &bytes, NULL}; // CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
+	unsigned n = 1, add = 0, us = 1;
+	void *parameters[] = {&slow.b.data, &n, &add, &us};
+	struct launch_attribute policy = {SYNCHRONIZATION_POLICY, {0}, {0}};
+	struct launch_config config = {{1, 1, 1}, {32, 1, 1}, 0, slow.stream, &policy, 1};
 	OK(cuCtxSetCurrent(context));
 	printf("%d in cuEventQuery\n", gettid());
-	OK(cuLaunchKernel(chain, 1, 1, 1, 32, 1, 1, 0, slow.stream, NULL, extra));
+	OK(cuLaunchKernelEx(&config, chain, parameters, NULL));
 	return none;
 }
 
@@ -1387,6 +1385,21 @@ static void full(unsigned rounds)
 	}
 }
 
+// With the arguments of chain in one buffer.
+static int launch_packed(handle f, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
+			 unsigned shared, handle stream, void **parameters, void **none)
+{
+	struct {
+		ptr data;
+		unsigned n, add, us;
+	} arguments = {*(ptr *)parameters[0], *(unsigned *)parameters[1], *(unsigned *)parameters[2],
+		       *(unsigned *)parameters[3]};
+	size_t bytes = sizeof arguments;
+	void *extra[] = {(void *)1, &arguments, (void *)2, &bytes, NULL}; // CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE
+	CHECK(!none);
+	return cuLaunchKernel(f, x, y, z, bx, by, bz, shared, stream, NULL, extra);
+}
+
 // More launches and memsets than may be in flight, behind a kernel that waits until all calls have returned. What comes behind them in the
 // program waits for them.
 static void far_ahead(unsigned rounds)
@@ -1400,7 +1413,7 @@ static void far_ahead(unsigned rounds)
 				OK(cuMemsetD32Async(b.data, i, BLOCKS, stream));
 				b.want = i;
 			} else {
-				launch(&b, stream, i, 1);
+				launch_by(i % 5 ? cuLaunchKernel : launch_packed, &b, stream, i, 1);
 			}
 		let_go();
 		if (r % 3 == 0) {

@@ -41,7 +41,7 @@ struct launch_config {
 typedef struct CUstream_st *stream_t;
 
 enum { BLOCKS = 8000, NON_BLOCKING = 1, RELAXED = 2, GLOBAL = 0, NOT_READY = 600 };
-enum { LAUNCH_COMPLETION_EVENT = 12 };
+enum { SYNCHRONIZATION_POLICY = 3, LAUNCH_COMPLETION_EVENT = 12 };
 static handle context, chain, waits;
 static const char *image;
 
