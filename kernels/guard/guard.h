@@ -13,7 +13,7 @@
 // gpreempt_record.state; 0: no block has begun.
 #define GPREEMPT_OPEN 0x80000000u   // blocks may begin and count themselves
 #define GPREEMPT_FROZEN 0x80000001u // stopped: count is the cut
-#define GPREEMPT_MOST (1u << 30) // launches with so many blocks, or more, get no record
+#define GPREEMPT_MOST (1u << 30)    // launches with so many blocks, or more, get no record
 
 // The low bits of the hidden parameter, which is the record's address otherwise: how many low bits of a block's
 // number do not count. 2^shift neighbours, a window, run or exit together.
