@@ -124,10 +124,12 @@ static bool is_own(const struct gp_domain *d)
 	return false;
 }
 
-bool gp_blp_may_load(CUcontext context, CUfunction function)
+// Programs ask about a kernel by one handle and launch it by another. So no launch tells that the code of the first one is loaded.
+bool gp_blp_may_load(CUcontext current, CUfunction function)
 {
-	const struct gp_context *c = gp_find_context(context);
-	return c && blp_loads_lazily && !gp_code_is_loaded(function, 1ull << (c - gp_context));
+	const struct gp_context *c = gp_find_context(current);
+	uint64_t context = c ? 1ull << (c - gp_context) : 0;
+	return c && blp_loads_lazily && !gp_code_is_loaded(function, context) && !gp_code_learn_loaded(function, context);
 }
 
 bool gp_blp_is_nested(void)

@@ -94,6 +94,12 @@ static CUresult library_module(CUmodule *m, CUlibrary l)
 	*m = (CUmodule)((TO_MODULE + (uintptr_t)l) / STEP * STEP);
 	return 0;
 }
+static int loading_state;
+static CUresult is_loaded(int *state, CUfunction f)
+{
+	*state = loading_state;
+	return is_kernel(f) ? 400 : 0;
+}
 static CUresult one_device(int *count) { return *count = 1, 0; }
 static bool under_mps;
 bool gp_under_mps(CUdevice device) { return under_mps && device == 0; }
@@ -340,6 +346,14 @@ int main(void)
 	CHECK(!gp_code_is_loaded(f, 1) && guarded(6 * STEP) && !gp_code_is_loaded(f, 1));
 	gp_handle_add_loaded(f, 1, generation); // learnt of what had the handle before
 	CHECK(!gp_code_is_loaded(f, 1));
+
+	gp_driver.cuFuncIsLoaded = is_loaded; // of a handle that was not launched
+	CHECK(!gp_code_learn_loaded(f, 1) && !gp_code_is_loaded(f, 1));
+	loading_state = CU_FUNCTION_LOADING_STATE_LOADED;
+	CHECK(!gp_code_learn_loaded((CUfunction)(uintptr_t)KERNEL, 1));
+	CHECK(gp_code_learn_loaded(f, 1) && gp_code_is_loaded(f, 1) && !gp_code_is_loaded(f, 2));
+	gp_driver.cuFuncIsLoaded = NULL;
+	CHECK(!gp_code_learn_loaded(f, 2));
 
 	// One thread takes a module to unload it.
 	CHECK(gp_module_is_known((CUmodule)f, (CUcontext)CONTEXT) && !gp_module_is_known((CUmodule)f, (CUcontext)1));

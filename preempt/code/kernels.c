@@ -180,6 +180,18 @@ bool gp_code_load(CUfunction kernel, uint64_t context)
 	return !result;
 }
 
+bool gp_code_learn_loaded(CUfunction function, uint64_t context)
+{
+	int state = 0;
+	uint32_t generation = gp_code_generation;
+	if (!gp_driver.cuFuncIsLoaded || gp_driver.cuFuncIsLoaded(&state, function) ||
+	    state != CU_FUNCTION_LOADING_STATE_LOADED)
+		return false;
+	gp_code_of(function); // it has a place from now on
+	gp_handle_add_loaded(function, context, generation);
+	return true;
+}
+
 bool gp_code_parameter_hidden(CUfunction function, size_t index)
 {
 	const struct gp_code *code = gp_code_of(function);

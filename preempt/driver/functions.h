@@ -125,6 +125,7 @@ WANTED(cuCtxGetFlags, cuCtxGetFlags, (unsigned *))
 WANTED(cuCtxSetFlags, cuCtxSetFlags, (unsigned))                             // CUDA 12.1
 WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
 WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                 // CUDA 12.4
+WANTED(cuFuncIsLoaded, cuFuncIsLoaded, (int *state, CUfunction))             // CUDA 12.4
 WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))              // CUDA 11.7, as lazy loading
 WANTED(cuFuncGetParamInfo, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
 WANTED(cuKernelGetLibrary, cuKernelGetLibrary, (CUlibrary *, CUfunction))
