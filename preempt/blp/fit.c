@@ -15,10 +15,10 @@
 struct fit { // what the driver says of a kernel
 	const struct gp_gpu *gpu;
 	CUfunction function;
-	uint32_t threads, shared, generation;
-	uint32_t blocks;  // on an SM; 0: unknown
-	uint32_t side[3]; // of its clusters
-	bool allowed;     // it takes blocks of so many threads with so much shared memory
+	uint32_t generation;
+	uint32_t shared, most_shared;     // bytes that its code has, and dynamic ones that it may have
+	uint16_t registers, most_threads; // of a block; 0: the driver does not say
+	uint8_t side[3];                  // of its clusters
 };
 
 // No GPU has more than 32; drivers before CUDA 11 do not say.
@@ -40,71 +40,81 @@ static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t 
 	return fit;
 }
 
+static CUfunction function_of(CUfunction f)
+{
+	CUfunction function;
+	return gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&function, f) ? function : f;
+}
+
+// What the driver says; where it does not, another value.
+static uint32_t attribute_of(CUfunction function, int attribute, uint32_t otherwise)
+{
+	int value = 0;
+	return !gp_driver.cuFuncGetAttribute(&value, attribute, function) && value > 0 ? (uint32_t)value : otherwise;
+}
+
 // The clusters that a kernel has anyway, in blocks; 1: none.
-static void sides_of(CUfunction f, uint32_t *side)
+static void sides_of(CUfunction function, uint8_t *side)
 {
 	static const int attribute[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
 					CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
-	CUfunction function;
-	if (!gp_driver.cuKernelGetFunction || gp_driver.cuKernelGetFunction(&function, f))
-		function = f;
-	for (int i = 0; i < 3; i++) {
-		int length = 0; // a driver before CUDA 11.8 knows no clusters
-		side[i] = !gp_driver.cuFuncGetAttribute(&length, attribute[i], function) && length > 0 ? (uint32_t)length :
-													 1;
-	}
+	for (int i = 0; i < 3; i++) // a driver before CUDA 11.8 knows no clusters
+		side[i] = (uint8_t)attribute_of(function, attribute[i], 1);
 }
 
-static uint32_t product(const uint32_t *side) { return side[0] * side[1] * side[2]; }
+static uint32_t product(const uint8_t *side) { return (uint32_t)side[0] * side[1] * side[2]; }
 
 uint32_t blp_cluster_of(CUfunction f)
 {
-	uint32_t side[3];
-	sides_of(f, side);
+	uint8_t side[3];
+	sides_of(function_of(f), side);
 	return product(side);
 }
 
-// A program may allow a kernel more shared memory later, and never less (exports/intercept_code.c). So no is not remembered.
-static bool allows(CUfunction function, uint32_t threads, uint32_t shared)
+// A step of ResNet-50's training has some 200 kernels.
+enum { FITS_BITS = 8, FITS = 1 << FITS_BITS, PROBES = 4 };
+GP_OF_THREAD struct fit fits[FITS];
+
+static bool allows(const struct fit *c, uint32_t threads, uint32_t shared)
 {
-	int most_threads = 0, most_shared = 0;
-	return !gp_driver.cuFuncGetAttribute(&most_threads, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, function) &&
-	       !gp_driver.cuFuncGetAttribute(&most_shared, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, function) &&
-	       most_threads > 0 && most_shared >= 0 && threads <= (uint32_t)most_threads &&
-	       shared <= (uint32_t)most_shared;
+	return threads <= c->most_threads && shared <= c->most_shared;
 }
 
-GP_OF_THREAD struct fit fits[64];
-
-// The driver's facts about a launch's kernel, which do not depend on the grid; from the thread's cache if there.
+// The driver's facts about a kernel; from the thread's cache if there. A program may allow a kernel more shared memory later, and never less
+// (exports/intercept_code.c). So the driver is asked anew where a launch has more.
 static const struct fit *ask(const struct gp_gpu *g, CUfunction f, uint32_t threads, uint32_t shared)
 {
-	struct fit *cache = *GP_MINE(fits);
+	struct fit *cache = *GP_MINE(fits), *c = NULL;
 	uint32_t generation = gp_code_generation;
-	struct fit *c = &cache[((uintptr_t)f >> 4 ^ shared >> 7 ^ threads) & 63];
-	if (c->function != f || c->gpu != g || c->threads != threads || c->shared != shared ||
-	    c->generation != generation || !c->allowed) {
-		CUfunction function = f, of_kernel;
-		int registers = 0, of_code = 0;
-		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, f))
-			function = of_kernel;
-		bool known = !gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) &&
-			     !gp_driver.cuFuncGetAttribute(&of_code, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function);
-		*c = (struct fit){g,
-				  f,
-				  threads,
-				  shared,
-				  generation,
-				  known ? blocks_on_sm(g, threads, (uint32_t)registers, (uint32_t)of_code + shared) : 0,
-				  {1, 1, 1},
-				  allows(function, threads, shared)};
-		sides_of(f, c->side);
+	size_t first = (uintptr_t)f * 0x9E3779B97F4A7C15ull >> (64 - FITS_BITS);
+	for (size_t i = 0; i < PROBES; i++) {
+		struct fit *at = &cache[(first + i) % FITS];
+		bool valid = at->function && at->generation == generation;
+		if (valid && at->function == f && at->gpu == g) {
+			if (allows(at, threads, shared))
+				return at;
+			c = at;
+			break;
+		}
+		if (!valid && !c)
+			c = at;
 	}
+	if (!c)
+		c = &cache[first];
+	CUfunction function = function_of(f);
+	*c = (struct fit){.gpu = g,
+			  .function = f,
+			  .generation = generation,
+			  .shared = attribute_of(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 0),
+			  .most_shared = attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0),
+			  .registers = (uint16_t)attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS, 0),
+			  .most_threads = (uint16_t)attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 0)};
+	sides_of(function, c->side);
 	return c;
 }
 
 // The limits of every GPU since sm_30, for each dimension, and whole clusters.
-static bool within(const uint32_t *grid, const uint32_t *block, const uint32_t *side)
+static bool within(const uint32_t *grid, const uint32_t *block, const uint8_t *side)
 {
 	static const uint32_t most_blocks[] = {INT32_MAX, UINT16_MAX, UINT16_MAX}, most_threads[] = {1024, 1024, 64};
 	bool is = true;
@@ -123,10 +133,11 @@ struct blp_shape blp_shape_of(const struct gp_domain *d, CUfunction f, const str
 	if (!threads) // the driver is to refuse the launch
 		return (struct blp_shape){code->whole, 1, most_on_sm(g), false};
 	const struct fit *c = ask(g, f, threads, shared);
-	uint32_t on_sm = c->blocks ? c->blocks : most_on_sm(g);
+	uint32_t fit = c->registers ? blocks_on_sm(g, threads, c->registers, c->shared + shared) : 0;
+	uint32_t on_sm = fit ? fit : most_on_sm(g);
 	bool at_once = blocks <= (uint64_t)g->sms * on_sm;
 	return (struct blp_shape){code->whole || (at_once && !(code->independent && blp_may_narrow(d))),
-				  product(c->side), on_sm, c->allowed && within(grid, block, c->side)};
+				  product(c->side), on_sm, allows(c, threads, shared) && within(grid, block, c->side)};
 }
 
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)
