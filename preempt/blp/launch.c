@@ -161,23 +161,35 @@ static bool can_be_logged(const struct gp_launch *l, const struct gp_code *code)
 
 bool blp_logs_launch(const struct gp_launch *l) { return can_be_logged(l, gp_code_of(l->function)); }
 
-static bool are_blocks_resident(const struct gp_domain *d, const struct gp_launch *l)
+// How many SMs the current context has. Under MPS a context may be made with fewer than the GPU has.
+static uint32_t sms_of_context(const struct gp_domain *d)
+{
+	struct gp_affinity of_context = {.sms = 0};
+	uint32_t all = (uint32_t)d->gpu->sms;
+	bool known = gp_driver.cuCtxGetExecAffinity && !gp_driver.cuCtxGetExecAffinity(&of_context, GP_AFFINITY_SMS);
+	return known && of_context.sms && of_context.sms < all ? of_context.sms : all;
+}
+
+// Whether all blocks of a cooperative launch are sure to have room at once. A green context has fewer SMs, and clusters leave some unused.
+static bool are_blocks_resident(const struct gp_domain *d, const struct gp_launch *l, bool clusters)
 {
 	CUfunction function = l->function, of_kernel;
 	int on_sm = 0;
+	if (clusters || d->context != d->primary_context)
+		return false;
 	if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, function))
 		function = of_kernel;
 	return gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor &&
 	       !gp_driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(&on_sm, function, (int)gp_threads_of(l->block),
 								      l->shared_bytes) &&
-	       on_sm > 0 && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] <= (uint64_t)on_sm * (uint32_t)d->gpu->sms;
+	       on_sm > 0 && (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] <= (uint64_t)on_sm * sms_of_context(d);
 }
 
 // Whether the driver takes a launch for certain. During a stop the call succeeds before the driver has the launch.
 static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, uint32_t cluster)
 {
 	enum { LARGEST = 8 }; // of the clusters that every kernel may have
-	bool cooperative = l->cooperative;
+	bool cooperative = l->cooperative, clusters = cluster != 1;
 	for (uint32_t i = 0; i < l->attribute_count; i++) {
 		const struct gp_launch_attribute *a = &l->attributes[i];
 		uint64_t blocks = 1;
@@ -195,11 +207,12 @@ static bool is_certain(const struct gp_domain *d, const struct gp_launch *l, uin
 			}
 			if (blocks > LARGEST || cluster != 1)
 				return false;
+			clusters |= blocks != 1;
 			break;
 		default: return false; // also what drivers to come know
 		}
 	}
-	return !cooperative || are_blocks_resident(d, l);
+	return !cooperative || are_blocks_resident(d, l, clusters);
 }
 
 static void fill_in(struct gp_domain *d, struct blp_entry *e, const struct gp_launch *l, const struct gp_code *code,

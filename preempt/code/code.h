@@ -21,7 +21,7 @@ const struct gp_code *gp_code_of(CUfunction);
 
 // Whether the code of a CUfunction or CUkernel is known to be loaded in a context, which is one bit. Lock-free. gp_code_load loads it into
 // the current one, where the driver may wait for all of that; false: it refused. loading is called before and after. gp_code_learn_loaded
-// asks the driver about the current one, without such a wait.
+// asks the driver about a CUfunction in the current one, without such a wait.
 bool gp_code_is_loaded(CUfunction, uint64_t context);
 bool gp_code_load(CUfunction, uint64_t context);
 bool gp_code_learn_loaded(CUfunction, uint64_t context);

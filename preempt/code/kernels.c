@@ -184,8 +184,14 @@ bool gp_code_learn_loaded(CUfunction function, uint64_t context)
 {
 	int state = 0;
 	uint32_t generation = gp_code_generation;
-	if (!gp_driver.cuFuncIsLoaded || gp_driver.cuFuncIsLoaded(&state, function) ||
-	    state != CU_FUNCTION_LOADING_STATE_LOADED)
+	CUlibrary library;
+	if (!gp_driver.cuFuncIsLoaded ||
+	    (gp_driver.cuKernelGetLibrary && !gp_driver.cuKernelGetLibrary(&library, function))) // a CUkernel
+		return false;
+	int mode = gp_relax_captures();
+	CUresult result = gp_driver.cuFuncIsLoaded(&state, function);
+	gp_unrelax_captures(mode);
+	if (result || state != CU_FUNCTION_LOADING_STATE_LOADED)
 		return false;
 	gp_code_of(function); // it has a place from now on
 	gp_handle_add_loaded(function, context, generation);

@@ -137,6 +137,12 @@ struct gp_pool_properties { // the beginning of CUmemPoolProps, which is all tha
 
 struct gp_ipc_handle { char bytes[64]; }; // CUipcMemHandle
 
+struct gp_affinity { // CUexecAffinityParam
+	int type;
+	unsigned sms;
+};
+enum { GP_AFFINITY_SMS = 0 }; // CU_EXEC_AFFINITY_TYPE_SM_COUNT
+
 // CUeglFrame
 struct gp_egl_frame {
 	void *plane[3];

@@ -122,11 +122,12 @@ WANTED(cuIpcCloseMemHandle, cuIpcCloseMemHandle, (CUdeviceptr))
 WANTED(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, (CUcontext, unsigned flags))
 WANTED(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, (CUcontext))
 WANTED(cuCtxGetFlags, cuCtxGetFlags, (unsigned *))
-WANTED(cuCtxSetFlags, cuCtxSetFlags, (unsigned))                             // CUDA 12.1
-WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction)) // CUDA 12
-WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                 // CUDA 12.4
-WANTED(cuFuncIsLoaded, cuFuncIsLoaded, (int *state, CUfunction))             // CUDA 12.4
-WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))              // CUDA 11.7, as lazy loading
+WANTED(cuCtxGetExecAffinity, cuCtxGetExecAffinity, (struct gp_affinity *, int type)) // CUDA 11.4
+WANTED(cuCtxSetFlags, cuCtxSetFlags, (unsigned))                                     // CUDA 12.1
+WANTED(cuKernelGetFunction, cuKernelGetFunction, (CUfunction *, CUfunction))         // CUDA 12
+WANTED(cuFuncLoad, cuFuncLoad, (CUfunction))                                         // CUDA 12.4
+WANTED(cuFuncIsLoaded, cuFuncIsLoaded, (int *state, CUfunction))                     // CUDA 12.4
+WANTED(cuModuleGetLoadingMode, cuModuleGetLoadingMode, (int *))                      // CUDA 11.7, as lazy loading
 WANTED(cuFuncGetParamInfo, cuFuncGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
 WANTED(cuKernelGetLibrary, cuKernelGetLibrary, (CUlibrary *, CUfunction))
 WANTED(cuKernelGetParamInfo, cuKernelGetParamInfo, (CUfunction, size_t, size_t *, size_t *))
