@@ -32,22 +32,18 @@ const (
 
 // evaluation is one call of evaluate.
 type evaluation struct {
-	session  *session
-	options  Options
-	systems  []workload.System
-	remove   func()            // the session's folders
-	configs  map[string]string // by system: path of the library's configuration
-	running  map[string]*worker
-	hung     map[string]int    // by system: how often its programs were waited for in vain
-	mps      *mpsDaemon        // that serves those under MPS; nil: none runs
-	skipped  map[string]string // by system: what it needs and this machine lacks
-	known    *result.Evaluation
-	began    time.Time // the first workload
-	length   time.Duration
-	runsLeft int
-	runsDone int
-	spent    time.Duration
-	ahead    countdown
+	session *session
+	options Options
+	systems []workload.System
+	remove  func()            // the session's folders
+	configs map[string]string // by system: path of the library's configuration
+	running map[string]*worker
+	hung    map[string]int    // by system: how often its programs were waited for in vain
+	mps     *mpsDaemon        // that serves those under MPS; nil: none runs
+	skipped map[string]string // by system: what it needs and this machine lacks
+	known   *result.Evaluation
+	began   time.Time // the first workload
+	length  time.Duration
 }
 
 func newEvaluation(options Options) *evaluation {
@@ -66,9 +62,7 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 		return nil, err
 	}
 	defer e.close()
-	defer e.session.keepTelling(e.ahead.state)()
-	e.ahead.set(options.Suite, result.Sum(e.costs(picked)))
-	e.session.log("%s: %d workloads, about %s; partial results are in %s", options.Suite, len(picked), e.ahead.left(), options.Folder)
+	e.session.log("%s: %d workloads, about %s; partial results are in %s", options.Suite, len(picked), clock(result.Sum(e.costs(picked))), options.Folder)
 	if err := e.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -94,7 +88,6 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 			continue
 		}
 		todo = append(todo, w)
-		e.runsLeft += e.runs(w)
 	}
 	e.unknownFirst(todo)
 	costs := e.costs(todo)
@@ -107,8 +100,7 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 			left = append(left, names(todo[i:])...)
 			break
 		}
-		e.ahead.set(w.Name, result.Sum(costs[i:]))
-		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), e.ahead.left())
+		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), clock(result.Sum(costs[i:])))
 		whole, err := e.measure(ctx, w)
 		if err != nil && ctx.Err() != nil {
 			failed, left = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err())), append(left, names(todo[i:])...)
@@ -320,7 +312,6 @@ func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted
 // measure measures what the folder lacks of a workload under all systems, in a new order in each repeat. It is whole where the time
 // sufficed. The result's notes say what went wrong; where the programs cannot even run without any system, err says it, too.
 func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bool, err error) {
-	runsAfter := e.runsLeft - e.runs(w)
 	w = e.rated(w)
 	variants := e.variants(w)
 	lacks := func(v *variant) bool {
@@ -338,7 +329,6 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bo
 		}
 	}
 	whole, err = e.measureVariants(ctx, &w, measured, func() error { return e.save(w, variants, false) })
-	e.runsLeft = runsAfter
 	if ctx.Err() != nil {
 		return false, ctx.Err()
 	}
@@ -426,8 +416,6 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 		random := workload.Seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
-			began := time.Now()
-			e.runsLeft--
 			err := e.restart(ctx, v)
 			var run result.RunResult
 			if err == nil {
@@ -444,10 +432,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, 
 			if err := save(); err != nil {
 				return false, err
 			}
-			e.runsDone++
-			e.spent += time.Since(began)
-			e.ahead.set(w.Name, (e.spent / time.Duration(e.runsDone) * time.Duration(e.runsLeft)).Seconds())
-			e.session.log("%-10s %d/%d %-18s %s; about %s left", w.Name, repeat, repeats, v.name(), run.Brief(), e.ahead.left())
+			e.session.log("%-10s %d/%d %-18s %s", w.Name, repeat, repeats, v.name(), run.Brief())
 		}
 	}
 	return true, nil

@@ -107,7 +107,7 @@ type info struct {
 }
 
 func newSession(options Options) *session {
-	return &session{logger: &logger{out: options.Progress, last: time.Now()}, options: options, iterations: map[work]uint64{}}
+	return &session{logger: &logger{out: options.Progress}, options: options, iterations: map[work]uint64{}}
 }
 
 // prepare looks at the machine.

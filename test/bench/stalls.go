@@ -346,9 +346,7 @@ func measureStalls(ctx context.Context, options Options) (*result.Report, error)
 		}
 	}
 	defer e.close()
-	defer e.session.keepTelling(e.ahead.state)()
-	e.ahead.set(result.StallsSuite, total)
-	e.session.log("%s: %d measurements, about %s with what is measured already; partial results are in %s", result.StallsSuite, len(picked), e.ahead.left(), options.Folder)
+	e.session.log("%s: %d measurements, about %s with what is measured already; partial results are in %s", result.StallsSuite, len(picked), clock(total), options.Folder)
 	if err := e.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -361,8 +359,7 @@ func measureStalls(ctx context.Context, options Options) (*result.Report, error)
 	}
 	for _, c := range picked {
 		name := c.name + " under " + c.system.Name
-		total -= c.cost(c.system, options) // of what comes after it
-		complete, err := e.measureStallCase(ctx, c.stallCase, c.system, total, timeFor)
+		complete, err := e.measureStallCase(ctx, c.stallCase, c.system, timeFor)
 		e.keepOnly(nil)
 		if ctx.Err() != nil {
 			failed = append(failed, ctx.Err())
@@ -397,9 +394,8 @@ type stallMeasurement struct {
 	visits   visits
 }
 
-// measureStallCase goes on with a case under a system, after which there are so many seconds of others. It is not complete
-// where the time did not suffice.
-func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system workload.System, after float64, timeFor func(seconds float64) bool) (complete bool, err error) {
+// measureStallCase goes on with a case under a system. It is not complete where the time did not suffice.
+func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system workload.System, timeFor func(seconds float64) bool) (complete bool, err error) {
 	path := stallPartPath(e.options.Folder, c.name, system.Name)
 	m := &stallMeasurement{stallCase: c, e: e, system: system}
 	if m.part, err = readStallPart(path); err != nil {
@@ -436,8 +432,7 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 	if !timeFor(c.startSeconds() + min(left(), roundSeconds)) {
 		return false, nil
 	}
-	e.ahead.set(c.name+" under "+system.Name, c.startSeconds()+left()+after)
-	e.session.log("%-14s %-16s starts, takes about %s; about %s left in all", c.name, system.Name, clock(c.startSeconds()+left()), e.ahead.left())
+	e.session.log("%-14s %-16s starts, takes about %s", c.name, system.Name, clock(c.startSeconds()+left()))
 	stop, err := m.begin(ctx)
 	defer stop()
 	for failures := 0; err == nil && !done(); {
@@ -445,13 +440,10 @@ func (e *evaluation) measureStallCase(ctx context.Context, c stallCase, system w
 		if !timeFor(length) {
 			return false, nil
 		}
-		began := time.Now()
 		if err = m.round(ctx, time.Duration(length*float64(time.Second))); err == nil {
 			failures = 0
 			err = m.part.write(path)
-			e.ahead.set(c.name+" under "+system.Name, max(left(), 0)+after)
-			e.session.log("%-14s %-16s %s; %.0f s, about %s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].Brief(),
-				time.Since(began).Seconds(), e.ahead.left())
+			e.session.log("%-14s %-16s %s; about %s left", c.name, system.Name, m.part.Rounds[len(m.part.Rounds)-1].Brief(), clock(max(left(), 0)))
 			continue
 		}
 		if failures++; failures < tries && ctx.Err() == nil {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -216,24 +215,10 @@ type caseRun struct {
 	parts   map[string]*casePart
 	todo    []Case   // that have not begun
 	untimed []string // those for which there is no time
-	doing   []begun
-	spent   float64 // seconds, by those that are done
-	priced  float64 // what these were thought to take
-	done    int     // so many are
-}
-
-// begun is a case that is being measured.
-type begun struct {
-	Case
-	at time.Time
-}
-
-// scale is how much longer cases take than was thought.
-func (r *caseRun) scale() float64 {
-	if r.spent > 0 && r.priced > 0 {
-		return r.spent / r.priced
-	}
-	return 1
+	begun   int      // so many have
+	spent   float64  // seconds, by those that are done
+	priced  float64  // what these were thought to take
+	done    int      // so many are
 }
 
 // nextSeconds is how long the next case takes at most. A few cases say how long others take on this machine, but not that these take less than
@@ -243,18 +228,7 @@ func (r *caseRun) nextSeconds() float64 {
 	if r.done < few {
 		return r.todo[0].seconds
 	}
-	return r.todo[0].seconds * max(r.scale(), .5)
-}
-
-// secondsLeft corrects what was thought by what was seen. The caller holds the mutex.
-func (r *caseRun) secondsLeft() float64 {
-	scale := r.scale()
-	cases := slices.Clone(r.todo)
-	for _, one := range r.doing {
-		one.seconds = max(one.seconds-time.Since(one.at).Seconds()/scale, 0)
-		cases = append(cases, one.Case)
-	}
-	return scale * r.left(cases)
+	return r.todo[0].seconds * max(r.spent/r.priced, .5)
 }
 
 // measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
@@ -313,7 +287,6 @@ func (r *caseRun) measureAll(ctx context.Context) error {
 		}
 		defer end()
 	}
-	defer r.s.keepTelling(r.state)()
 	began := time.Now()
 	var failed error
 	var workers sync.WaitGroup
@@ -345,7 +318,7 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 	if len(r.todo) == 0 {
 		return one, false
 	}
-	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+len(r.doing) > 0 && spent+r.nextSeconds() > limit {
+	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+r.begun > 0 && spent+r.nextSeconds() > limit {
 		r.s.log("%d cases are left for another call with the same --out: the next is %s", len(r.todo), r.todo[0].Name)
 		for _, one := range r.todo {
 			r.untimed = append(r.untimed, one.Name)
@@ -353,21 +326,10 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 		r.todo = nil
 		return one, false
 	}
-	r.s.log("%s: begins, takes about %.0f s; about %s left in all", r.todo[0].Name, r.todo[0].seconds, clock(r.secondsLeft()))
+	r.s.log("%s: begins, takes about %.0f s", r.todo[0].Name, r.todo[0].seconds)
 	one, r.todo = r.todo[0], r.todo[1:]
-	r.doing = append(r.doing, begun{one, time.Now()})
+	r.begun++
 	return one, true
-}
-
-// state is what goes on, and for about how long.
-func (r *caseRun) state() (what string, secondsLeft float64) {
-	r.mutex.Lock()
-	defer r.mutex.Unlock()
-	var names []string
-	for _, one := range r.doing {
-		names = append(names, one.Name)
-	}
-	return strings.Join(names, ", "), r.secondsLeft()
 }
 
 // measureCase measures a case and writes its partial result; the error is that it could not be written.
@@ -385,7 +347,6 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	seconds := time.Since(began).Seconds()
-	r.doing = slices.DeleteFunc(r.doing, func(c begun) bool { return c.Name == one.Name })
 	r.spent, r.priced, r.done = r.spent+seconds, r.priced+one.seconds, r.done+1
 	if ctx.Err() != nil {
 		return nil
@@ -402,7 +363,7 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 		row := result.Row{Case: one.Name, System: "gpreempt", Note: err.Error()}
 		s.report.Cases = append(s.report.Cases, row.Judged(cmp.Or(one.Target, measured), false))
 	}
-	s.log("%-24s %5.1f s; about %s left", one.Name, seconds, clock(r.secondsLeft()))
+	s.log("%-24s %5.1f s", one.Name, seconds)
 	part.Report, part.Unfinished = *s.report, false
 	r.parts[one.Name] = part
 	return result.WriteJSON(part.file, part, "")
