@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
-	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 func TestRates(t *testing.T) {
@@ -36,36 +35,6 @@ func TestRates(t *testing.T) {
 	}
 	if got := (&beResult{}).completed(5); got != 0 {
 		t.Errorf("completed without samples: %g", got)
-	}
-}
-
-func TestCriteria(t *testing.T) {
-	row := func(alone, now, share float64) result.Row {
-		return result.Row{LC: &result.Latency{P99Us: now}, LCAlone: &result.Latency{P99Us: alone}, BE: &result.Share{Share: share}}
-	}
-	for _, c := range []struct {
-		criterion criterion
-		text      string
-		met       result.Row
-		missed    []result.Row
-	}{
-		{p99Within(220), "lc p99 <= alone p99 + 220 us", row(80, 300, 0), []result.Row{row(80, 300.1, 1)}},
-		{p99Times(1.5), "lc p99 <= 1.5 x alone", row(100, 150, 0), []result.Row{row(100, 150.1, 1)}},
-		{shareAtLeast(0.95), "BE >= 0.95 of what LC leaves", row(1, 9, 0.95), []result.Row{row(9, 1, 0.949)}},
-		{both(p99Times(1.5), shareAtLeast(0.95)), "lc p99 <= 1.5 x alone, BE >= 0.95 of what LC leaves",
-			row(100, 150, 0.95), []result.Row{row(100, 151, 1), row(100, 100, 0.9), row(100, 151, 0.9)}},
-	} {
-		if c.criterion.text != c.text {
-			t.Errorf("says %q, want %q", c.criterion.text, c.text)
-		}
-		if !c.criterion.met(c.met) {
-			t.Errorf("%s: missed by %+v", c.text, c.met.LC)
-		}
-		for _, r := range c.missed {
-			if c.criterion.met(r) {
-				t.Errorf("%s: met by p99 %g beside %g alone, share %g", c.text, r.LC.P99Us, r.LCAlone.P99Us, r.BE.Share)
-			}
-		}
 	}
 }
 
@@ -145,14 +114,6 @@ func TestWavesOfBlocks(t *testing.T) {
 		if values["--blocks"] != c.blocks || values["--iterations"] != "777" {
 			t.Errorf("%+v: %v, want %s blocks of 777 iterations", c.work, options, c.blocks)
 		}
-	}
-}
-
-// 900 kernels of 1 ms in the second that requests left of two.
-func TestStreamsShare(t *testing.T) {
-	r := streamsResult{KernelNs: 1e6, Completed: 900, WallNs: 2e9, UrgentNs: 1e9}
-	if r.rate() != 450 || r.share() != 0.9 {
-		t.Errorf("rate %g, share %g, want 450 kernels/s and 0.9", r.rate(), r.share())
 	}
 }
 

@@ -278,38 +278,6 @@ func TestLoadsKeepTheirRate(t *testing.T) {
 	}
 }
 
-// Requests are counted as they come: random arrivals take more repeats than the rate says, and slow ones more than quick ones.
-func TestRepeatsForRequests(t *testing.T) {
-	e := &evaluation{options: Options{Suite: "paper", Repeats: 3, Seconds: 3.6, Requests: 1000}}
-	picked, err := e.pick()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, w := range picked {
-		count := func(repeats int) (n int) {
-			for repeat := 1; repeat <= repeats; repeat++ {
-				for _, m := range members(w, true, false) {
-					if m.RateHz == 0 {
-						m.RateHz = m.Load * 800
-					}
-					for _, at := range m.Arrivals(e.length, workload.Seed(w.Name, repeat, m.role, m.Program, m.index)) {
-						if at >= result.WarmUp {
-							n++
-						}
-					}
-				}
-			}
-			return n
-		}
-		if n := e.repeats(w); n < 3 || count(n) < 1000 || n > 3 && count(n-1) >= 1000 {
-			t.Errorf("%s: %d repeats, %d requests", w.Name, n, count(n))
-		}
-		if n := e.repeats(w); w.Name == "decode" && n != 12 || w.Name == "B" && n != 3 {
-			t.Errorf("%s: %d repeats", w.Name, n)
-		}
-	}
-}
-
 // standInTorch is a Python whose PyTorch is a stand-in that does nothing, in this environment.
 func standInTorch(t *testing.T) (python string, environment []string) {
 	t.Helper()
@@ -353,17 +321,6 @@ func TestTorchProgramsServe(t *testing.T) {
 	}
 	if c := results.Of("tvm", "gpreempt-hints"); c.Identical == nil || !*c.Identical {
 		t.Errorf("nothing says that TVM's results are the first one's: %v", c.Identical)
-	}
-}
-
-// A workload of TVM's is left out where nobody has compiled its networks; others are not.
-func TestNetworksThatAreNotThere(t *testing.T) {
-	t.Parallel()
-	s := newSession(Options{tests: forTests{tvm: filepath.Join(t.TempDir(), "tvm")}})
-	for _, w := range workload.All {
-		if got := s.lacksFor(w); strings.Contains(got, "make tvm") != (w.Name == "tvm") {
-			t.Errorf("%s: %q", w.Name, got)
-		}
 	}
 }
 

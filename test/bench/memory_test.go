@@ -2,7 +2,6 @@ package bench
 
 import (
 	"bytes"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,45 +12,6 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
-
-func TestGoals(t *testing.T) {
-	for _, c := range []struct {
-		goal  goal
-		value float64
-		want  bool
-	}{
-		{swapGoal, .85, true}, {swapGoal, .849, false}, {swapGoal, math.NaN(), false}, {callsGoal, 2, true}, {callsGoal, 2.1, false},
-		{growGoal, 1e9, true}, {fireGoal, 199, false}, {fireGoal, 200, true},
-	} {
-		if got := c.goal.reached(c.value); got != c.want {
-			t.Errorf("%s: %v for %g", c.goal.text, got, c.value)
-		}
-	}
-	row := valued("a", .9, "x", swapGoal, false, "why: %d", 3)
-	if row.Pass == nil || *row.Pass || *row.Value != .9 || row.Note != "why: 3" || row.Target != swapGoal.text {
-		t.Errorf("%+v", row)
-	}
-}
-
-// Sizes are those of a GPU of 80 GB, and of a smaller one in proportion.
-func TestMemorySizes(t *testing.T) {
-	large, small := &session{info: info{MemoryBytes: 141e9}}, &session{info: info{MemoryBytes: 512 << 20}}
-	if got := large.sized(20); got > 20e9 || got < 20e9-memoryUnit {
-		t.Errorf("20 GB on an H200: %d", got)
-	}
-	if got := small.sized(20); got != 128<<20 {
-		t.Errorf("20 GB on 512 MiB: %d", got)
-	}
-	if got := small.part(.7); got != 358<<20 {
-		t.Errorf("0.7 of 512 MiB: %d", got)
-	}
-	if err := needsHost(1 << 20); err != nil {
-		t.Errorf("1 MiB: %v", err)
-	}
-	if err := needsHost(1 << 50); err == nil {
-		t.Error("a PiB of host memory is there")
-	}
-}
 
 // The programs of PyTorch serve what the suite asks of them, PyTorch itself being a stand-in.
 func TestMemoryProgramsServe(t *testing.T) {

@@ -344,17 +344,6 @@ func TestProgramsAreWatched(t *testing.T) {
 	}
 }
 
-// Evictions become rarer, without end but for a program's.
-func TestEvictionsBecomeRarer(t *testing.T) {
-	t.Parallel()
-	if betweenOuts(0) != mostBetweenOuts || betweenOuts(untilRarer-1) != mostBetweenOuts || betweenOuts(untilRarer) != 2*mostBetweenOuts {
-		t.Errorf("%v, then %v, then %v", betweenOuts(0), betweenOuts(untilRarer-1), betweenOuts(untilRarer))
-	}
-	if half, longest := betweenOuts(programLimit/2), betweenOuts(math.MaxInt64); half < 3*time.Second || longest < half || longest > programLimit {
-		t.Errorf("in the middle %v, at last %v", half, longest)
-	}
-}
-
 // Each program has a row, and each row a program.
 func TestProgramsAreThere(t *testing.T) {
 	files, err := torchPrograms.ReadDir("torch/programs")

@@ -97,3 +97,16 @@ func TestFrontier(t *testing.T) {
 		t.Error("a figure of a file that is damaged")
 	}
 }
+
+// A figure that would look like the limit of its target has a digit more.
+func TestFiguresTellTheVerdict(t *testing.T) {
+	for _, test := range []struct {
+		value  float64
+		target string
+		want   string
+	}{{1.0512, "TTFT and TPOT p99 <= 1.05 x alone", "1.051"}, {1.0612, "TTFT and TPOT p99 <= 1.05 x alone", "1.06"}, {.448, "BE >= 0.45 of alone", "0.448"}, {.5, "", "0.50"}} {
+		if got := figure(test.value, test.target); got != test.want {
+			t.Errorf("%+v: %s", test, got)
+		}
+	}
+}
