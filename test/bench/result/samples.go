@@ -1,14 +1,9 @@
 package result
 
 import (
-	"bytes"
-	"compress/gzip"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -108,17 +103,17 @@ type TaskRun struct {
 	Unserved   int     `json:"unserved,omitempty"`
 	CPUSeconds float64 `json:"cpu_s"`
 	Identical  *bool   `json:"identical,omitempty"`
-	// Samples of every request, the warm-up's too: gzip of varints in base64. First comes the number of requests served, then all
-	// arrivals, each as the time since the one before. Then comes, for each request served, the time from arrival to submission, and
-	// from there to its end. All are in units of 100 ns.
-	Samples string `json:"samples,omitempty"`
-
-	Times Times `json:"-"`
-	Trace Trace `json:"-"` // while it is new
+	Times      Times   `json:"times,omitzero"` // of every request, the warm-up's too
+	Trace      Trace   `json:"-"`              // while it is new
 }
 
-// Times are the times of a run's requests: arrivals from the run's start, the others from the arrival.
-type Times struct{ Arrival, Submitted, Done []time.Duration }
+// Times are the times of a run's requests in nanoseconds: arrivals from the run's start, the others from the arrival. Those that found no end
+// are the last arrivals.
+type Times struct {
+	Arrival   []time.Duration `json:"arrival_ns"`
+	Submitted []time.Duration `json:"submitted_ns"`
+	Done      []time.Duration `json:"done_ns"`
+}
 
 // Trace is what a worker tells of each request besides.
 type Trace struct {
@@ -127,8 +122,6 @@ type Trace struct {
 	Switches []uint64 `json:"switches"`  // and how often it lost one
 }
 
-const sampleUnit = 100 * time.Nanosecond
-
 // Set takes the times of a run's requests: from arrival to submission and to their ends.
 func (t *TaskRun) Set(arrivals []time.Duration, submittedNs, doneNs []uint64) {
 	s := Times{Arrival: arrivals}
@@ -136,71 +129,7 @@ func (t *TaskRun) Set(arrivals []time.Duration, submittedNs, doneNs []uint64) {
 		s.Submitted = append(s.Submitted, time.Duration(submittedNs[i]))
 		s.Done = append(s.Done, time.Duration(doneNs[i]))
 	}
-	t.Samples = s.encode()
 	t.Times = s
-}
-
-func (s Times) encode() string {
-	var out bytes.Buffer
-	zip := gzip.NewWriter(&out)
-	buffer := binary.AppendUvarint(nil, uint64(len(s.Done)))
-	var before time.Duration
-	for _, at := range s.Arrival {
-		buffer = binary.AppendUvarint(buffer, uint64(at/sampleUnit-before/sampleUnit))
-		before = at
-	}
-	for i := range s.Done {
-		buffer = binary.AppendUvarint(buffer, uint64(s.Submitted[i]/sampleUnit))
-		buffer = binary.AppendUvarint(buffer, uint64(s.Done[i]/sampleUnit-s.Submitted[i]/sampleUnit))
-	}
-	zip.Write(buffer) // to memory
-	zip.Close()
-	return base64.StdEncoding.EncodeToString(out.Bytes())
-}
-
-// Decode reads Times from Samples.
-func (t *TaskRun) Decode() error {
-	packed, err := base64.StdEncoding.DecodeString(t.Samples)
-	if err != nil {
-		return fmt.Errorf("read samples: %w", err)
-	}
-	zip, err := gzip.NewReader(bytes.NewReader(packed))
-	if err != nil {
-		return fmt.Errorf("read samples: %w", err)
-	}
-	text, err := io.ReadAll(io.LimitReader(zip, 64<<20))
-	if err != nil {
-		return fmt.Errorf("read samples: %w", err)
-	}
-	next := func() time.Duration {
-		value, n := binary.Uvarint(text)
-		if n <= 0 {
-			err = errors.New("read samples: they end too soon")
-			return 0
-		}
-		text = text[n:]
-		return time.Duration(value) * sampleUnit
-	}
-	served := int(next() / sampleUnit)
-	if served < 0 || served > t.Offered {
-		return fmt.Errorf("read samples: %d requests served of %d", served, t.Offered)
-	}
-	var s Times
-	var at time.Duration
-	for range t.Offered {
-		at += next()
-		s.Arrival = append(s.Arrival, at)
-	}
-	for range served {
-		submitted := next()
-		s.Submitted = append(s.Submitted, submitted)
-		s.Done = append(s.Done, submitted+next())
-	}
-	if err == nil && len(text) > 0 {
-		err = errors.New("read samples: more than there are requests")
-	}
-	t.Times = s
-	return err
 }
 
 // Latencies are those of the requests after the warm-up, in microseconds: from arrival and from submission.
@@ -351,19 +280,6 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 		one = Evaluation{}
 		if err := ReadRaw(path, name, &one); err != nil {
 			return nil, err
-		}
-	}
-	for i := range one.Cases {
-		for j := range one.Cases[i].Runs {
-			for k := range one.Cases[i].Runs[j].Tasks {
-				t := &one.Cases[i].Runs[j].Tasks[k]
-				if t.Role != "lc" {
-					continue
-				}
-				if err := t.Decode(); err != nil {
-					return nil, fmt.Errorf("%s: %s under %s: %w", path, one.Cases[i].Case, one.Cases[i].System, err)
-				}
-			}
 		}
 	}
 	return &one, nil
