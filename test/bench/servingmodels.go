@@ -85,7 +85,7 @@ func (e engine) makeFile(ctx context.Context, s *session, folder string) error {
 	if _, err := os.Stat(path); err == nil { // the folder is there
 		return nil
 	}
-	write := exec.CommandContext(ctx, s.python, filepath.Join(s.files, "write_gguf.py"), folder, path)
+	write := exec.CommandContext(ctx, s.python, filepath.Join(s.files, "programs", "shared", "write_gguf.py"), folder, path)
 	write.Env = s.inherited()
 	if text, err := write.CombinedOutput(); err != nil {
 		return fmt.Errorf("write %s: %w: %s", e.file, err, lastLine(string(text)))

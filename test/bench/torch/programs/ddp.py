@@ -1,11 +1,7 @@
 """DistributedDataParallel on two GPUs: training with buckets of gradients, joined by NCCL."""
-import pathlib
-import sys
-
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import two_gpus  # noqa: E402
+from shared import two_gpus
 
 
 def work(rank):

@@ -1,12 +1,9 @@
 """NCCL in one process with two GPUs, and copies from one to the other."""
 import hashlib
-import pathlib
-import sys
 
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import two_gpus  # noqa: E402
+from shared import two_gpus
 
 two_gpus.need_gpus()
 parts = [torch.arange(1 << 20, device=f"cuda:{i}", dtype=torch.int64) * (i + 3) for i in range(2)]

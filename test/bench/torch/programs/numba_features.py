@@ -1,12 +1,9 @@
 """numba-cuda: grids that synchronise, reductions, random numbers, a generated ufunc, pinned and mapped memory."""
 import hashlib
-import pathlib
-import sys
 
 import numpy
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import numpy_names  # noqa: E402, F401
+from shared import numpy_names  # noqa: F401
 
 from numba import cuda, vectorize
 from numba.cuda.random import create_xoroshiro128p_states, xoroshiro128p_uniform_float64

@@ -1,12 +1,10 @@
 """numba-cuda's own tests: of its layer on the driver, and of kernels in streams, threads and processes. Prints what became of each."""
 import hashlib
 import io
-import pathlib
 import sys
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import numpy_names  # noqa: E402, F401
+from shared import numpy_names  # noqa: F401
 
 import numba.cuda.testing  # noqa: F401 (needs filecheck)
 

@@ -1,11 +1,7 @@
 """Tensor parallel layers on two GPUs: a block is split by columns and then by rows."""
-import pathlib
-import sys
-
 import torch
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import two_gpus  # noqa: E402
+from shared import two_gpus
 
 
 class Block(torch.nn.Module):

@@ -1,11 +1,9 @@
 """cuda-gdb stops in a kernel, reads a variable of one thread, and lets the program end."""
-import pathlib
 import re
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import native_program  # noqa: E402
+from shared import native_program
 
 debugger = native_program.tool("cuda-gdb")
 program = native_program.compiled("tools.cu", "-g", "-G")

@@ -1,12 +1,10 @@
 """Nsight Compute reads a counter of each launch of a kernel."""
 import csv
-import pathlib
 import re
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import native_program  # noqa: E402
+from shared import native_program
 
 profiler = native_program.tool("ncu")
 program = native_program.compiled("tools.cu", "-lineinfo")

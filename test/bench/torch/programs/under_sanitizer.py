@@ -1,11 +1,9 @@
 """compute-sanitizer finds nothing in a right program, and in wrong ones what was planted."""
-import pathlib
 import re
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import native_program  # noqa: E402
+from shared import native_program
 
 sanitizer = native_program.tool("compute-sanitizer")
 program = native_program.compiled("tools.cu", "-lineinfo")

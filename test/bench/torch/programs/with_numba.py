@@ -1,14 +1,11 @@
 """numba-cuda: a compiled kernel, shared memory, atomics, streams."""
 import hashlib
-import pathlib
-import sys
 
 import numpy
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-import numpy_names  # noqa: E402, F401
+from shared import numpy_names  # noqa: F401
 
-from numba import cuda, int64  # noqa: E402
+from numba import cuda, int64
 
 
 @cuda.jit

@@ -1,4 +1,4 @@
-"""Starts a function in two processes, one a GPU, joined by NCCL, for scripts in programs/."""
+"""Starts a function in two processes, one a GPU, joined by NCCL, for scripts of the folder above."""
 import hashlib
 import os
 import socket

@@ -1,4 +1,4 @@
-"""Compiles and runs a program in CUDA C++ that lies in programs/, for scripts there."""
+"""Compiles and runs a program in CUDA C++ for scripts of the folder above."""
 import fcntl
 import os
 import pathlib
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 USUAL = "/usr/local/cuda/bin"
-FOLDER = pathlib.Path(__file__).resolve().parent / "programs"
+FOLDER = pathlib.Path(__file__).resolve().parents[1]
 
 
 def tool(name):
