@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,63 +59,14 @@ func onManyStreams(blockUs int) work {
 }
 
 func mpsPair(name string, l load, rival work, target criterion) Case {
-	systems := sharedContext
+	systems := []sharedBy{{name: mpsSystem}, {name: mpsOrdered, priority: lowerPriority}, underLibrary}
 	if l.hint { // beside MPS's own priorities
-		systems = []contextShare{sharedContext[1], {name: "gpreempt", lcRole: "lc", beRole: "be", hints: explicitOnly}}
+		systems = []sharedBy{systems[1], {name: "gpreempt", lcRole: "lc", beRole: "be", hints: explicitOnly}}
 	}
 	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureMPS(ctx, name, l, rival, target, systems)
+		_, _, _, err := s.measureBeside(ctx, name, l, rival, 1, target, systems)
+		return err
 	}}
-}
-
-// contextShare is a way to share one context. hints is a section of the configuration; "": only copies.
-type contextShare struct{ name, lcRole, beRole, priority, hints string }
-
-var sharedContext = []contextShare{
-	{name: mpsSystem},
-	{name: mpsOrdered, priority: lowerPriority},
-	{name: "gpreempt", lcRole: "lc", beRole: "be"},
-}
-
-// measureMPS compares ways to share one context. "alone" is with the server, too.
-func (s *session) measureMPS(ctx context.Context, name string, l load, rival work, target criterion, systems []contextShare) error {
-	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
-	options, err := s.lcOptions(ctx, l)
-	if err != nil {
-		return err
-	}
-	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, rival)
-	if err != nil {
-		return err
-	}
-	for _, system := range systems {
-		s.added["be"] = s.addMPS
-		if system.priority != "" {
-			s.added["be"] = append([]string{system.priority}, s.addMPS...)
-		}
-		undo, err := s.configure(cmp.Or(system.hints, noHints))
-		if err != nil {
-			return err
-		}
-		lc, rate, err := s.together(ctx, l, rival, 1, system.lcRole, system.beRole)
-		undo()
-		if err != nil {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			row := result.Row{Case: name, System: system.name, LCAlone: lcAlone, Note: err.Error()}
-			s.add(row.Judged(cmp.Or(target.text, measured), false)) // the other systems may do better
-			continue
-		}
-		row := comparedRow(name, system.name, &lc, lcAlone)
-		row.BE = share(rate, beAlone, &lc, &alone, system.lcRole != "", kernelsPerSecond)
-		if system.lcRole != "" {
-			row.BLP, row.Note = s.counted, inForce(s.counted)
-			row = target.judged(row)
-		}
-		s.add(row)
-	}
-	return nil
 }
 
 type streamsResult struct {

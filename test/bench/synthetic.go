@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -214,32 +215,59 @@ func comparedRow(name, system string, lc *lcResult, alone *result.Latency) resul
 	return result.Row{Case: name, System: system, LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone)}
 }
 
-func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
-	options, err := s.lcOptions(ctx, l)
-	if err != nil {
-		return err
-	}
-	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, bestEffort)
-	if err != nil {
-		return err
-	}
+// sharedBy is a way in which LC and BE share the GPU. hints is a section of the configuration; "": none are given.
+type sharedBy struct{ name, lcRole, beRole, priority, hints string }
 
-	for _, system := range []struct{ name, lcRole, beRole string }{
-		{"default", "", ""},
-		{"gpreempt", "lc", "be"},
-	} {
-		lc, rate, err := s.together(ctx, l, bestEffort, rivals, system.lcRole, system.beRole)
-		if err != nil {
-			return fmt.Errorf("%s: %w", system.name, err)
+var underLibrary = sharedBy{name: "gpreempt", lcRole: "lc", beRole: "be"}
+
+// measureBeside compares ways to share the GPU with LC and BE alone, whose figures and options it returns. Under an MPS server all are its clients.
+func (s *session) measureBeside(ctx context.Context, name string, l load, rival work, rivals int, target criterion, ways []sharedBy) (options []string, lcAlone *result.Latency, beAlone float64, err error) {
+	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
+	if options, err = s.lcOptions(ctx, l); err != nil {
+		return nil, nil, 0, err
+	}
+	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, rival)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	for _, way := range ways {
+		s.added["be"] = s.addMPS
+		if way.priority != "" {
+			s.added["be"] = append([]string{way.priority}, s.addMPS...)
 		}
-		row := comparedRow(name, system.name, &lc, lcAlone)
-		row.BE = share(rate, beAlone, &lc, &alone, system.name == "gpreempt", kernelsPerSecond)
-		if system.name == "gpreempt" {
+		undo, err := s.configure(cmp.Or(way.hints, noHints))
+		if err != nil {
+			return nil, nil, 0, err
+		}
+		lc, rate, err := s.together(ctx, l, rival, rivals, way.lcRole, way.beRole)
+		undo()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, nil, 0, ctx.Err()
+			}
+			row := result.Row{Case: name, System: way.name, LCAlone: lcAlone, Note: err.Error()}
+			s.add(row.Judged(cmp.Or(target.text, measured), false)) // the other ways may do better
+			continue
+		}
+		row := comparedRow(name, way.name, &lc, lcAlone)
+		row.BE = share(rate, beAlone, &lc, &alone, way.lcRole != "", kernelsPerSecond)
+		if way.lcRole != "" {
+			if s.addMPS != nil {
+				row.BLP, row.Note = s.counted, inForce(s.counted)
+			}
 			row = target.judged(row)
 		}
 		s.add(row)
 	}
+	s.added["be"] = s.addMPS
+	return options, lcAlone, beAlone, nil
+}
 
+func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
+	options, lcAlone, beAlone, err := s.measureBeside(ctx, name, l, bestEffort, rivals, target, []sharedBy{{name: "default"}, underLibrary})
+	if err != nil {
+		return err
+	}
 	var underLibrary lcResult
 	if err := s.run(ctx, &underLibrary, "lc", "lc", options...); err != nil {
 		return fmt.Errorf("gpreempt, LC alone: %w", err)
