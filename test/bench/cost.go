@@ -19,6 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/patch"
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // These cases measure what block-level preemption costs where nobody preempts, and what it covers: which launches of PyTorch programs can
@@ -266,12 +267,8 @@ func demangled(ctx context.Context, reasons map[string]string) (map[string]strin
 // what drifts does so for both: a step of training keeps a processor busy for two thirds of its time, and processors differ
 // by more than the library costs.
 func (s *session) withAndWithout(ctx context.Context, kind, config string, look func(ours *worker) error) (be *result.Share, note string, err error) {
-	cores, err := lastCores(4)
-	if err != nil {
-		return nil, "", err
-	}
 	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
-	plain.cores, ours.cores = cores, cores
+	plain.place, ours.place = workload.LastPlace, workload.LastPlace
 	workers, err := s.startScripts(ctx, plain, ours)
 	if err != nil {
 		return nil, "", err

@@ -109,7 +109,7 @@ func (e *evaluation) start(ctx context.Context, system workload.System, wanted [
 
 // startProgram starts a task's process as the system wants it; role is lc or be.
 func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) (*worker, error) {
-	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name)}
+	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name), place: task.Place, limits: e.options.tests.limits}
 	if options, own := workload.OwnPrograms[task.Program]; own {
 		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
 		p.module = kernels.Evaluation
@@ -147,16 +147,11 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	for name, value := range system.Variables(role) {
 		p.environment = append(p.environment, name+"="+value)
 	}
-	p.limits = e.options.tests.limits
 	w, err := p.start(ctx)
 	if err != nil {
 		return nil, err
 	}
 	w.library, w.ofMPS = library, system.MPS
-	if err := task.Place.Put(w.pid()); err != nil {
-		w.end()
-		return nil, fmt.Errorf("%s: %w", p.name, err)
-	}
 	return w, nil
 }
 

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Workers that are programs of PyTorch.
@@ -25,7 +24,7 @@ type script struct {
 	name, role, config string
 	arguments          []string
 	environment        []string
-	cores              *unix.CPUSet
+	place              workload.Place
 	limits             limits // zero: the usual ones
 }
 
@@ -37,7 +36,7 @@ func (s *session) startScript(ctx context.Context, one script) (*worker, error) 
 	if one.role != "" {
 		name += " (" + one.role + ")"
 	}
-	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), cores: one.cores, limits: one.limits,
+	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), place: one.place, limits: one.limits,
 		environment: append(s.configuredBy(one.config, one.role).environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
 	return s.launch(ctx, p, one.role)

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	_ "github.com/gpreempt/gpreempt/test/bench/worker" // the workers in C are in our executable
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // worker is a process that serves orders (PROTOCOL.md).
@@ -45,9 +46,9 @@ type program struct {
 	name        string
 	arguments   []string // the path of the program first
 	environment []string
-	module      []byte       // of the workers in C: the code that they load
-	cores       *unix.CPUSet // nil: all
-	limits      limits       // zero: the usual ones
+	module      []byte         // of the workers in C: the code that they load
+	place       workload.Place // the processors that it runs on
+	limits      limits         // zero: the usual ones
 }
 
 // lastBytes keeps the end of what is written to it.
@@ -128,12 +129,10 @@ func (p program) start(ctx context.Context) (*worker, error) {
 	if err := startChild(w.cmd); err != nil {
 		return fail(err)
 	}
-	if p.cores != nil { // it has one thread so far
-		if err := unix.SchedSetaffinity(w.pid(), p.cores); err != nil {
-			_ = w.killGroup()
-			_ = w.cmd.Wait()
-			return fail(err)
-		}
+	if err := p.place.Put(w.pid()); err != nil {
+		_ = w.killGroup()
+		_ = w.cmd.Wait()
+		return fail(err)
 	}
 	ended := make(chan struct{})
 	go func() { // what it started may hold its output
@@ -174,20 +173,6 @@ func startChild(cmd *exec.Cmd) error {
 	started := make(chan error, 1)
 	starter() <- func() { started <- cmd.Start() }
 	return <-started
-}
-
-// lastCores are the last of the processors that we may use, so many.
-func lastCores(count int) (*unix.CPUSet, error) {
-	var all, last unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &all); err != nil {
-		return nil, fmt.Errorf("read the processors: %w", err)
-	}
-	for core := 8*len(all)*8 - 1; core >= 0 && last.Count() < count; core-- {
-		if all.IsSet(core) {
-			last.Set(core)
-		}
-	}
-	return &last, nil
 }
 
 // moduleFile is a file in memory.

@@ -11,12 +11,13 @@ import (
 type Place string
 
 const (
-	anywhere Place = ""
-	OwnPlace Place = "own"    // the first ownProcessors of them, which nobody else gets
-	TheRest  Place = "others" // all but those
+	anywhere  Place = ""
+	OwnPlace  Place = "own"    // the first ownProcessors of them, which nobody else gets
+	TheRest   Place = "others" // all but those
+	LastPlace Place = "last"   // the last lastProcessors of all
 )
 
-const ownProcessors = 2
+const ownProcessors, lastProcessors = 2, 4
 
 // Put moves a process to these processors. It has one thread so far; threads that it makes later run there, too.
 func (p Place) Put(pid int) error {
@@ -27,7 +28,7 @@ func (p Place) Put(pid int) error {
 	if err := unix.SchedGetaffinity(0, &ours); err != nil {
 		return fmt.Errorf("read which processors we may use: %w", err)
 	}
-	if ours.Count() <= ownProcessors {
+	if p != LastPlace && ours.Count() <= ownProcessors {
 		return fmt.Errorf("%d processors are too few: %d are for one program, and the others need some", ours.Count(), ownProcessors)
 	}
 	seen := 0
@@ -35,7 +36,7 @@ func (p Place) Put(pid int) error {
 		if !ours.IsSet(i) {
 			continue
 		}
-		if own := seen < ownProcessors; own == (p == OwnPlace) {
+		if p == LastPlace && seen >= ours.Count()-lastProcessors || p == OwnPlace && seen < ownProcessors || p == TheRest && seen >= ownProcessors {
 			its.Set(i)
 		}
 		seen++
