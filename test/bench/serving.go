@@ -29,7 +29,6 @@ const (
 	heldAtLeast        = .99  // of the requests
 	stepsRight         = .01  // how far the number of steps that are found may be off
 	aloneSeconds       = 8 * time.Second
-	hostOnly           = "host" // of be.py: a neighbour that never uses the GPU
 	restingSystem      = "gpreempt-quiet"
 	againSystem        = "alone-again"
 	noShareSystem      = "gpreempt-no-share"
@@ -107,8 +106,7 @@ var allServing = func() []servingCase {
 		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, "train", objectives[perSecond], false})
 	}
 	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), "train", both, false})
-	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems, false},
-		servingCase{"vllm-6-host", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), hostOnly, []servingSystem{{name: "default"}}, false})
+	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems, false})
 	library = append(library,
 		servingCase{"vllm-6-infer-objectives", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}, false},
 		servingCase{"vllm-6-pair", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same --ballast 0.45", []servingSystem{objectiveSystem(2, 0)}, true},
@@ -322,9 +320,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if _, rate, different, err = allBeside(ctx, be, serve); err != nil {
 			return err
 		}
-		if c.beside != hostOnly {
-			row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)
-		}
+		row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)
 	}
 	serving, perToken, failed, why := sumUpGenerated(all)
 	if perToken == nil {

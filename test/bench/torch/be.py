@@ -32,15 +32,6 @@ def inference():
     return step
 
 
-def host():
-    """No work for the GPU: what a neighbour's thread on the CPU costs."""
-    def step():
-        end = time.monotonic() + 0.02
-        while time.monotonic() < end:
-            pass
-    return step
-
-
 def offline():
     """vLLM without a server: batches of prompts, greedily. The model lies where the environment says."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -57,7 +48,7 @@ def offline():
     return step
 
 
-KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference, "offline": offline, "host": host}
+KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference, "offline": offline}
 
 
 def with_ballast(step, part):
