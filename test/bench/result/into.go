@@ -29,28 +29,24 @@ func (h *Head) FileName() string { return ShortGPU(h.GPU) + "-" + h.Benchmark + 
 // Into writes the results into a folder of results under their name, in the place of earlier ones. It refuses to where those have
 // cases that these lack.
 func (r *Report) Into(folder string) (path string, err error) {
-	path = filepath.Join(folder, r.FileName())
-	var here []caseUnder
-	for _, row := range r.Cases {
-		here = append(here, caseUnder{row.Case, row.System})
-	}
-	if err := hasAllOf(path, here); err != nil {
-		return "", err
-	}
-	return path, r.Write(path)
+	return into(folder, &r.Head, r.Write, r.Cases, func(row Row) caseUnder { return caseUnder{row.Case, row.System} })
 }
 
 // Into is like that of Report.
 func (e *Evaluation) Into(folder string) (path string, err error) {
-	path = filepath.Join(folder, e.FileName())
+	return into(folder, &e.Head, e.Write, e.Cases, func(c EvaluationCase) caseUnder { return caseUnder{c.Case, c.System} })
+}
+
+func into[C any](folder string, head *Head, write func(path string) error, cases []C, name func(C) caseUnder) (path string, err error) {
+	path = filepath.Join(folder, head.FileName())
 	var here []caseUnder
-	for _, c := range e.Cases {
-		here = append(here, caseUnder{c.Case, c.System})
+	for _, c := range cases {
+		here = append(here, name(c))
 	}
 	if err := hasAllOf(path, here); err != nil {
 		return "", err
 	}
-	return path, e.Write(path)
+	return path, write(path)
 }
 
 type caseUnder struct {
