@@ -522,18 +522,20 @@ func refusals(reasons map[string]uint64) string {
 	return cmp.Or(strings.Join(words, ", "), "none")
 }
 
-// blpConfig makes a configuration whose processes know only of one another; cache is the folder of rewritten code.
+// blpConfig is one for block-level preemption; cache is the folder of rewritten code.
 func (s *session) blpConfig(name, cache string) (path string, err error) {
+	return s.worldConfig(name, configs.HintsFrom(), "[blp]", fmt.Sprintf("cache_directory = %q", filepath.Join(s.files, cache)))
+}
+
+// worldConfig makes a configuration whose processes know only of one another. Hints are a section, settings the lines of others.
+func (s *session) worldConfig(name, hints string, settings ...string) (path string, err error) {
 	segments := filepath.Join(s.folder, name)
-	caches := filepath.Join(s.files, cache)
-	for _, folder := range []string{segments, caches} {
-		if err := os.Mkdir(folder, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-			return "", fmt.Errorf("make a folder: %w", err)
-		}
+	if err := os.Mkdir(segments, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("make a folder: %w", err)
 	}
 	path = filepath.Join(s.files, name+".toml")
-	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[blp]\ncache_directory = %q\n[log]\nlevel = \"info\"\nfile = %q\n",
-		s.mechanisms, configs.HintsFrom(), segments, caches, s.logFile(name))
+	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[log]\nlevel = \"info\"\nfile = %q\n%s\n",
+		s.mechanisms, hints, segments, s.logFile(name), strings.Join(settings, "\n"))
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		return "", fmt.Errorf("write a configuration: %w", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -149,20 +148,9 @@ func (s *session) fitting(memory uint64, share float64) (each, missing uint64, e
 	return each, 2*each - memory, nil
 }
 
-// swapConfig makes a configuration of that name. Processes of configurations with the same world know of one another, and
-// of nobody else. A request that arrives on a socket is a hint. Settings are lines of [memory].
-func (s *session) swapConfig(world, name string, settings ...string) (path string, err error) {
-	segments := filepath.Join(s.folder, world)
-	if err := os.Mkdir(segments, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", fmt.Errorf("make a folder: %w", err)
-	}
-	path = filepath.Join(s.files, world+"-"+name+".toml")
-	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[log]\nlevel = \"info\"\nfile = %q\n[memory]\n%s\n",
-		s.mechanisms, configs.HintsFrom(configs.HintSocket), segments, s.logFile(world), strings.Join(settings, "\n"))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return "", fmt.Errorf("write a configuration: %w", err)
-	}
-	return path, nil
+// swapConfig is one for programs that swap. A request that arrives on a socket is a hint. Settings are lines of [memory].
+func (s *session) swapConfig(name string, settings ...string) (path string, err error) {
+	return s.worldConfig(name, configs.HintsFrom(configs.HintSocket), append([]string{"[memory]"}, settings...)...)
 }
 
 // hostMB is a line of [memory] for programs of so many bytes.

@@ -205,7 +205,7 @@ func TestBesideSwappers(t *testing.T) {
 	if err != nil || missing != 2*share-s.info.MemoryBytes {
 		t.Fatalf("%d, %d: %v", share, missing, err)
 	}
-	config, err := s.swapConfig("beside", "all", hostMB(missing), "turn_ms = 200")
+	config, err := s.swapConfig("beside", hostMB(missing), "turn_ms = 200")
 	if err != nil {
 		t.Fatal(err)
 	}

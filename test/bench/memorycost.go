@@ -25,13 +25,13 @@ type allocationTimes struct {
 // measureCalls compares medians of calls in programs that run in turns: without the library, with swap, and with all but swap,
 // which says where the cost of the second one is.
 func measureCalls(ctx context.Context, s *session, name string) error {
-	config, err := s.swapConfig(name, "be")
+	config, err := s.swapConfig(name)
 	if err != nil {
 		return err
 	}
 	rest := *s
 	rest.mechanisms = restMechanisms
-	others, err := rest.swapConfig(name+"-not-swapping", "be")
+	others, err := rest.swapConfig(name + "-not-swapping")
 	if err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func (s *session) callTimes(ctx context.Context, config string, swaps bool) (t a
 
 // measureQuiet is a BE program's rate where there is room for all.
 func (s *session) measureQuiet(ctx context.Context, name, kind string) error {
-	config, err := s.swapConfig(name, "be")
+	config, err := s.swapConfig(name)
 	if err != nil {
 		return err
 	}
@@ -125,7 +125,7 @@ func measureServices(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	config, err := s.swapConfig(name, "lc", hostMB(bytes), "lc = true", "lc_idle_s = 1")
+	config, err := s.swapConfig(name, hostMB(bytes), "lc = true", "lc_idle_s = 1")
 	if err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ func (f *memoryFire) measure(ctx context.Context, name string) error {
 
 // evicted sends the program's memory out at random.
 func (f *memoryFire) evicted(ctx context.Context, first []string) (quiet, fired rounds, err error) {
-	if f.config, err = f.swapConfig(f.name, "be"); err != nil {
+	if f.config, err = f.swapConfig(f.name); err != nil {
 		return quiet, fired, err
 	}
 	return f.asBE(ctx, first, func(ctx context.Context, w *worker) (rounds, error) {

@@ -33,7 +33,7 @@ func pairCase(kind string, g goal) func(ctx context.Context, s *session, name st
 		if err != nil {
 			return fmt.Errorf("alone: %w", err)
 		}
-		if p.config, err = s.swapConfig(name, "be", hostMB(missing+missing/4)); err != nil {
+		if p.config, err = s.swapConfig(name, hostMB(missing+missing/4)); err != nil {
 			return err
 		}
 		both, err := p.together(ctx)
@@ -168,7 +168,7 @@ func measureBesideSwapping(ctx context.Context, s *session, name string) error {
 		return err
 	}
 	count := cmp.Or(s.options.Requests, besideRequests)
-	config, err := s.swapConfig(name, "all", hostMB(missing+missing/4), "turn_ms = 2000", fmt.Sprintf("reserve_mb = %d", resident/20_000_000))
+	config, err := s.swapConfig(name, hostMB(missing+missing/4), "turn_ms = 2000", fmt.Sprintf("reserve_mb = %d", resident/20_000_000))
 	if err != nil {
 		return err
 	}

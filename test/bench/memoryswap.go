@@ -24,7 +24,7 @@ func swapCase(gigabytes float64, bothWays bool) func(ctx context.Context, s *ses
 		if err != nil {
 			return err
 		}
-		config, err := s.swapConfig(name, "be", hostMB(bytes))
+		config, err := s.swapConfig(name, hostMB(bytes))
 		if err != nil {
 			return err
 		}
@@ -165,7 +165,7 @@ func (s *session) growBesideBE(ctx context.Context, name string, bytes uint64, r
 	}
 	// How long it takes is the result, however long it is: it must not end as out of memory.
 	settings := []string{hostMB(rest), fmt.Sprintf("reserve_mb = %d", (reserved+1<<20-1)>>20), fmt.Sprintf("wait_ms = %d", holdAnswer.Milliseconds()), "lc = true"}
-	config, err := s.swapConfig(world, "all", settings...)
+	config, err := s.swapConfig(world, settings...)
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func measureReturn(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	config, err := s.swapConfig(name, "all", hostMB(2*bytes), "lc = true", "lc_idle_s = 1")
+	config, err := s.swapConfig(name, hostMB(2*bytes), "lc = true", "lc_idle_s = 1")
 	if err != nil {
 		return err
 	}

@@ -307,7 +307,7 @@ func TestProgramsAreWatched(t *testing.T) {
 	t.Parallel()
 	s := preparedSession(t, programsSuite)
 	s.mechanisms = memoryMechanisms
-	path, err := s.swapConfig("watched", "be")
+	path, err := s.swapConfig("watched")
 	if err != nil {
 		t.Fatal(err)
 	}
