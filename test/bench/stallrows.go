@@ -97,7 +97,7 @@ func (c stallCase) rows(parts []*stallPart) (rows []result.Row) {
 		if p.System != result.LCAlone && row.LC != nil && alone != nil {
 			row.LCAlone, row.Ratio = alone, result.RatioOf(row.LC, alone)
 		}
-		judged := slices.Contains(c.target.judged, p.System)
+		judged := p.System == judgedSystem
 		switch {
 		case row.LC == nil || p.Note != "":
 			row = row.Judged(cmp.Or(map[bool]string{true: c.target.text}[judged], measured), false)
