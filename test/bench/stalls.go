@@ -109,6 +109,9 @@ func (c stallCase) apart() stallCase {
 	return c
 }
 
+// testedCase needs no PyTorch. Tests have it, and who names it.
+const testedCase = "spin"
+
 var stallCases = func() []stallCase {
 	const others = "beside 3 BE and 2 other LC processes that come and go"
 	all := []stallCase{
@@ -118,29 +121,12 @@ var stallCases = func() []stallCase {
 		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others),
 		gemmsCase("gemms-apart", "gemms with two processors that no other program gets").apart(),
 	}
-	// Needs no PyTorch: for tests.
-	spin := stallCase{name: "spin", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times",
+	spin := stallCase{name: testedCase, about: "ten short kernels, 100 times a second, beside long ones, all the time and at times",
 		lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
 		explicit: true, seconds: 60, target: allExplained, systems: besideGuests}
 	spin.guests = []guest{{"be", workload.Task{Program: "spin-long"}}, {"lc", spin.lc}}
 	return append(all, spin)
 }()
-
-// pickStallCases picks cases; without names all that the suite is for.
-func pickStallCases(only []string) ([]stallCase, error) {
-	var picked []stallCase
-	for _, c := range stallCases {
-		if slices.Contains(only, c.name) || len(only) == 0 && c.name != "spin" {
-			picked = append(picked, c)
-		}
-	}
-	for _, name := range only {
-		if !slices.ContainsFunc(picked, func(c stallCase) bool { return c.name == name }) {
-			return nil, fmt.Errorf("suite %q has no case %q", result.StallsSuite, name)
-		}
-	}
-	return picked, nil
-}
 
 // stalledUnder is a case under a system.
 type stalledUnder struct {
@@ -150,11 +136,14 @@ type stalledUnder struct {
 
 // pickStalls picks cases and the systems that each is measured under.
 func pickStalls(options Options) (picked []stalledUnder, err error) {
-	cases, err := pickStallCases(options.Only)
+	cases, err := workload.Pick(result.StallsSuite, "case", stallCases, func(c stallCase) string { return c.name }, options.Only)
 	if err != nil {
 		return nil, err
 	}
 	for _, c := range cases {
+		if c.name == testedCase && len(options.Only) == 0 {
+			continue
+		}
 		names := options.Systems
 		if len(names) == 0 {
 			names = c.systems

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Result is what a suite gives.
@@ -105,18 +106,8 @@ func (c caseSuite) suite() Suite {
 
 // cases picks those that are named; without names all.
 func (c caseSuite) cases(only []string) ([]Case, error) {
-	var picked []Case
-	for _, one := range allCases {
-		if slices.Contains(one.suites, c.name) && (len(only) == 0 || slices.Contains(only, one.Name)) {
-			picked = append(picked, one)
-		}
-	}
-	for _, name := range only {
-		if !slices.ContainsFunc(picked, func(one Case) bool { return one.Name == name }) {
-			return nil, fmt.Errorf("suite %q has no case %q", c.name, name)
-		}
-	}
-	return picked, nil
+	all := slices.DeleteFunc(slices.Clone(allCases), func(one Case) bool { return !slices.Contains(one.suites, c.name) })
+	return workload.Pick(c.name, "case", all, func(one Case) string { return one.Name }, only)
 }
 
 func (c caseSuite) plan(out io.Writer, options Options) error {

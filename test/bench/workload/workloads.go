@@ -114,7 +114,10 @@ var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B"}
 
 // Workloads picks those that are named, in the order in which they are measured; without names all.
 func Workloads(only []string) ([]Workload, error) {
-	picked := slices.DeleteFunc(slices.Clone(All), func(w Workload) bool { return len(only) > 0 && !slices.Contains(only, w.Name) })
+	picked, err := Pick(Suite, "workload", All, func(w Workload) string { return w.Name }, only)
+	if err != nil {
+		return nil, err
+	}
 	turn := func(w Workload) int {
 		if i := slices.Index(firstMeasured, w.Name); i >= 0 {
 			return i
@@ -122,12 +125,17 @@ func Workloads(only []string) ([]Workload, error) {
 		return len(firstMeasured)
 	}
 	slices.SortStableFunc(picked, func(a, b Workload) int { return turn(a) - turn(b) })
+	return picked, nil
+}
+
+// Pick picks those of a suite that are named; without names all. Kind is what people call one.
+func Pick[T any](suite, kind string, all []T, nameOf func(T) string, only []string) (picked []T, err error) {
 	for _, name := range only {
-		if !slices.ContainsFunc(picked, func(w Workload) bool { return w.Name == name }) {
-			return nil, fmt.Errorf("suite %q has no workload %q", Suite, name)
+		if !slices.ContainsFunc(all, func(one T) bool { return nameOf(one) == name }) {
+			return nil, fmt.Errorf("suite %q has no %s %q", suite, kind, name)
 		}
 	}
-	return picked, nil
+	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return len(only) > 0 && !slices.Contains(only, nameOf(one)) }), nil
 }
 
 // Seed makes the same random numbers for the same run in every session.
