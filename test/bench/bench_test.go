@@ -93,30 +93,6 @@ func TestLCOptions(t *testing.T) {
 	}
 }
 
-// A kernel of several waves has the blocks of one, only more of them.
-func TestWavesOfBlocks(t *testing.T) {
-	one := work{us: 10, blocksPerSM: 2}
-	many := one
-	many.waves = 50
-	s := &session{info: info{Multiprocessors: 132}, iterations: map[work]uint64{one: 777}}
-	for _, c := range []struct {
-		work   work
-		blocks string
-	}{{one, "264"}, {many, "13200"}} {
-		options, err := s.workOptions(t.Context(), c.work)
-		if err != nil {
-			t.Fatal(err)
-		}
-		values := map[string]string{} // a worker takes the last of an option
-		for i := 0; i+1 < len(options); i += 2 {
-			values[options[i]] = options[i+1]
-		}
-		if values["--blocks"] != c.blocks || values["--iterations"] != "777" {
-			t.Errorf("%+v: %v, want %s blocks of 777 iterations", c.work, options, c.blocks)
-		}
-	}
-}
-
 func TestEnvironment(t *testing.T) {
 	t.Setenv("GPREEMPT_PRIORITY", "be")
 	t.Setenv("LD_PRELOAD", "/old/libgpreempt.so:/sim/libcuda.so.1 /other.so")

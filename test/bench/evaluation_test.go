@@ -126,10 +126,6 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 			t.Errorf("%s: BE %+v", system, c.BE)
 		}
 	}
-	progress.Reset()
-	if _, err := evaluate(context.Background(), options); err != nil || !strings.Contains(progress.String(), "measured already") {
-		t.Errorf("again: %v\n%s", err, &progress)
-	}
 	options.Version = "another"
 	if _, err := evaluate(context.Background(), options); err == nil || !strings.Contains(err.Error(), options.Folder+`: commit is "", and "another" now: name another folder with --out`) {
 		t.Errorf("goes on from another build's results: %v", err)
@@ -158,13 +154,6 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	options.Folder, options.Minutes = t.TempDir(), .001
 	if results, err := evaluate(context.Background(), options); err == nil || results == nil || !slices.Equal(results.Unmeasured(), []string{"spin"}) {
 		t.Errorf("no time for the second: %v, results %+v", err, results)
-	}
-	options.Minutes = 0
-	stopped, stop := context.WithCancel(context.Background())
-	stop()
-	options.Folder = t.TempDir()
-	if _, err := evaluate(stopped, options); err == nil {
-		t.Error("an interrupted evaluation says it is complete")
 	}
 }
 
@@ -499,16 +488,6 @@ func TestPlan(t *testing.T) {
 	}
 	if again, count := e.starting(picked[1], running); again != 0 || count != 2 {
 		t.Errorf("B after A: %s, %d processes", again, count)
-	}
-	// BE alone is measured in all workloads.
-	e = &evaluation{options: Options{Suite: "paper", Repeats: 2}}
-	if picked, err = e.pick(); err != nil {
-		t.Fatal(err)
-	}
-	for _, w := range picked {
-		if v := e.variants(w)[1]; v.name() != result.BEAlone || !v.once {
-			t.Errorf("%s: no BE alone", w.Name)
-		}
 	}
 }
 
