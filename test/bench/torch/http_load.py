@@ -6,7 +6,6 @@ import io
 import json
 import queue
 import random
-import sys
 import threading
 import time
 
@@ -15,6 +14,7 @@ import PIL.Image
 import protocol
 
 CONNECTIONS = 4
+INTERVAL_S = 0.01  # the mean
 WARM_UP = 100
 
 
@@ -39,7 +39,7 @@ def ask(connection, body):
     return json.loads(text)
 
 
-def run(requests, port, interval_s):
+def run(requests, port):
     body, due, latencies = jpeg(), queue.Queue(), []
 
     def send():
@@ -55,7 +55,7 @@ def run(requests, port, interval_s):
     pace, at = random.Random(2), time.monotonic_ns()
     start = at
     for i in range(WARM_UP + requests):
-        at += int(interval_s * pace.uniform(0.5, 1.5) * 1e9)
+        at += int(INTERVAL_S * pace.uniform(0.5, 1.5) * 1e9)
         if i == WARM_UP:
             start = at
         time.sleep(max(0, at - time.monotonic_ns()) / 1e9)
@@ -69,12 +69,11 @@ def run(requests, port, interval_s):
 
 
 def main():
-    interval_s = float(sys.argv[1]) if len(sys.argv) > 1 else 0.01
     if not protocol.begin():
         return
     protocol.answer({})
     for _, requests, port in protocol.orders():
-        protocol.answer(run(int(requests), int(port), interval_s))
+        protocol.answer(run(int(requests), int(port)))
 
 
 if __name__ == "__main__":
