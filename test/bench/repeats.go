@@ -48,13 +48,9 @@ func (e *evaluation) rated(w workload.Workload) workload.Workload {
 		return w
 	}
 	w.LC = slices.Clone(w.LC)
-	i := 0
-	for _, t := range c.Runs[0].Tasks {
-		if t.Role == "lc" && i < len(w.LC) {
-			if w.LC[i].Load > 0 {
-				w.LC[i].RateHz = t.RateHz
-			}
-			i++
+	for i, t := range c.Runs[0].Of("lc") {
+		if i < len(w.LC) && w.LC[i].Load > 0 {
+			w.LC[i].RateHz = t.RateHz
 		}
 	}
 	return w

@@ -249,10 +249,8 @@ type stallPart struct {
 }
 
 func (p *stallPart) lcRun(round int) *result.TaskRun {
-	for i := range p.Rounds[round].Tasks {
-		if t := &p.Rounds[round].Tasks[i]; t.Role == "lc" {
-			return t
-		}
+	if all := p.Rounds[round].Of("lc"); len(all) > 0 {
+		return all[0]
 	}
 	return nil
 }

@@ -168,16 +168,13 @@ func microsecondsOf(d time.Duration) float64 { return float64(d) / float64(time.
 // Brief says in a few words how a run went.
 func (r RunResult) Brief() string {
 	var latencies []float64
-	lc, be := 0.0, 0.0
-	for i := range r.Tasks {
-		t := &r.Tasks[i]
-		if t.Role == "lc" {
-			fromArrival, _ := t.Latencies(r.Length())
-			latencies = append(latencies, fromArrival...)
-			lc += t.Completed
-		} else {
-			be += t.Completed
-		}
+	for _, t := range r.Of("lc") {
+		fromArrival, _ := t.Latencies(r.Length())
+		latencies = append(latencies, fromArrival...)
+	}
+	be := 0.0
+	for _, t := range r.Of("be") {
+		be += t.Completed
 	}
 	var parts []string
 	if len(latencies) > 0 {
@@ -188,6 +185,16 @@ func (r RunResult) Brief() string {
 		parts = append(parts, fmt.Sprintf("BE %.1f/s", be/r.Seconds))
 	}
 	return strings.Join(parts, ", ")
+}
+
+// Of are the tasks of a role, in their order.
+func (r RunResult) Of(role string) (tasks []*TaskRun) {
+	for i := range r.Tasks {
+		if t := &r.Tasks[i]; t.Role == role {
+			tasks = append(tasks, t)
+		}
+	}
+	return tasks
 }
 
 // Length is Seconds as a duration.

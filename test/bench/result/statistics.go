@@ -192,15 +192,13 @@ func distribution(runs [][]float64, e estimates) *Distribution {
 	return d
 }
 
-// LCLatencies are a case's latencies by run, of all its LC tasks.
-func (c *EvaluationCase) LCLatencies() (fromArrival, fromSubmission [][]float64) {
+// lcLatencies are a case's latencies by run, of all its LC tasks.
+func (c *EvaluationCase) lcLatencies() (fromArrival, fromSubmission [][]float64) {
 	for _, run := range c.Runs {
 		var arrival, submission []float64
-		for i := range run.Tasks {
-			if t := &run.Tasks[i]; t.Role == "lc" {
-				a, s := t.Latencies(run.Length())
-				arrival, submission = append(arrival, a...), append(submission, s...)
-			}
+		for _, t := range run.Of("lc") {
+			a, s := t.Latencies(run.Length())
+			arrival, submission = append(arrival, a...), append(submission, s...)
 		}
 		if len(arrival) > 0 {
 			fromArrival, fromSubmission = append(fromArrival, arrival), append(fromSubmission, submission)
@@ -209,28 +207,16 @@ func (c *EvaluationCase) LCLatencies() (fromArrival, fromSubmission [][]float64)
 	return fromArrival, fromSubmission
 }
 
-// PerSecond is the throughput of each task of a role.
-func (c *EvaluationCase) PerSecond(role string) []float64 {
-	var rates []float64
-	var seconds float64
+// perSecond is the throughput of a role's tasks together.
+func (c *EvaluationCase) perSecond(role string) float64 {
+	var completed, seconds float64
 	for _, run := range c.Runs {
 		seconds += run.Seconds
-		i := 0
-		for _, t := range run.Tasks {
-			if t.Role != role {
-				continue
-			}
-			if i == len(rates) {
-				rates = append(rates, 0)
-			}
-			rates[i] += t.Completed
-			i++
+		for _, t := range run.Of(role) {
+			completed += t.Completed
 		}
 	}
-	for i := range rates {
-		rates[i] /= seconds
-	}
-	return rates
+	return completed / seconds
 }
 
 // Sum is that of all values.
@@ -256,13 +242,12 @@ func (e *Evaluation) Summarise() error {
 		if len(c.Runs) == 0 {
 			continue
 		}
-		fromArrival, fromSubmission := c.LCLatencies()
+		fromArrival, fromSubmission := c.lcLatencies()
 		// A seed of its own makes a report the same each time.
 		estimated[i] = bootstrap(fromArrival, workload.Seed(c.Case, c.System))
 		c.LC = distribution(fromArrival, estimated[i])
 		c.LCSubmitted = distribution(fromSubmission, estimates{})
-		lc, be := c.PerSecond("lc"), c.PerSecond("be")
-		c.Throughput = &Throughput{LC: Round(Sum(lc), 2), BE: Round(Sum(be), 2)}
+		c.Throughput = &Throughput{LC: Round(c.perSecond("lc"), 2), BE: Round(c.perSecond("be"), 2)}
 		c.CPU, c.Queued, c.Unserved = c.sumUp()
 		if c.System == LCAlone {
 			alone[c.Case] = estimated[i]
@@ -292,7 +277,7 @@ func (e *Evaluation) Summarise() error {
 			}
 		}
 		if be != nil {
-			if now, without := Sum(c.PerSecond("be")), Sum(be.PerSecond("be")); without > 0 {
+			if now, without := c.perSecond("be"), be.perSecond("be"); without > 0 {
 				c.BE = &Share{Share: Round(now/without, 3), Alone: Round(without, 2), Now: Round(now, 2), Unit: "requests/s"}
 				if lc != nil && c.System != BEAlone {
 					c.Left = c.ofLeft(now/without, lc)
@@ -322,11 +307,9 @@ func (c *EvaluationCase) ofLeft(share float64, alone *EvaluationCase) *Left {
 	var work, seconds float64
 	service := alone.serviceSeconds()
 	for _, run := range c.Runs {
-		i := 0
-		for _, t := range run.Tasks {
-			if t.Role == "lc" && i < len(service) {
+		for i, t := range run.Of("lc") {
+			if i < len(service) {
 				work += t.Completed * service[i]
-				i++
 			}
 		}
 		seconds += run.Seconds
@@ -342,18 +325,12 @@ func (c *EvaluationCase) ofLeft(share float64, alone *EvaluationCase) *Left {
 func (c *EvaluationCase) serviceSeconds() (medians []float64) {
 	var us [][]float64 // by task
 	for _, run := range c.Runs {
-		i := 0
-		for j := range run.Tasks {
-			t := &run.Tasks[j]
-			if t.Role != "lc" {
-				continue
-			}
+		for i, t := range run.Of("lc") {
 			if i == len(us) {
 				us = append(us, nil)
 			}
 			_, fromSubmission := t.Latencies(run.Length())
 			us[i] = append(us[i], fromSubmission...)
-			i++
 		}
 	}
 	for _, all := range us {
@@ -423,15 +400,15 @@ func (c *EvaluationCase) sumUp() (*CPU, int, int) {
 	c.Identical = nil
 	for _, run := range c.Runs {
 		seconds += run.Seconds
-		for i := range run.Tasks {
-			t := &run.Tasks[i]
+		for _, t := range run.Tasks {
 			if t.Identical != nil && (c.Identical == nil || *c.Identical) {
 				c.Identical = t.Identical
 			}
-			if t.Role != "lc" {
-				be += t.CPUSeconds
-				continue
-			}
+		}
+		for _, t := range run.Of("be") {
+			be += t.CPUSeconds
+		}
+		for _, t := range run.Of("lc") {
 			lc += t.CPUSeconds
 			requests += float64(t.Offered - t.Unserved)
 			queued += t.queued()
