@@ -308,8 +308,12 @@ func readStallPart(path string) (*stallPart, error) {
 		return nil, fmt.Errorf("read results %s: schema %d of %q, not 1 of %q", path, p.Schema, p.Benchmark, result.StallsSuite)
 	}
 	for i := range p.Rounds {
-		if p.lcRun(i) == nil {
+		t := p.lcRun(i)
+		if t == nil {
 			return nil, fmt.Errorf("read results %s: round %d has no LC program", path, i+1)
+		}
+		if err := t.CheckTimes(); err != nil {
+			return nil, fmt.Errorf("read results %s: round %d: %w", path, i+1, err)
 		}
 	}
 	return p, nil

@@ -119,6 +119,11 @@ func TestEvaluationsJoin(t *testing.T) {
 	if _, err := result.ReadEvaluation(first, filepath.Join(folder, "missing.json")); err == nil {
 		t.Error("a file that is missing is accepted")
 	}
+	untimed := resulttest.Case("A", "alone", []int{1000}, 0)
+	untimed.Runs[1].Tasks[0].Times = result.Times{}
+	if _, err := result.ReadEvaluation(write("5", untimed)); err == nil || !strings.Contains(err.Error(), "A under alone: times of 0 requests, and 0 of their ends, of 100") {
+		t.Errorf("requests without times: %v", err)
+	}
 }
 
 // Figures of another build, GPU or driver are of another measurement: the error says which file, what of it, and what to do.

@@ -132,6 +132,14 @@ func (t *TaskRun) Set(arrivals []time.Duration, submittedNs, doneNs []uint64) {
 	t.Times = s
 }
 
+// CheckTimes is an error where the times of requests are missing: files of earlier builds had them in another form.
+func (t *TaskRun) CheckTimes() error {
+	if n := len(t.Times.Arrival); n != t.Offered || len(t.Times.Done) > n || len(t.Times.Submitted) != len(t.Times.Done) {
+		return fmt.Errorf("times of %d requests, and %d of their ends, of %d", n, len(t.Times.Done), t.Offered)
+	}
+	return nil
+}
+
 // Latencies are those of the requests after the warm-up, in microseconds: from arrival and from submission.
 // A request that found no end took at least as long as the programs waited for it.
 func (t *TaskRun) Latencies(length time.Duration) (fromArrival, fromSubmission []float64) {
@@ -287,6 +295,15 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 		one = Evaluation{}
 		if err := ReadRaw(path, name, &one); err != nil {
 			return nil, err
+		}
+	}
+	for _, c := range one.Cases {
+		for _, run := range c.Runs {
+			for _, t := range run.Of("lc") {
+				if err := t.CheckTimes(); err != nil {
+					return nil, fmt.Errorf("read results %s: %s under %s: %w", path, c.Case, c.System, err)
+				}
+			}
 		}
 	}
 	return &one, nil
