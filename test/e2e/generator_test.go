@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -14,12 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -36,7 +31,6 @@ type variant struct {
 	drain                string // how long stops wait, in ns, in the library's build for tests; "": the other build
 	evicted              bool   // its memory leaves the GPU at random
 	queued               bool   // each launch goes through the queue (preempt/queue.c); with drain
-	narrowed             bool   // windows of the peer leave a part of the SMs, another at any time
 }
 
 // lateStops is a drain by which most stops are late. That of the library is 100 ms.
@@ -53,14 +47,6 @@ var variants = []variant{
 	// Without what host-blocks streams, waits for events come into the log far more often.
 	{name: "waits in the log", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
 		not: "captures,host,cpu,values"},
-	{name: "narrowed under MPS", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true},
-	{name: "narrowed under MPS, with little else", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
-		not: "captures,host,cpu,values,devices,built"},
-	// No program has host functions or waits for the CPU, so what is launched in windows goes on there: graphs, too.
-	{name: "narrowed under MPS, with graphs", role: "be", settings: `mechanisms = ["gate", "blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
-		not: "host,cpu,values,devices"},
-	{name: "narrowed under MPS, late stops", role: "be", settings: `mechanisms = ["blp", "spatial"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", narrowed: true,
-		not: "captures,host,cpu,values,devices,built", drain: lateStops},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", drain: lateStops},
 	{name: "queued launches", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", drain: "100000000", queued: true},
 	// Half of the programs are about kernels that spin until the program goes on.
@@ -75,8 +61,6 @@ var variants = []variant{
 	{name: "memory evicted", role: "be", settings: `mechanisms = ["swap"]`, evicted: true, arguments: []string{"room", "2097152"}},
 	{name: "memory evicted beside everything", role: "be", settings: `mechanisms = ["timeslice", "hold", "gate", "turns", "blp", "swap"]`, peer: "lc", evicted: true,
 		arguments: []string{"room", "2097152"}},
-	{name: "memory evicted beside windows that leave SMs", role: "be", settings: `mechanisms = ["gate", "blp", "spatial", "swap"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
-		evicted: true, narrowed: true, not: "host,cpu,values,devices", arguments: []string{"room", "2097152"}},
 	{name: "streams stopped between blocks", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "block"}},
 	// With little but what may run narrow.
 	{name: "streams narrowed", role: "be", settings: `mechanisms = ["blp"]`, arguments: []string{"stop", "narrow"}},
@@ -135,61 +119,6 @@ func disturb(lc *process, longest int, done <-chan struct{}) (ended <-chan struc
 	})
 }
 
-// leave has the windows of a process leave some SMs, one of these numbers all the time, until done is closed.
-func (m *machine) leave(p *process, sms []uint32, done <-chan struct{}) (ended <-chan struct{}) {
-	m.t.Helper()
-	lines, rings := m.lines(p)
-	return repeat(done, func() bool {
-		for _, line := range lines {
-			line.Leaves.Store(sms[rand.IntN(len(sms))])
-		}
-		for _, word := range rings {
-			word.Add(1)
-			_, _, _ = unix.RawSyscall6(unix.SYS_FUTEX, uintptr(unsafe.Pointer(word)), 1 /* FUTEX_WAKE */, math.MaxInt32, 0, 0, 0)
-		}
-		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond) // so that it changes at other times than windows do
-		return true
-	})
-}
-
-// judge has the windows of a process say at random that what ran beside them made them slow, until done is closed.
-func (m *machine) judge(p *process, done <-chan struct{}) (ended <-chan struct{}) {
-	m.t.Helper()
-	lines, _ := m.lines(p)
-	return repeat(done, func() bool {
-		for _, line := range lines {
-			if opened := line.WindowOpenedNs.Load(); opened != 0 {
-				line.JudgedNs.Store(opened&^1 | rand.Uint64N(2))
-			}
-		}
-		time.Sleep(time.Duration(rand.IntN(500)) * time.Microsecond)
-		return true
-	})
-}
-
-// lines are those of a process in all segments. rings are the bells there: ringing one makes a stopped process look once more, as an
-// opening window does.
-func (m *machine) lines(p *process) (lines []*segment.Line, rings []*atomic.Uint32) {
-	m.t.Helper()
-	for _, snapshot := range m.snapshots() {
-		gpu, err := segment.ParseGPU(snapshot.GPU)
-		s, opened := segment.Open(m.segments(), gpu, -1)
-		if err = errors.Join(err, opened); err != nil {
-			m.t.Fatal(err)
-		}
-		for _, peer := range snapshot.Peers {
-			if int(peer.Pid) == p.pid() {
-				lines = append(lines, s.Line(peer.Slot))
-				rings = append(rings, &s.Rings.Windows)
-			}
-		}
-	}
-	if len(lines) == 0 {
-		m.t.Fatal("the process is in no segment")
-	}
-	return lines, rings
-}
-
 type outcome struct {
 	text        string // of what went wrong
 	programs    uint64
@@ -201,11 +130,11 @@ type outcome struct {
 func (o outcome) wrong() bool { return o.text != "" }
 
 // counts are a process's counters, of all GPUs together.
-type counts struct{ stops, evictions, narrowed, hurting, givenUp uint64 }
+type counts struct{ stops, evictions, narrowed, givenUp uint64 }
 
 func (c *counts) raise(to counts) {
 	c.stops, c.evictions = max(c.stops, to.stops), max(c.evictions, to.evictions)
-	c.narrowed, c.hurting, c.givenUp = max(c.narrowed, to.narrowed), max(c.hurting, to.hurting), max(c.givenUp, to.givenUp)
+	c.narrowed, c.givenUp = max(c.narrowed, to.narrowed), max(c.givenUp, to.givenUp)
 }
 
 // counted is a process's counters so far; zeros where the process cannot be seen.
@@ -222,7 +151,6 @@ func (m *machine) counted(p *process, role string) (c counts) {
 			if peer.BLP != nil {
 				c.stops += peer.BLP.Stops
 				c.narrowed += peer.BLP.Narrowed
-				c.hurting += peer.BLP.HeldHurting
 				c.givenUp += peer.BLP.GivenUp
 			}
 			if peer.Memory != nil {
@@ -290,18 +218,9 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	done := make(chan struct{})
 	var ended <-chan struct{}
 	if v.peer == "lc" {
-		longest := 100
-		if v.narrowed { // long enough for something to go on in it
-			longest = 2000
-		}
-		ended = disturb(peer, longest, done)
+		ended = disturb(peer, 100, done)
 	} else if v.peer == "be" && peer.stdin != nil {
 		peer.runBestEffort()
-	}
-	var left, judged <-chan struct{}
-	if v.narrowed {
-		left = m.leave(peer, []uint32{0, 16, 32, 66}, done)
-		judged = m.judge(peer, done)
 	}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
@@ -350,7 +269,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	close(stop)
 	o.raise(<-counted)
 	close(done)
-	for _, end := range []<-chan struct{}{ended, fired, left, judged} {
+	for _, end := range []<-chan struct{}{ended, fired} {
 		if end != nil {
 			<-end
 		}
@@ -457,7 +376,7 @@ func chosenVariants() (chosen []variant) {
 // lacks says whether too little has happened in a variant's runs.
 func (v variant) lacks(c counts) bool {
 	toStop := strings.Contains(v.settings, "blp") || v.role == "lc"
-	toNarrow := v.narrowed || slices.Contains(v.arguments, "narrow")
+	toNarrow := slices.Contains(v.arguments, "narrow")
 	return v.evicted && c.evictions == 0 || toStop && c.stops == 0 || toNarrow && c.narrowed == 0
 }
 
@@ -516,7 +435,7 @@ func (v variant) runs(t *testing.T, generator string, from uint64, unit string, 
 	for i := 0; i == 0 || i < again && v.lacks(all); i++ {
 		m, peer := v.stage(t)
 		o := v.generated(t, m, peer, generator, unit, strconv.FormatUint(most<<min(i, doublings), 10), "seed", strconv.FormatUint(from, 10), "stay", "1", "patience", "60")
-		t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed, %d held back since they hurt", from, o.programs, o.stops, o.evictions, o.narrowed, o.hurting)
+		t.Logf("from seed %d: %d programs, %d stops, %d evictions, %d launches narrowed", from, o.programs, o.stops, o.evictions, o.narrowed)
 		all.raise(o.counts)
 		if o.wrong() {
 			return v.explain(t, m, peer, generator, from, o)

@@ -176,7 +176,6 @@ func TestDoctorOfBlocks(t *testing.T) {
 			"ok    blp        in force in be programs: ",
 			"ok    mps        in force in lc and be programs: ",
 			"ok    picked     \"auto\" picks gate, blp, mps: because of mps\n",
-			"ok    spatial    not in use: best effort stands still while latency-critical programs work, also where their kernels fill few SMs; where they do, try mechanisms = [\"gate\", \"blp\", \"mps\", \"spatial\"]\n",
 		}},
 		{"MPS v3 without context-share", "", []string{mpsPipe(t), "SIMCUDA_MPS=sliced", "CUDA_MPS_PROTOCOL_VERSION=3", "CUDA_DEVICE_MAX_CONNECTIONS=8"}, []string{
 			"warn  server     CUDA_MPS_PROTOCOL_VERSION=3: MPS v3 was tried with the simulated driver only",
@@ -189,10 +188,6 @@ func TestDoctorOfBlocks(t *testing.T) {
 			"ok    mps        not in use: \"auto\" uses it under an MPS server\n",
 			"ok    picked     \"auto\" picks timeslice, hold, turns: because of mps_server\n",
 		}},
-		{"spatial", `mechanisms = ["gate", "blp", "mps", "spatial"]`, []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{
-			"ok    spatial    in force in lc and be programs: beside an open LC window BE goes on, ",
-		}},
-		{"spatial, no MPS", `mechanisms = ["blp", "spatial"]`, nil, []string{"ok    spatial    not in use: it works under an MPS server\n"}},
 		{"MPS without", `mechanisms = ["gate"]`, []string{mpsPipe(t), "SIMCUDA_MPS=1"}, []string{
 			"warn  server     an MPS control daemon is at", "be: in force: gate; timeslice -: all processes share the one TSG of an MPS server\n",
 		}},

@@ -382,3 +382,41 @@ func TestOrderOfAWaitForAnEventThatIsRecordedAnew(t *testing.T) {
 		})
 	}
 }
+
+// A launch that cannot be stopped waits for the window's end.
+func TestOrderOfAnUnstoppableLaunch(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "[hold]\nmax_ms = 10000\n[share]\nmin_be = 0")
+	be, lc := m.startOrdered(compile(t, "testdata/order.c"))
+	be.say("unstoppable 1")
+	be.hears("until stopped")
+	waits := m.peer(be).Counters.GateWaits
+	lc.say("lc 1 2 500000 0 stream")
+	m.until("the window opens", func() bool { return m.peer(lc).WindowOpen })
+	be.say("go on")
+	be.hears("launched")
+	if m.peer(be).Counters.GateWaits == waits {
+		t.Error("it did not wait")
+	}
+	be.hears("right")
+}
+
+// A window stays open while a call that submits is under way, whatever of the request has ended.
+func TestWindowOfALateCall(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "")
+	be, lc := m.start("be"), m.startAs(m.command("lc", compile(t, "testdata/late.c")))
+	lc.hears("ready")
+	m.joined(be, lc)
+	lc.say("request")
+	lc.hears("late")
+	opened := m.peer(lc).WindowOpenedNs
+	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) { // many times the grace
+		if now := m.peer(lc).WindowOpenedNs; now == 0 || now != opened {
+			t.Fatalf("the window that opened at %d opened at %d", opened, now)
+		}
+	}
+	lc.say("go on")
+	lc.hears("done")
+	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+}

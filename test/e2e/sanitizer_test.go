@@ -40,7 +40,7 @@ var unwatched = []struct {
 		"TestWhoLiesAboutWindowsLeavesAShare",
 	}},
 	{"kernels, requests and calls take their usual time there", []string{
-		"TestLoads/unloaded-", "TestPartsOfSteps", "TestStreamsOfOneProcess/clusters", "TestWidthIsLearnt",
+		"TestLoads/unloaded-", "TestPartsOfSteps", "TestStreamsOfOneProcess/clusters",
 	}},
 	{"no C of the library runs, or next to none", []string{
 		"TestDoctorOfBlocks", "TestDoctorOfFewMechanisms", "TestDoctorUnderTheLibrary", "TestFuzzersAreCounted", "TestInstall", "TestInstallRefuses",

@@ -1454,6 +1454,25 @@ static void least(unsigned unused)
 	CHECK(!simcuda_most_urgent_kernel());
 }
 
+// In a window, launches with an attribute because of which they cannot be stopped.
+static void unstoppable(unsigned rounds)
+{
+	struct chained b = buffer();
+	unsigned n = 1, add = 1, us = 100;
+	void *parameters[] = {&b.data, &n, &add, &us};
+	struct launch_attribute event = {LAUNCH_COMPLETION_EVENT, {0}, {0}};
+	struct launch_config config = {{BLOCKS, 1, 1}, {256, 1, 1}, 0, stream_of(NON_BLOCKING), &event, 1};
+	for (unsigned r = 0; r < rounds; r++) {
+		until_stopped();
+		OK(cuLaunchKernelEx(&config, chain, parameters, NULL));
+		b.want = b.want * 3 + add;
+		printf("launched\n");
+	}
+	copy(&b, config.stream);
+	OK(cuCtxSynchronize());
+	CHECK(right(&b));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
@@ -1503,6 +1522,7 @@ int main(int argc, char **argv)
 		{"crosses", crosses},
 		{"crossed", crossed},
 		{"full", full},
+		{"unstoppable", unstoppable},
 		{"far-ahead", far_ahead},
 		{"context", beside_in_new_context},
 	};
