@@ -25,19 +25,17 @@ var caseSuites = []caseSuite{
 	{name: programsSuite, about: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
 	{name: "blp-fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
-		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(onlyStops, false, false)},
+		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(onlyStops, false)},
 	{name: "blp-fire-mps", about: "the same with all processes clients of an MPS server", mode: "MPS",
-		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`"auto"`, true, false)},
-	{name: "blp-fire-narrow", about: "the same, where requests leave a part of the SMs, another one all the time", mode: "MPS",
-		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`["gate", "mps", "blp", "spatial"]`, true, true)},
+		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`"auto"`, true)},
 	{name: "blp-cost", about: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
 		flags: []string{"python"}, begin: knowing(onlyStops)},
 	{name: memorySuite, about: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",
 		flags: []string{"seconds", "requests", "python"}, begin: knowing(memoryMechanisms)},
 	{name: memoryFireSuite, about: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
-		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(memoryMechanisms, false, false)},
+		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(memoryMechanisms, false)},
 	{name: memoryFireMPSSuite, about: "the same with all processes clients of an MPS server", mode: "MPS",
-		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(`["gate", "blp", "mps", "swap"]`, true, false)}, // "auto" leaves memory alone there,
+		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(`["gate", "blp", "mps", "swap"]`, true)}, // "auto" leaves memory alone there,
 }
 
 // configured gives the workers a configuration.

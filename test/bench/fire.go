@@ -7,19 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
-	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -31,8 +28,7 @@ const onlyStops = `["blp"]`
 
 const (
 	fireStops       = 1000
-	fireWidths      = 1000 // changes of the width, where windows leave one
-	fireSeconds     = 45   // the longest under fire: a stop of blocks that wait for each other takes 20 ms
+	fireSeconds     = 45 // the longest under fire: a stop of blocks that wait for each other takes 20 ms
 	fireUndisturbed = 2 * time.Second
 	fireStart       = 100 * time.Second // many start at once
 	fireAttach      = 10 * time.Second  // a process that is ready attaches in the background
@@ -50,14 +46,11 @@ var (
 // normalisation). Under MPS two such programs may each have a part of the room and wait for ever, also without the library.
 var waitingFire = []string{"resnet50-training", "cooperative", "marlin", "lamport", "exceeding"}
 
-var (
-	fireTarget   = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireStops)
-	narrowTarget = fmt.Sprintf("%s, >= %d changes of the width", fireTarget, fireWidths)
-)
+var fireTarget = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireStops)
 
 func fireCases() (cases []Case) {
 	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
-		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps", "blp-fire-narrow"}, 55, func(ctx context.Context, s *session, name string) error {
+		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps"}, 55, func(ctx context.Context, s *session, name string) error {
 			f := &fire{session: s, program: program}
 			first, err := f.alone(ctx)
 			if err != nil {
@@ -100,7 +93,7 @@ func (s *session) keepLog(program, name string) {
 }
 
 // firing has programs under fire, with these mechanisms, and all processes clients of an MPS server or none.
-func firing(mechanisms string, overMPS, narrows bool) func(context.Context, *session) (func(), error) {
+func firing(mechanisms string, overMPS bool) func(context.Context, *session) (func(), error) {
 	return func(ctx context.Context, s *session) (end func(), err error) {
 		quit := func() {}
 		if overMPS {
@@ -109,51 +102,10 @@ func firing(mechanisms string, overMPS, narrows bool) func(context.Context, *ses
 			}
 			s.apart = make(chan struct{}, 1)
 		}
-		s.mechanisms, s.narrows = mechanisms, narrows
+		s.mechanisms = mechanisms
 		compiled := s.compileFire(ctx)
 		return func() { compiled(); quit() }, nil
 	}
-}
-
-// leaveAtRandom has the windows of a process leave a part of the SMs, whatever it has learnt, until the end. It counts how often that
-// changed in an open window.
-func leaveAtRandom(config string, pid int, changes *atomic.Int64) (end func(), err error) {
-	p, path, err := peer(config, pid)
-	for deadline := time.Now().Add(fireAttach); err == nil && p == nil; p, path, err = peer(config, pid) {
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("the process was in no segment for %s", fireAttach)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if err != nil {
-		return nil, err
-	}
-	gpu, err := segment.ParseGPU(strings.TrimSuffix(filepath.Base(path), ".seg"))
-	if err != nil {
-		return nil, fmt.Errorf("segment %s: %w", path, err)
-	}
-	s, err := segment.Open(filepath.Dir(path), gpu, -1)
-	if err != nil {
-		return nil, err
-	}
-	done, ended := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(ended)
-		line := s.Line(p.Slot)
-		for {
-			opened := line.WindowOpenedNs.Load()
-			next := []uint32{0, 16, 32, 64}[rand.IntN(4)]
-			if line.Leaves.Swap(next) != next && opened != 0 && line.WindowOpenedNs.Load() == opened {
-				changes.Add(1)
-			}
-			select {
-			case <-done:
-				return
-			case <-time.After(time.Duration(100+rand.IntN(900)) * time.Microsecond):
-			}
-		}
-	}()
-	return func() { close(done); <-ended; s.Close() }, nil
 }
 
 // compileFire begins to compile the native programs, until stop.
@@ -236,7 +188,6 @@ type fire struct {
 	different    bool
 	hung         bool
 	peerRequests int
-	changes      atomic.Int64 // of what open windows leave
 }
 
 func (f *fire) note(format string, arguments ...any) {
@@ -400,20 +351,13 @@ func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err e
 		return fired, err
 	}
 	defer f.finish(peer)
-	if f.narrows {
-		end, err := leaveAtRandom(f.config, peer.pid(), &f.changes)
-		if err != nil {
-			return fired, fmt.Errorf("set what windows leave: %w", err)
-		}
-		defer end()
-	}
 	limit := time.Duration(cmp.Or(f.options.Seconds, fireSeconds) * float64(time.Second))
 	fired, err = f.rounds(ctx, w, "under fire", func() error {
 		for deadline := time.Now().Add(limit); time.Now().Before(deadline) && !w.hasEnded() && !peer.hasEnded(); {
 			if err := pause(ctx, 500*time.Millisecond); err != nil {
 				return err
 			}
-			if f.count(w).Stops-before >= fireStops && (!f.narrows || f.changes.Load() >= fireWidths) {
+			if f.count(w).Stops-before >= fireStops {
 				break
 			}
 		}
@@ -436,11 +380,7 @@ func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err e
 func (f *fire) startPeer(ctx context.Context) (*worker, error) {
 	configured := f.configuredBy(f.config, "lc")
 	configured.added = map[string][]string{"lc": f.addMPS}
-	iterations := "2000"
-	if f.narrows { // a window of about a millisecond
-		iterations = "400000"
-	}
-	w, err := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", iterations, "--kernels", "1",
+	w, err := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
 		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
 		"--seconds", "170", "--limit", "180")
 	if err != nil {
@@ -453,10 +393,10 @@ func (f *fire) startPeer(ctx context.Context) (*worker, error) {
 	return w, nil
 }
 
-// enough says whether the program was stopped, and what windows leave changed, as often as the target says.
+// enough says whether the program was stopped as often as the target says.
 func (f *fire) enough() bool {
 	c := f.counted
-	return c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0 && (!f.narrows || c.Narrowed > 0 && f.changes.Load() >= fireWidths)
+	return c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0
 }
 
 // row measures the case; what goes wrong is in the row.
@@ -479,10 +419,6 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 	if c.Launches > 0 {
 		notes = append(notes, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",
 			c.Cuts, c.ResumedBlocks, float64(c.DrainNs)/1000/float64(max(c.Stops, 1)), float64(c.DrainMaxNs)/1000, c.Launches, c.Uncovered, c.Barriers, refusals(c.KernelsRefused)))
-		if f.narrows {
-			notes = append(notes, fmt.Sprintf("the width changed %d times in open windows; %d launches went on narrow, for %.0f ms in all; held back: %d together, %d behind others, %d refused",
-				f.changes.Load(), c.Narrowed, float64(c.NarrowNs)/1e6, c.HeldTogether, c.HeldBehind, c.HeldRefused))
-		}
 		if c.Beside > 0 {
 			notes = append(notes, fmt.Sprintf("%d launches were parted whose blocks wait for later ones", c.Beside))
 		}
@@ -495,11 +431,7 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 	}
 	row := result.Figure(name, float64(c.Stops), "stops", strings.Join(notes, "; "))
 	row.BLP = &c
-	target := fireTarget
-	if f.narrows {
-		target = narrowTarget
-	}
-	return row.Judged(target, passed)
+	return row.Judged(fireTarget, passed)
 }
 
 // firstDifference is the first place at which lists differ, or -1.

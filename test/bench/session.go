@@ -74,7 +74,6 @@ type session struct {
 	keep       func(*result.Report)   // writes the rows that a case has so far; nil: nobody does
 	counted    *result.Counted        // by the library, in the last BE process that ran together with LC
 	mechanisms string                 // of the configurations for block-level preemption, as TOML
-	narrows    bool                   // windows of fire leave a part of the SMs, another one all the time
 	native     func() (string, error) // path of the compiled programs under fire
 	apart      chan struct{}          // of one place: programs under fire that must not run at the same time; nil: all may
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -205,7 +204,7 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: different: %v", program, f.different)
 		}
 	}
-	s.options.Seconds, s.narrows = 2, true
+	s.options.Seconds = 2
 	f := &fire{session: s, program: "kernels"}
 	first, err := f.alone(t.Context())
 	if err != nil {
@@ -221,19 +220,14 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 		row = f.row(t.Context(), "fire-kernels", first)
 	}
 	if row.BLP.Stops < 20 || row.BLP.Cuts == 0 || *row.Value != float64(row.BLP.Stops) || f.different || f.hung ||
-		f.changes.Load() < 20 || !strings.Contains(row.Note, fmt.Sprintf("the width changed %d times in open windows", f.changes.Load())) || row.Target != narrowTarget ||
-		f.peerRequests < 20 || !strings.Contains(row.Note, "LC requests; ") || !slices.Contains(row.BLP.Mechanisms, "blp") {
+		row.Target != fireTarget || f.peerRequests < 20 || !strings.Contains(row.Note, "LC requests; ") || !slices.Contains(row.BLP.Mechanisms, "blp") {
 		t.Errorf("what the GPU does: %+v, %+v, %d LC requests", row, row.BLP, f.peerRequests)
 	}
-	for _, wanting := range []struct {
-		stops, narrowed uint64
-		changes         int64
-		wide, enough    bool
-	}{{1000, 1, 1000, false, true}, {1000, 1, 999, false, false}, {1000, 0, 1000, false, false}, {999, 1, 1000, false, false}, {1000, 0, 0, true, true}} {
-		one := &fire{session: &session{narrows: !wanting.wide}}
-		one.counted.Stops, one.counted.Cuts, one.counted.Narrowed = wanting.stops, 1, wanting.narrowed
-		if one.changes.Store(wanting.changes); one.enough() != wanting.enough {
-			t.Errorf("enough: %+v", wanting)
+	for stops, enough := range map[uint64]bool{1000: true, 999: false} {
+		one := &fire{session: s}
+		one.counted.Stops, one.counted.Cuts = stops, 1
+		if one.enough() != enough {
+			t.Errorf("enough with %d stops: %v", stops, !enough)
 		}
 	}
 	for program, want := range map[string]string{
