@@ -96,7 +96,7 @@ func (w *world) says(when string, want map[string]float64) {
 // everything is a process that uses all parts of the library.
 func everything() segment.Peer {
 	p := segment.Peer{Pid: 7, Owner: 7, Level: 0, Role: "lc", Alive: true, StartedNs: second, InForce: configs.Timeslice, Lacks: configs.FallbackNoHold,
-		BLP: &segment.BLP{KernelsRefused: map[string]uint64{"form": 2}}, Memory: &segment.Memory{}, Width: &segment.Width{}, Objective: &segment.Objective{}}
+		BLP: &segment.BLP{KernelsRefused: map[string]uint64{"form": 2}}, Memory: &segment.Memory{}, Objective: &segment.Objective{}}
 	for _, source := range configs.HintNames() {
 		p.Hints = append(p.Hints, segment.Hints{Source: source, HintCounters: segment.HintCounters[uint64]{Given: 1}})
 	}
@@ -181,11 +181,10 @@ func TestEveryCounterIsThere(t *testing.T) {
 			v.Field(i).SetUint(0)
 		}
 	}
-	p := segment.Peer{BLP: &segment.BLP{}, Memory: &segment.Memory{}, Width: &segment.Width{}, Hints: []segment.Hints{{Source: configs.HintNames()[0]}}}
+	p := segment.Peer{BLP: &segment.BLP{}, Memory: &segment.Memory{}, Hints: []segment.Hints{{Source: configs.HintNames()[0]}}}
 	check(&p.Counters, &p)
 	check(p.BLP, &p)
 	check(&p.BLP.StopCounters, &p)
-	check(&p.Width.WidthCounters, &p)
 	check(&p.Memory.MemoryCounters, &p)
 	check(&p.Hints[0].HintCounters, &p)
 }

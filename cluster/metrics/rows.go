@@ -50,7 +50,6 @@ const (
 const (
 	partBLP       = "blp"
 	partMemory    = "memory"
-	partWidth     = "width"
 	partObjective = "objective"
 	partHint      = "hint " // and the source
 )
@@ -62,9 +61,6 @@ func parts(p *segment.Peer) (all []string) {
 	}
 	if p.Memory != nil {
 		all = append(all, partMemory)
-	}
-	if p.Width != nil {
-		all = append(all, partWidth)
 	}
 	if p.Objective != nil {
 		all = append(all, partObjective)
@@ -103,15 +99,6 @@ func ofMemory(read func(*segment.Memory) uint64) []cell {
 			return 0
 		}
 		return read(p.Memory)
-	}}}
-}
-
-func ofWidth(read func(*segment.Width) uint64) []cell {
-	return []cell{{part: partWidth, read: func(p *segment.Peer, _ uint64) uint64 {
-		if p.Width == nil {
-			return 0
-		}
-		return read(p.Width)
 	}}}
 }
 
@@ -289,16 +276,15 @@ var rows = []row{
 	{"barriers_total", counter, "Operations that waited until what can be stopped was done.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.Barriers })},
 	{"launches_beside_total", counter, "Launches whose blocks waited for others that a stop had kept from beginning.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.Beside })},
-	{"launches_narrowed_total", counter, "Launches that went on, while a window was open, on the SMs that it leaves.", "", nil, numbers,
+	{"launches_narrowed_total", counter, "Launches that went on in a part of the SMs, while their program had stopped their stream.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.Narrowed })},
-	{"blocks_beside_windows_total", counter, "Blocks that ran, while a window was open, on the SMs that it leaves.", "", nil, numbers,
+	{"blocks_narrowed_total", counter, "Blocks that ran there.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowBlocks })},
-	{"narrow_seconds_total", counter, "Time that processes ran on the SMs that open windows leave.", "seconds", nil, oneAtATime,
+	{"narrow_seconds_total", counter, "Time for which stopped streams went on there.", "seconds", nil, oneAtATime,
 		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowNs })},
-	{"launches_held_back_total", counter, "Launches that could not go on there: no room for blocks that run together, work ahead, refused by the driver, of kernels that make windows slow on however few SMs.", "", []string{"reason"}, numbers,
+	{"launches_held_back_total", counter, "Launches that could not go on there: no room for blocks that run together, work ahead, refused by the driver.", "", []string{"reason"}, numbers,
 		[]cell{heldBack("together", func(b *segment.BLP) uint64 { return b.HeldTogether }), heldBack("behind", func(b *segment.BLP) uint64 { return b.HeldBehind }),
-			heldBack("refused", func(b *segment.BLP) uint64 { return b.HeldRefused }), heldBack("hurts", func(b *segment.BLP) uint64 { return b.HeldHurting })}},
-	{"hurting_kernels", gauge, "Kernels that are held back since they make windows slow on however few SMs.", "", nil, 0, ofBLP(func(b *segment.BLP) uint64 { return b.Hurting })},
+			heldBack("refused", func(b *segment.BLP) uint64 { return b.HeldRefused })}},
 	{"domains_given_up_total", counter, "Contexts whose kernels are not stopped any more, after an error of the driver or of the library.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.GivenUp })},
 	{"kernels_total", counter, "Kernels of the modules that were loaded, on each of a process's GPUs.", "", nil, numbers, ofBLP(func(b *segment.BLP) uint64 { return b.KernelsSeen })},
@@ -321,11 +307,6 @@ var rows = []row{
 	{"objective_slots_total", counter, "Times that lower levels were lent the GPU within the objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Slots })},
 	{"objective_lent_seconds_total", counter, "Time for which they were.", "seconds", nil, oneAtATime, ofObjective(func(o *segment.Objective) uint64 { return o.LentNs })},
 	{"objective_slots_cut_total", counter, "Slots that ended early, by why: a request arrived, lower levels were idle, a graph is captured, work under way did not end, the objective was taken away.", "", []string{"reason"}, numbers, ofSlotCuts()},
-	{"left_sms", gauge, "SMs that the last windows of processes leave to lower levels.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return uint64(w.SMs) })},
-	{"windows_leaving_total", counter, "Windows that left SMs to lower levels.", "", nil, numbers, ofWidth(func(w *segment.Width) uint64 { return w.Leaving })},
-	{"width_kinds", gauge, "Kinds of requests of which it is known how many SMs they leave.", "", nil, 0, ofWidth(func(w *segment.Width) uint64 { return w.Kinds })},
-	{"widths_too_wide_total", counter, "Times that requests were found to suffer from what they left.", "", nil, numbers,
-		ofWidth(func(w *segment.Width) uint64 { return w.TooWide })},
 
 	{"memory_resident_bytes", gauge, "Device memory that is on the GPU and can go.", "bytes", nil, 0, ofMemory(func(m *segment.Memory) uint64 { return m.Resident })},
 	{"memory_swapped_bytes", gauge, "Device memory that is in host memory.", "bytes", nil, 0, ofMemory(func(m *segment.Memory) uint64 { return m.Swapped })},

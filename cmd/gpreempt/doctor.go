@@ -53,7 +53,6 @@ func (d *doctor) examine(config string) {
 	d.checkControlFile()
 	d.checkMPS()
 	d.checkMemory()
-	d.checkSpatial()
 	d.checkObjectives()
 	d.checkShares()
 	d.checkWorlds()

@@ -73,9 +73,6 @@ func (d *doctor) sayMechanisms(peers []segment.Peer) {
 		switch {
 		case len(roles) > 0:
 			d.say(row.Name, ok, "in force in "+strings.Join(roles, " and ")+" programs: "+row.Does, "")
-		case row.Bit == configs.Spatial && !m.Use(row.Bit) && underMPS:
-			d.say(row.Name, ok, "not in use: best effort stands still while latency-critical programs work, also where their kernels fill few SMs",
-				`where they do, try mechanisms = ["gate", "blp", "mps", "spatial"]`)
 		case !m.Use(row.Bit) && m.Auto:
 			d.say(row.Name, ok, `not in use: "auto" does not use it`, "to use it, name it in mechanisms")
 		case !m.Use(row.Bit):

@@ -95,16 +95,10 @@ For processes whose kernels are rewritten so that they can stop between blocks (
   KERNELS  of the modules that were loaded, of these rewritten, and not, by reason: form (not known how), room (for one more parameter), peers (blocks wait for one another), sm (of the GPU), image (not readable), runtime (loaded unseen, by a CUDA runtime before 12.0)
   LAUNCHES  of kernels, and the part that could be stopped
   STOPS  times that they were stopped; CUTS: launches that a stop cut; BLOCKS: run later because of that
-  NARROWED  launches that went on, while a window was open, on the SMs that it leaves, and for how long; BESIDE: their blocks
-  HELD  those that could not: their blocks run together and have no room, work was ahead of them, or they hurt
-  HURT  kernels that are held back since they make windows slow on however few SMs
+  NARROWED  launches that went on in a part of the SMs, while the program had stopped their stream, and for how long; BESIDE: their blocks
+  HELD  those that could not: their blocks run together and have no room, work was ahead of them, or the driver refused
   DRAIN  from a stop until nothing ran: mean, and the longest
   LOAD  time that loads of code took longer, and images that came from the cache
-
-For processes that leave SMs to lower levels while their window is open (spatial):
-
-  LEAVES  what the window leaves, or left last; LEAVING: windows that left some, of all, since the process's start
-  KINDS  of requests of which it is known how many they leave; TOO WIDE: times that one suffered from it
 
 For processes whose device memory swaps to host memory:
 

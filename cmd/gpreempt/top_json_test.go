@@ -48,9 +48,6 @@ func jsonKeys(t *testing.T, path string, of reflect.Type, see func(path, value s
 	}
 }
 
-// spatial are keys that docs/design/spatial.md is about.
-var spatial = regexp.MustCompile(`\.(width\.\w+|blp\.(beside|narrow\w*|held_\w+|hurting))$`)
-
 // docs/top-json.md has a row for each key of gpreempt top --json, and for no other.
 func TestJSONIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/top-json.md")
@@ -65,7 +62,7 @@ func TestJSONIsDocumented(t *testing.T) {
 	jsonKeys(t, "", reflect.TypeFor[sample](), func(path, value string) {
 		path = strings.TrimPrefix(path, ".")
 		there[path] = true
-		if said[path] != value && !spatial.MatchString(path) {
+		if said[path] != value {
 			t.Errorf("docs/top-json.md: %s is %q, must be %q", path, said[path], value)
 		}
 	})

@@ -55,7 +55,6 @@ func printTable(out io.Writer, s sample) error {
 		printHints(w, gpu.Peers)
 		printBLP(w, gpu.Peers)
 		printObjectives(w, gpu.Peers)
-		printWidth(w, gpu.Peers)
 		printMemory(w, gpu.Peers)
 	}
 	if s.noUser != nil {
@@ -111,7 +110,7 @@ func printBLP(w io.Writer, peers []peerSample) {
 		}
 		if !titled {
 			titled = true
-			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tNARROWED\tBESIDE\tHELD\tHURT\tNARROW FOR\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
+			fmt.Fprintln(w, "PID\tKERNELS\tREWRITTEN\tNOT\tLAUNCHES\tCOVERED\tBARRIERS\tSTOPS\tCUTS\tBLOCKS\tNARROWED\tBESIDE\tHELD\tNARROW FOR\tDRAIN\tMAX\tLOAD\tCACHED\tBLP")
 		}
 		state := "on"
 		if b.GivenUp != 0 {
@@ -125,9 +124,9 @@ func printBLP(w io.Writer, peers []peerSample) {
 		if b.Stops > 0 {
 			mean = float64(b.DrainNs) / float64(b.Stops)
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f ms\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
+		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%.0f\t%.1f %%\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f ms\t%.0f us\t%.0f us\t%.0f ms\t%d of %d\t%s\n", p.Pid, b.KernelsSeen, b.KernelsGuarded,
 			refusals(b.KernelsRefused), float64(b.Launches)+float64(b.Uncovered), covered, b.Barriers, b.Stops, b.Cuts, b.ResumedBlocks,
-			b.Narrowed, b.NarrowBlocks, b.HeldTogether+b.HeldBehind+b.HeldRefused+b.HeldHurting, b.Hurting, float64(b.NarrowNs)/1e6, mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
+			b.Narrowed, b.NarrowBlocks, b.HeldTogether+b.HeldBehind+b.HeldRefused, float64(b.NarrowNs)/1e6, mean/1e3, float64(b.DrainMaxNs)/1e3, float64(b.LoadNs)/1e6, b.ImagesCached, b.Images, state)
 	}
 	if titled {
 		fmt.Fprintln(w)
@@ -177,24 +176,6 @@ func objectiveState(state string) string {
 		return "rests after few steps: latency-critical first"
 	}
 	return state
-}
-
-// printWidth lists the processes that leave SMs to lower levels, or found out whether they can. Counts are from each process's start.
-func printWidth(w io.Writer, peers []peerSample) {
-	titled := false
-	for _, p := range peers {
-		if p.Width == nil {
-			continue
-		}
-		if !titled {
-			titled = true
-			fmt.Fprintln(w, "PID\tLEAVES\tLEAVING\tKINDS\tTOO WIDE")
-		}
-		fmt.Fprintf(w, "%d\t%d SMs\t%d of %d\t%d\t%d\n", p.Pid, p.Width.SMs, p.Width.Leaving, p.Counters.Windows, p.Width.Kinds, p.Width.TooWide)
-	}
-	if titled {
-		fmt.Fprintln(w)
-	}
 }
 
 // printMemory lists the processes whose device memory swaps.

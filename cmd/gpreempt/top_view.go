@@ -390,7 +390,7 @@ func (v *view) detailed(width int) (all []line) {
 		words = append(words, "IN FORCE "+orDash(r.p.Mechanisms), "NOT IN FORCE "+orDash(r.p.Fallbacks))
 		all = append(all, flow(words, width)...)
 		one := []peerSample{*r.p}
-		for _, print := range []func(io.Writer, []peerSample){printHints, printBLP, printObjectives, printWidth, printMemory} {
+		for _, print := range []func(io.Writer, []peerSample){printHints, printBLP, printObjectives, printMemory} {
 			for _, words := range titled(func(w io.Writer) { print(w, one) }) {
 				all = append(all, flow(words, width)...)
 			}
