@@ -117,7 +117,7 @@ extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
  * work back, with all that is behind it:
  *   - cooperative launches, and clusters of more than 8 blocks;
  *   - kernels whose blocks may wait for each other and do not have room at once;
- *   - graphs with any of these;
+ *   - graphs;
  *   - work behind other calls that are not over;
  *   - the legacy stream and other blocking streams.
  *

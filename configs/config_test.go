@@ -199,6 +199,7 @@ func TestParseErrors(t *testing.T) {
 		{"[[hold]]\nmax_ms = 3", `hold = a table: must be a table with the keys max_ms, step_us, chain`},
 		{"mechanisms = \"all\"", `mechanisms = "all": must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
 		{"mechanisms = [\"auto\"]", `mechanisms = ["auto"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
+		{"mechanisms = [\"gate\", \"spatial\"]", `mechanisms = ["gate", "spatial"]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
 		{"mechanisms = [[1]]", `mechanisms = [[1]]: must be "auto" or an array of "timeslice", "hold", "gate", "turns", "blp", "mps", "swap"`},
 		{"share.min_be = 1", `share.min_be = 1: must be a number from 0 to less than 1 (part of the GPU's time)`},
 		{"share.min_be = nan", `share.min_be = NaN: must be a number from 0 to less than 1 (part of the GPU's time)`},

@@ -18,7 +18,6 @@ const (
 	BLP
 	MPS
 	Swap
-	Spatial
 )
 
 // Where says on which GPUs a mechanism is used: where a process is apart from others, with TSGs of its own, where it is
@@ -64,8 +63,6 @@ var MechanismRows = [...]MechanismRow{
 		"where all processes share the one TSG of an MPS server, streams of LC processes get the highest and those of BE processes the lowest priority"},
 	{Swap, "swap", Anywhere, Apart, "",
 		"device memory of BE processes goes to host memory and comes back, so that programs run together which do not fit together"},
-	{Spatial, "spatial", UnderMPS, Nowhere, "",
-		"beside an open LC window BE goes on, on as many SMs as the LC process was seen to leave; only together with \"blp\", and measured on few programs yet"},
 }
 
 // MechanismNames are the names in the order of the bits.
@@ -153,7 +150,6 @@ const (
 	FallbackOthers
 	FallbackRegistered
 	FallbackSeveralGPUs
-	FallbackNoBLP
 	FallbackLocked
 	FallbackServer
 	FallbackPolicy
@@ -184,7 +180,6 @@ var FallbackRows = [...]FallbackRow{
 		"where programs do not let such a device into their GPU memory, name swap in mechanisms"},
 	{FallbackSeveralGPUs, "several_gpus", Swap, "this program has several GPUs, and copies between them that need no peer access might be refused: \"auto\" does not move its memory",
 		"let it see the GPU that it uses (CUDA_VISIBLE_DEVICES), or, where it enables peer access or uses NCCL, name swap in mechanisms"},
-	{FallbackNoBLP, "no_blp", Spatial, "blp is not in force, and only kernels that can be stopped go on beside a window", "name blp in mechanisms too"},
 	{FallbackLocked, "locked", Timeslice | Hold | Turns | BLP, "the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)",
 		"it takes part again when it is unlocked"},
 	{FallbackServer, "mps_server", Swap, "a control daemon of MPS is there, although this process has a TSG of its own: \"auto\" decides before the driver connects, and does not move its memory",

@@ -15,10 +15,9 @@ enum { // bits: why something is not in force
 	GP_FALLBACK_OTHERS = 1u << 7, // processes without gpreempt have work on the GPU: best-effort programs have the fair timeslice, so that they get on beside those
 	GP_FALLBACK_REGISTERED = 1u << 8, // this machine has devices (RDMA adapters, GPUDirect Storage, GDRCopy) with which a program may register its memory unseen: "auto" does not move it
 	GP_FALLBACK_SEVERAL_GPUS = 1u << 9, // this program has several GPUs, and copies between them that need no peer access might be refused: "auto" does not move its memory
-	GP_FALLBACK_NO_BLP = 1u << 10, // blp is not in force, and only kernels that can be stopped go on beside a window
-	GP_FALLBACK_LOCKED = 1u << 11, // the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)
-	GP_FALLBACK_MPS_SERVER = 1u << 12, // a control daemon of MPS is there, although this process has a TSG of its own: "auto" decides before the driver connects, and does not move its memory
-	GP_FALLBACK_COMPUTE_POLICY = 1u << 13, // nvidia-smi compute-policy sets timeslices, and gpreempt's take their place
+	GP_FALLBACK_LOCKED = 1u << 10, // the driver has locked or checkpointed this process (cuCheckpointProcessLock, cuda-checkpoint)
+	GP_FALLBACK_MPS_SERVER = 1u << 11, // a control daemon of MPS is there, although this process has a TSG of its own: "auto" decides before the driver connects, and does not move its memory
+	GP_FALLBACK_COMPUTE_POLICY = 1u << 12, // nvidia-smi compute-policy sets timeslices, and gpreempt's take their place
 };
 
 enum gp_hint_source {

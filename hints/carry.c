@@ -38,12 +38,12 @@ static _Atomic uint32_t trusted, in_force;
 static _Atomic uint64_t published_lead_ns, watched_lead_ns; // the watcher is there in time for what comes so much later
 
 // Under an MPS server a window is enough: its clients share one TSG, and lower levels stop as it opens. But it saves tens of microseconds there,
-// not a switch, which guesses are not worth. Nor is a window that leaves SMs: what opens it says how many, and a hint does not know that.
+// not a switch, which guesses are not worth.
 static bool takes_hints(struct gp_context *c, uint32_t source)
 {
 	if (!c->handle || !c->gpu->segment || (gp_objective_on && gp_lent(c->gpu))) // its next launch is on its way
 		return false;
-	return c->gpu->mps ? c->gpu->lower_peers && !c->gpu->going_on && gp_hint_announced(source) : gp_holds(c);
+	return c->gpu->mps ? c->gpu->lower_peers && gp_hint_announced(source) : gp_holds(c);
 }
 
 // Whether the GPU is another process's. Under an MPS server equals run beside each other, and the window is needed once theirs is closed.
@@ -75,7 +75,7 @@ static uint32_t take_at_once(struct mail *m)
 	c->hint.met_ns = 0;
 	c->hint.until_ns = m->start_ns + m->valid_ns + gp_settings.hint_wait_ns;
 	c->hint.awaited_ns = now;
-	uint32_t wakes = gp_window_open(c, NULL);
+	uint32_t wakes = gp_window_open(c);
 	m->left = m->start_ns >= now + watched_lead_ns;
 	if (!m->left && gp_holds(c))
 		gp_hold_arm(c);
@@ -256,7 +256,7 @@ static void hold_for(struct gp_context *c, uint64_t activity, uint64_t now, uint
 		c->hint.until_ns = 0;
 	}
 	if (!gp_is_open(c)) {
-		wakes = gp_window_open(c, NULL);
+		wakes = gp_window_open(c);
 		active.taken = true;
 	}
 	if (gp_holds(c) && c->hold.state == GP_HOLD_IDLE && !gp_driver.cuCtxPushCurrent(c->handle)) {

@@ -7,25 +7,20 @@ _Atomic uint64_t gp_last_arrival_ns;
 
 uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 {
-	const bool hints = gp_settings.hints, spatial = c->gpu->going_on;
-	if (!hints && !spatial)
+	if (!gp_settings.hints)
 		return 0;
 	uint64_t now = gp_now_ns();
-	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH, copies = !gp_is_open(c) && s->work == GP_COPY;
+	bool kernels = s->work == GP_KERNEL || s->work == GP_GRAPH;
 	uint64_t awaited =
 		c->hint.awaited_ns ? __atomic_exchange_n((uint64_t *)&c->hint.awaited_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	uint64_t copied =
 		kernels && c->copied_ns ? __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL) : 0;
 	struct gp_slot *slot = gp_own_slot(c->gpu);
-	// A copy that opens the window announces kernels. Without a hint it asks what follows.
-	bool hint = copies && hints && !awaited && slot && gp_settings.hint_copy && gp_holds(c);
+	// A copy that opens the window announces kernels.
+	bool hint = !gp_is_open(c) && s->work == GP_COPY && !awaited && slot && gp_settings.hint_copy && gp_holds(c);
 
-	if (hint || (copies && spatial))
-		c->copied_ns = hint ? now | 1 : now & ~1ull;
-	if (copied && spatial)
-		gp_window_follow(c, s);
-	if (!hints)
-		return 0;
+	if (hint)
+		c->copied_ns = now;
 	if (awaited) {
 		c->hint.met_ns = now;
 		c->hint.until_ns = 0;
@@ -44,7 +39,7 @@ uint64_t gp_hint_work(struct gp_context *c, const struct gp_operation *s)
 	struct gp_hint_counters *counters = &slot->hint[GP_HINT_COPY];
 	if (hint) {
 		gp_count(&counters->given, 1);
-	} else if (copied & 1) {
+	} else if (copied) {
 		uint64_t waited = now > copied ? now - copied : 0;
 		gp_count(&counters->hit, 1);
 		gp_hint_copy_hit();
@@ -71,7 +66,7 @@ void gp_hint_closed(struct gp_context *c, uint64_t now)
 	uint64_t copied = __atomic_exchange_n((uint64_t *)&c->copied_ns, 0, __ATOMIC_ACQ_REL);
 	struct gp_slot *slot = gp_own_slot(c->gpu);
 
-	if (copied & 1 && slot) {
+	if (copied && slot) {
 		gp_count(&slot->hint[GP_HINT_COPY].wrong, 1);
 		uint64_t waited = now > copied ? now - copied : 0; // the next window's may have come
 		gp_count(&slot->hint[GP_HINT_COPY].waited_ns, waited);

@@ -88,12 +88,11 @@ void *gp_bridge_nobodys_memory(void)
 }
 
 void gp_bridge_gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
-			 uint64_t lower, uint64_t going_on, uint64_t same, uint64_t higher)
+			 uint64_t lower, uint64_t same, uint64_t higher)
 {
 	bool news = gp_gpu[i].higher != higher;
 	gp_gpu[i].stoppable = stoppable;
 	gp_gpu[i].lower = lower;
-	gp_gpu[i].going_on = going_on;
 	gp_gpu[i].same = same;
 	gp_gpu[i].higher = higher;
 	gp_gpu[i].between = between;

@@ -31,7 +31,7 @@ void gp_bridge_gpu_attach(int gpu, void *segment, uint32_t slot, bool paged);
 bool gp_bridge_gpu_move(int gpu, void *memory, uint32_t slot, bool paged, bool owned);
 void *gp_bridge_nobodys_memory(void); // a segment that nobody else has; NULL: there is no memory
 void gp_bridge_gpu_peers(int gpu, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
-			 uint64_t lower, uint64_t going_on, uint64_t same, uint64_t higher);
+			 uint64_t lower, uint64_t same, uint64_t higher);
 uint64_t gp_bridge_gpu_switch_ns(int gpu, uint64_t told_ns); // takes what others say (0: nothing), returns what is learnt (0: nothing)
 uint64_t gp_bridge_gpu_busy_ns(int gpu);
 void gp_bridge_gpu_probe(int gpu, bool on);

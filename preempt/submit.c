@@ -11,7 +11,7 @@
 #include <limits.h>
 
 // Waits while a higher level has its window open. Memory may move meanwhile: it is that level which may want the room.
-static void gate(struct gp_gpu *g, const struct gp_operation *o)
+static void gate(struct gp_gpu *g)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
@@ -27,7 +27,7 @@ static void gate(struct gp_gpu *g, const struct gp_operation *o)
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && gp_heeds_windows(g)) {
 		uint32_t first = (uint32_t)__builtin_ctzll(blocking), seen = gp_gate_seen(g, first);
-		if ((counted && gp_gate_owes(g, now)) || gp_blp_logs(o)) // a window may leave SMs some time after it opened
+		if (counted && gp_gate_owes(g, now))
 			break;
 		bool watched = gp_images_rewritten;      // a module was loaded meanwhile
 		uint64_t most = gp_settings.max_hold_ns; // a broker may change it
@@ -89,7 +89,7 @@ static void prepare(struct gp_operation *o)
 	if (__builtin_expect(gp_membership != GP_JOINED, 0))
 		o->asked = gp_takes_part() ? 0 : gp_membership_question();
 	else if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
-		gate(g, o);
+		gate(g);
 	enum gp_lending lent = GP_LENDS_NOT;
 	if (__builtin_expect(gp_objective_on, 0) && o->work <= GP_GRAPH &&
 	    __builtin_expect((lent = gp_step_launch(c, o)) != GP_LENDS_NOT, 0))
@@ -106,7 +106,7 @@ static void prepare(struct gp_operation *o)
 		gp_note_gap(c, idle_since, awaited);
 	// The hold goes first: behind a kernel it would come too late to keep the engine. The library wakes others for the window only
 	// when the work is on its way, since waking takes longer than the launch. A call that blocks comes back too late for that.
-	if (!gp_is_open(c) && (o->wakes = gp_window_open(c, o)) && o->blocking) {
+	if (!gp_is_open(c) && (o->wakes = gp_window_open(c)) && o->blocking) {
 		gp_window_wake(g, o->wakes);
 		o->wakes = 0;
 	}

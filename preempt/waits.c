@@ -178,7 +178,7 @@ bool gp_wait_begin(enum gp_wait kind, void *what)
 		c->waits++;
 		w->counted = true;
 		if (!gp_is_open(c) && c->gpu->turn_peers)
-			gp_window_wake(c->gpu, gp_window_open(c, NULL));
+			gp_window_wake(c->gpu, gp_window_open(c));
 	}
 	if (w->answers)
 		return false;

@@ -258,12 +258,8 @@ func (a *agent) peers() (p peers) {
 			if level < lowestLevel {
 				p.between |= bit
 			}
-			in := configs.Mechanism(a.segment.Slot(slot).Mechanisms.Load())
-			if in&configs.BLP != 0 {
+			if a.segment.Slot(slot).Has(configs.BLP) {
 				p.stoppable |= bit
-			}
-			if a.own().Has(configs.Spatial) && goesOn(in) {
-				p.goingOn |= bit
 			}
 		case level < a.core.levelNow():
 			p.higher |= bit
@@ -350,9 +346,8 @@ func (a *agent) publish() {
 			in |= row.Bit
 		}
 	}
-	const told = configs.BLP | configs.Spatial
-	if configs.Mechanism(a.own().Mechanisms.Swap(uint32(in)))&told != in&told {
-		a.segment.Ring() // higher levels tell of their windows, and of what these leave, from now on
+	if configs.Mechanism(a.own().Mechanisms.Swap(uint32(in)))&configs.BLP != in&configs.BLP {
+		a.segment.Ring() // higher levels tell of their windows from now on
 	}
 	a.own().Fallbacks.Store(uint32(a.lacking))
 	a.own().SwitchUs.Store(uint32(learntSwitch(a.gpu, a.toldSwitch()) / 1000))

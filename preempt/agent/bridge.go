@@ -52,7 +52,6 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	}
 	settings.hold = bit(holdWanted(config))
 	settings.mps = bit(m.Use(configs.MPS))
-	settings.spatial = bit(m.Use(configs.Spatial))
 	settings.chain = C.uint32_t(config.Hold.Chain)
 	settings.hold_synchronize = bit(config.Hold.WhileSynchronizing)
 	settings.hold_step_ns = C.uint64_t(config.Hold.StepUs * 1e3)
@@ -253,7 +252,7 @@ func refused(i int) (call string, result int) {
 // setPeers tells who else is on the GPU, and how many count as being there; turnPeers is how many turns are taken with.
 func setPeers(i int, p, counted peers, turnPeers int) {
 	count := func(slots uint64) C.uint32_t { return C.uint32_t(bits.OnesCount64(slots)) }
-	C.gp_bridge_gpu_peers(C.int(i), count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable), C.uint64_t(p.lower), C.uint64_t(p.goingOn), C.uint64_t(p.same), C.uint64_t(p.higher))
+	C.gp_bridge_gpu_peers(C.int(i), count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
 }
 
 // learntSwitch returns what a switch away from a lower level takes on a GPU, in nanoseconds, 0 until that is learnt. What others say (0:

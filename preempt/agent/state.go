@@ -131,7 +131,6 @@ type peers struct {
 	lower, same, higher uint64 // slots
 	between             uint64 // lower ones that themselves have lower levels to preempt
 	stoppable           uint64 // lower ones whose kernels stop when a window opens
-	goingOn             uint64 // of these, those that go on, on SMs that the window leaves; 0 where this process leaves none
 }
 
 func (a *agent) own() *segment.Slot { return a.segment.Own() }

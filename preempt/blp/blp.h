@@ -74,8 +74,8 @@ enum gp_blp_reason {
 	GP_BLP_HELD = 4,   // the program asked for no new launches: queued work runs, unless another bit is set
 };
 
-// Whether an operation need not wait at the gate while a window is open: its domain is stopped, or about to be, and the log takes it.
-// Only where the window leaves SMs it takes more than kernels: where nothing goes on, all that comes waits as well at the gate.
+// Whether an operation need not wait at the gate while a window is open: its domain is stopped, or about to be, and the log takes it. The log
+// takes only kernels there. All else waits at the gate as well, since nothing goes on in a window.
 bool gp_blp_logs(const struct gp_operation *);
 
 // For launches that are made later (preempt/queue.c). Whether a log has entries, in any domain.

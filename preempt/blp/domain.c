@@ -364,11 +364,6 @@ static CUresult make(struct gp_gpu *g, CUcontext context, enum blp_scope scope, 
 			blp_keep_memory(d, leaves);
 			blp_release(d);
 		} else {
-			if (scope == BLP_OF_CONTEXT) { // may take a while, and the watcher asks for control
-				pthread_mutex_unlock(&d->control);
-				blp_make_widths(d, context);
-				pthread_mutex_lock(&d->control);
-			}
 			d->leaves = leaves;
 			blp_become(d, BLP_RUNNING); // before others find the domain
 			d->context = context;

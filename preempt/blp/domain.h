@@ -271,7 +271,6 @@ struct gp_domain {
 		struct blp_narrow_queue *_Atomic on; // The log's entries run there while the domain is stopped; NULL: they do not run.
 		struct blp_narrow_queue *was; // Launches there have not been seen to have ended.
 		_Atomic uint32_t asked;       // SMs that the program leaves it while it is stopped.
-		uint32_t left;                // SMs that the open windows leave it.
 		uint64_t driven[BLP_STREAMS]; // Entries of each stream below have been put there.
 		uint64_t since_ns;
 		CUevent idle; // behind all work that the context had when it was recorded
@@ -379,7 +378,7 @@ static inline uint32_t blp_spare_of_node(const struct blp_twin *t, uint32_t kern
 // Some stop may let the domain go on in a part of the SMs. Without a lock.
 static inline bool blp_may_narrow(const struct gp_domain *d)
 {
-	return d->narrow.queues && (gp_settings.spatial || d->narrow.asked) && d->narrow.usable == BLP_USABLE;
+	return d->narrow.queues && d->narrow.asked && d->narrow.usable == BLP_USABLE;
 }
 // Launches of a resumption go beside the stream.
 static inline bool blp_leads(const struct gp_domain *d, size_t stream)
@@ -518,7 +517,6 @@ bool blp_come_behind_narrow(struct gp_domain *, const struct blp_stream *);
 // Whether launches that were cut there may still be in its queue, though they were launched again on their own streams: their records
 // must stay frozen. Asks the driver.
 bool blp_lingers(struct gp_domain *);
-void blp_make_widths(struct gp_domain *, CUcontext); // which is current; without control
 void blp_release_narrow(struct gp_domain *);
 struct blp_narrow_queue *blp_widest(struct gp_domain *, uint32_t sms); // of at most so many SMs; NULL: there is none
 CUresult blp_make_width(struct gp_domain *, uint32_t sms);             // as gp_blp_set_width; without control
@@ -725,8 +723,7 @@ bool blp_logs_launch(const struct gp_launch *);                       // it can 
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 
 // graph.c
-bool blp_launch_graph(struct gp_operation *);                               // False: the graph is a barrier.
-bool blp_logs_graph(const struct gp_operation *, const struct gp_domain *); // The graph has a twin there.
+bool blp_launch_graph(struct gp_operation *);                  // False: the graph is a barrier.
 void blp_graph_launched(struct gp_operation *);                // The program's own instance ran, though it has a twin.
 uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // Blocks, as the latest stop saw them.
 bool blp_graph_is_complete(struct blp_entry *); // Reads the graph's records, and makes them those of its relaunch.
@@ -738,8 +735,7 @@ void blp_unlock_twins(void);
 void blp_graphs_leave(CUstream); // it is about to be destroyed
 
 // fill.c
-bool blp_fill(struct gp_operation *);           // carries a memset or copy out by a kernel; false: it could not
-bool blp_may_fill(const struct gp_operation *); // whether it could
+bool blp_fill(struct gp_operation *); // carries a memset or copy out by a kernel; false: it could not
 
 // beside.c
 // Lets late streams finish what they run, and launches missing blocks beside it. Under gp_domain.control. False: the driver
@@ -757,12 +753,6 @@ bool blp_is_held_up(struct gp_domain *);
 // Launches the entries that are left in the order of the log. False: a window has opened meanwhile, or the driver refused.
 bool blp_relaunch(struct gp_domain *);
 
-// blame.c, in the thread that stops and resumes a GPU's domains
-void blp_blame(struct gp_gpu *);  // before these go on: what is known of the windows
-void blp_blamed(struct gp_gpu *); // after that
-bool blp_hurts(const struct gp_domain *, CUfunction);
-void blp_runs_beside_window(const struct gp_domain *, CUfunction);
-
 // stop.c, under gp_domain.control
 bool blp_drained(struct gp_domain *); // waits for the end of a stop, and finds out what was cut. False: the driver refused
 void blp_widen(struct gp_domain *);    // stops launches that run narrow
@@ -777,15 +767,7 @@ void blp_awaited(struct gp_operation *); // the driver has the wait
 void blp_logged(struct gp_operation *);
 
 // narrow.c, under gp_domain.control
-// Lets a stopped domain go on as far as its width allows, or ends that.
-enum blp_progress {
-	BLP_STAYS, // nothing goes on
-	BLP_SOON,  // nothing does yet: to be called again soon
-	BLP_RUNS,  // it has work there that is not over: the same
-};
-enum blp_progress blp_narrow(struct gp_domain *);
-
-// watch.c
-uint32_t blp_left(const struct gp_gpu *); // how many SMs the open windows leave; without a lock
+// Lets a stopped domain go on as far as its width allows, or ends that. True: it is to be called again soon.
+bool blp_narrow(struct gp_domain *);
 
 #endif

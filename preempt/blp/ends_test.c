@@ -38,7 +38,6 @@ CUresult blp_wait_stream(CUstream s, CUcontext context) { return 0; }
 void blp_graphs_leave(CUstream s) { stub++; }
 void blp_drop_twins(struct gp_domain *d) { stub++; }
 void blp_release_narrow(struct gp_domain *d) { stub++; }
-void blp_make_widths(struct gp_domain *d, CUcontext context) { stub++; }
 struct blp_stream *blp_find_stream(struct gp_domain *d, CUstream s, bool insert) { return NULL; }
 void blp_end_host_block(struct gp_domain *d, struct blp_stream *s) { stub++; }
 void blp_drop_markers(struct gp_domain *d, struct blp_stream *s) { stub++; }

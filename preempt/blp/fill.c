@@ -145,18 +145,13 @@ static bool find_fill(const struct gp_operation *o, struct fill *f)
 	       read_fill(o, f);
 }
 
-bool blp_may_fill(const struct gp_operation *o)
-{
-	struct fill f;
-	return find_fill(o, &f);
-}
-
 bool gp_blp_fills_later(CUcontext context, const struct gp_operation *o)
 {
 	struct gp_operation now = *o;
 	now.handle = context;
 	now.context = gp_find_context(context);
-	return !blp_separated() && blp_may_fill(&now);
+	struct fill f;
+	return !blp_separated() && find_fill(&now, &f);
 }
 
 bool blp_fill(struct gp_operation *o)

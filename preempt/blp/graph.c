@@ -628,12 +628,6 @@ static bool launch_twin(struct gp_operation *o, struct blp_twin *t)
 	return launched;
 }
 
-bool blp_logs_graph(const struct gp_operation *o, const struct gp_domain *d)
-{
-	const struct blp_twin *t = find(o->graph);
-	return t && t->domain == d && !t->retired;
-}
-
 bool blp_launch_graph(struct gp_operation *o)
 {
 	struct blp_twin *t = blp_inside ? NULL : find(o->graph);

@@ -16,13 +16,11 @@
 // The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
 // they have in its twin: what is cut goes on there, or in the twin. They end before the first one that is held back.
 //
-// These are held back, and with them the entries behind them: kernels that make windows slow (blame.c); cooperative launches; clusters
-// that do not fit into a partition; launches whose blocks may wait for each other and have no room at once; waits for events that the log
-// does not have. Behind a graph of which a part runs, no entry of its stream goes on, nor any that comes behind that. Other streams go
+// These are held back, and with them the entries behind them: cooperative launches; clusters that do not fit into a partition; launches whose
+// blocks may wait for each other and have no room at once; waits for events that the log does not have. Behind a graph of which a part runs, no entry of its stream goes on, nor any that comes behind that. Other streams go
 // on, and other graphs.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
-#include "preempt/gpu/width.h"
 
 enum {
 	IN_FLIGHT = 32, // launches: a stop waits for each to end
@@ -183,8 +181,7 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 // Why a launch is held back; NULL: it is not.
 static _Atomic uint64_t *against(const struct gp_domain *d, const struct blp_entry *e)
 {
-	struct gp_stop_counters *count = &d->gpu->stops;
-	return !has_room(d, e) ? &count->held_together : blp_hurts(d, e->function) ? &count->held_hurting : NULL;
+	return !has_room(d, e) ? &d->gpu->stops.held_together : NULL;
 }
 
 // Counts an entry that is held back, once.
@@ -220,7 +217,6 @@ static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_ent
 	}
 	t->beside += blp_blocks(kernel) - blp_run_of(t, t->next);
 	t->next++;
-	blp_runs_beside_window(d, kernel->function);
 	gp_count(&d->gpu->stops.narrowed, 1);
 	return true;
 }
@@ -334,9 +330,8 @@ static bool mark(struct gp_domain *d, struct pump *p)
 	return true;
 }
 
-// Puts entries that may go on on the stream of the width, as far as it has room. True: that stream has work that is not over. d->lock is
-// held.
-static bool go_on(struct gp_domain *d)
+// Puts entries that may go on on the stream of the width, as far as it has room. d->lock is held.
+static void go_on(struct gp_domain *d)
 {
 	struct pump p = {.held = {false}};
 	uint32_t entries = 0, launches = 0, unmarked = 0;
@@ -354,8 +349,6 @@ static bool go_on(struct gp_domain *d)
 			entries++;
 			launches += e->kind == BLP_LAUNCH;
 			threads += e->kind == BLP_LAUNCH ? blp_threads(e) : 0;
-			if (e->kind == BLP_LAUNCH) // another window may have opened since
-				blp_runs_beside_window(d, e->function);
 			continue;
 		}
 		// An entry that the driver has from before the stop is over, and needs only a mark.
@@ -372,28 +365,26 @@ static bool go_on(struct gp_domain *d)
 		if (!has && e->kind == BLP_LAUNCH) {
 			launches++;
 			threads += blp_threads(e);
-			blp_runs_beside_window(d, e->function);
 			gp_count(&d->gpu->stops.narrowed, 1);
 		}
 		entries++; // a full queue of the driver would keep the lock
 		d->narrow.driven[e->stream] = at + 1;
 		p.touched[e->stream] = true;
 		if (++unmarked % MARK_EVERY == 0 && !mark(d, &p))
-			return false;
+			return;
 	}
-	return mark(d, &p) && (entries || d->narrow.graph);
+	mark(d, &p);
 }
 
-enum blp_progress blp_narrow(struct gp_domain *d)
+bool blp_narrow(struct gp_domain *d)
 {
 	uint32_t width = blp_is_closed(d) && !d->given_up ? blp_width(d) : 0;
 	struct blp_narrow_queue *q = blp_widest(d, width);
 
-	bool runs = false;
 	if (d->state == BLP_NARROW && d->narrow.on->sms > width)
 		blp_widen(d);
 	if (!q || !blp_drained(d))
-		return BLP_STAYS;
+		return false;
 	if (d->state != BLP_NARROW)
 		begin(d, q);
 	if (d->state == BLP_NARROW) {
@@ -401,10 +392,10 @@ enum blp_progress blp_narrow(struct gp_domain *d)
 		blp_give_way(d);
 		complete(d);
 		if (!d->given_up)
-			runs = go_on(d);
+			go_on(d);
 		pthread_mutex_unlock(&d->lock);
 	}
-	return runs ? BLP_RUNS : d->narrow.usable == BLP_USABLE ? BLP_SOON : BLP_STAYS;
+	return d->narrow.usable == BLP_USABLE;
 }
 
 CUresult gp_blp_set_width(struct gp_domain *d, uint32_t sms)

@@ -5,28 +5,10 @@
 // The watcher stops a domain within this time after a window has opened.
 static const uint64_t HEARD_NS = 100 * 1000;
 
-// Whether the log has a place for it, and nothing of it runs before its turn there. An event's record and a wait for one take no SM,
-// also where they are not logged.
-static bool takes(const struct gp_operation *o, const struct gp_domain *d)
-{
-	if (o->work == GP_KERNEL)
-		return !o->joint && blp_logs_launch(&o->launch);
-	if (!blp_may_narrow(d) || !blp_left(d->gpu))
-		return false;
-	switch (o->work) {
-	case GP_GRAPH: return blp_logs_graph(o, d);
-	case GP_COPY:
-	case GP_MEMSET: return blp_may_fill(o);
-	case GP_RECORD:
-	case GP_AWAIT: return !o->whole && !o->whole_green;
-	default: return false;
-	}
-}
-
 bool gp_blp_logs(const struct gp_operation *o)
 {
-	const struct gp_domain *d = o->handle ? blp_domain_for(o) : NULL;
-	if (!d || !takes(o, d))
+	const struct gp_domain *d = o->handle && o->work == GP_KERNEL && !o->joint ? blp_domain_for(o) : NULL;
+	if (!d || !blp_logs_launch(&o->launch))
 		return false;
 	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
 		if (blp_is_closed(d))

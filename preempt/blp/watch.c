@@ -32,16 +32,10 @@ static uint64_t account(struct gp_gpu *g, struct debt *debt, bool was_stopped, u
 	return (uint64_t)((double)(limit - debt->ns) / rate) + 1;
 }
 
-uint32_t blp_left(const struct gp_gpu *g)
+// Lets stopped domains go on in their widths. True: one of them may get further soon.
+static bool narrow(struct gp_gpu *g)
 {
-	uint32_t sms = gp_settings.spatial ? gp_windows_leave(g->segment, g->higher & ~g->ignored) : 0;
-	return sms < (uint32_t)g->sms ? sms / BLP_PARTITION * BLP_PARTITION : 0;
-}
-
-// Lets stopped domains go on in their widths. Returns what the one that gets furthest does.
-static enum blp_progress narrow(struct gp_gpu *g, uint32_t left)
-{
-	enum blp_progress most = BLP_STAYS;
+	bool any = false;
 	for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++) {
 		struct gp_domain *d = blp_domains[i];
 		bool pushed;
@@ -49,16 +43,12 @@ static enum blp_progress narrow(struct gp_gpu *g, uint32_t left)
 			continue;
 		pthread_mutex_lock(&d->control);
 		if (d->context && blp_is_closed(d) && blp_enter(d->context, &pushed)) {
-			d->narrow.left = left;
-			enum blp_progress progress = blp_narrow(d);
-			most = progress > most ? progress : most;
+			any |= blp_narrow(d);
 			blp_leave(pushed);
 		}
 		pthread_mutex_unlock(&d->control);
 	}
-	if (gp_settings.spatial)
-		blp_blamed(g);
-	return most;
+	return any;
 }
 
 static void await_segment(struct gp_gpu *g)
@@ -73,7 +63,7 @@ void gp_blp_watch(struct gp_gpu *g)
 
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
 	struct debt debt = {0, gp_now_ns()};
-	bool stopped = false, rung = false;
+	bool stopped = false;
 
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
@@ -81,8 +71,6 @@ void gp_blp_watch(struct gp_gpu *g)
 		struct gp_seen seen;
 		gp_windows_seen(g, &seen);
 		g->ignored &= gp_windows_open(s, g->ignored);
-		if (gp_settings.spatial) // first: the process that had a window may open the next one soon
-			blp_blame(g);
 		bool want = gp_windows_open(s, g->higher & ~g->ignored);
 		uint64_t next = 0;
 		if (want || stopped || g->forced || debt.ns) {
@@ -108,14 +96,9 @@ void gp_blp_watch(struct gp_gpu *g)
 		if (!want && !g->forced)
 			next = 0;
 		next = next ? next : MOVED_NS;
-		uint32_t left = want ? blp_left(g) : 0;
-		if (left && !rung) // launches that waited at the gate until their domains are stopped go into the log
-			gp_ring_gate(g);
-		rung = left;
-		enum blp_progress progress = narrow(g, left);
-		if (progress != BLP_STAYS && next > NARROW_NS)
+		if (narrow(g) && next > NARROW_NS)
 			next = NARROW_NS;
-		stopped = want && progress != BLP_RUNS; // a domain that runs narrow has more than the least share, one that holds back has not
+		stopped = want;
 		gp_wait_windows(&seen, next);
 	}
 }

@@ -1,26 +1,16 @@
 // widths.c - streams of a part of the SMs, on which a stopped domain goes on: narrow.c.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
-#include "preempt/gpu/width.h"
 
 enum {
-	ALL_OVER_NS = 1000 * 1000 * 1000, // a machine may be slow as a context begins
 	ASKED_NS = 1000 * 1000,
 	SM_RESOURCE = 1, // CU_DEV_RESOURCE_TYPE_SM
 	GREEN_DEFAULT_STREAM = 1,
 };
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 uint32_t blp_width(const struct gp_domain *d)
 {
-	uint32_t reasons = d->reasons, width = UINT32_MAX;
-	if (!reasons || reasons & GP_BLP_HELD || d->narrow.usable != BLP_USABLE)
-		return 0;
-	if (reasons & GP_BLP_ASKED)
-		width = least(width, d->narrow.asked);
-	if (reasons & GP_BLP_WINDOW)
-		width = least(width, d->narrow.left);
-	return width;
+	return d->reasons == GP_BLP_ASKED && d->narrow.usable == BLP_USABLE ? d->narrow.asked : 0;
 }
 
 // A green context is of the primary context, and nothing else.
@@ -152,32 +142,6 @@ static bool is_all_over(CUcontext context, CUevent event, uint64_t until_ns)
 	while ((result = blp_query(event)) == CUDA_ERROR_NOT_READY && gp_now_ns() < until_ns)
 		gp_nap(BLP_RECORDED_NS);
 	return !result;
-}
-
-// The queues that windows need are made as the domain is made, when the context has had no work. Later, the driver would wait for work.
-// That may wait for the end of a stop, or for a thread that the driver keeps off meanwhile. A context that has work by then never goes on
-// narrow in a window. No other thread acts on the domain yet.
-void blp_make_widths(struct gp_domain *d, CUcontext context)
-{
-	CUdevice device;
-	if (!gp_settings.spatial || !d->gpu->mps)
-		return;
-	if (!has_functions() || gp_driver.cuCtxGetDevice(&device) || !is_primary(context, device) || make_events(d) ||
-	    !is_all_over(context, d->narrow.idle, gp_now_ns() + ALL_OVER_NS)) {
-		refuse(d);
-		return;
-	}
-	for (uint32_t level = 1; level < GP_WIDTH_LEVELS; level++) {
-		struct blp_narrow_queue made = {0};
-		uint32_t sms = gp_width_sms(level, (uint32_t)d->gpu->sms);
-		if (!sms || has(d, sms))
-			continue;
-		if (make_queue(d, context, sms, &made)) {
-			refuse(d);
-			return;
-		}
-		add(d, made);
-	}
 }
 
 // A queue that the program asks for, in the calling thread. CUDA_ERROR_NOT_READY: the context has work. The driver would wait for it, and

@@ -5,27 +5,20 @@
 #include "preempt/process/process.h"
 
 // Counts an operation. Returns since when the context had had no work, in ns; 0: it had some, or this is its first, or the program gave
-// that time away (lent). Before the context is seen to have work its gaps_ns has the gap.
+// that time away (lent).
 static inline uint64_t gp_window_submit(struct gp_context *c, bool lent)
 {
 	for (;;) {
 		uint64_t word = c->window, since = lent || word & GP_WINDOW_WORKS ? 0 : c->idle_since_ns;
-		uint64_t gap = __builtin_expect(since != 0, 0) ? gp_now_ns() - since : 0;
-		if (gap)
-			c->gaps_ns += gap;
 		if (gp_window_change(&c->window, word, GP_SUBMITTED))
 			return since;
-		if (gap)
-			c->gaps_ns -= gap;
 	}
 }
 
 // window.c
-// first: the operation that opens it; NULL: none does. Returns what gp_window_wake is to be told.
-uint32_t gp_window_open(struct gp_context *, const struct gp_operation *first);
+uint32_t gp_window_open(struct gp_context *); // returns what gp_window_wake is to be told
 void gp_window_wake(struct gp_gpu *, uint32_t wakes);
 void gp_window_drop(struct gp_context *);
-void gp_window_follow(struct gp_context *, const struct gp_operation *); // it follows a copy that opened the window
 // A submission ended a gap. awaited_since_ns: since when a hint awaited it; 0: none did.
 void gp_note_gap(struct gp_context *, uint64_t idle_since_ns, uint64_t awaited_since_ns);
 // One look of the watcher at an open window, under query_lock: nanoseconds to the next, 0: it is closed.

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/objective.h"
-#include "preempt/gpu/width.h"
 
 #include <limits.h>
 #include <string.h>
@@ -31,143 +30,23 @@ static const uint64_t TURN_POLL_NS = 500 * 1000;
 static const uint64_t ALONE_POLL_NS = 10 * 1000 * 1000;
 static const uint64_t SWITCH_WEIGHT = 25; // a switch in a request hurts this much more than BE time lost
 
-// How many SMs windows leave to lower levels, and what they suffer from it, by GPU; under its lock.
-static struct measure {
-	struct gp_widths widths;
-	uint64_t opened_ns, finished_ns; // When the window opened, and when the work of its closed contexts had finished.
-	uint64_t operations;             // Operations of these contexts, in the window.
-	bool contested;                  // When it opened, a lower level that goes on beside it had work.
-	uint64_t slow_ns; // When the latest slow window opened, until a process takes the blame; 0: there was none.
-	bool joined;      // A second context joined the window: where one has no work, another may have.
-	uint64_t copy; // Kind of the copy that opened the window, until its follower is known; 0: no copy did, or it is.
-	struct gp_context *copied_in;
-} measures[GP_GPUS];
-
-// The kind of request that begins with an operation. Requests are alike that begin with the same function on as many blocks, with the
-// same graph, or with as large a copy.
-static uint64_t kind(const struct gp_operation *o)
-{
-	uint64_t of[4] = {o->work}, key = 14695981039346656037ull; // FNV-1a
-
-	if (o->work == GP_KERNEL) {
-		of[1] = (uintptr_t)o->launch.function;
-		of[2] = (uint64_t)o->launch.grid[0] << 32 | o->launch.grid[1];
-		of[3] = (uint64_t)o->launch.grid[2] << 32 | o->launch.block[0];
-	} else if (o->work == GP_GRAPH) {
-		of[1] = (uintptr_t)o->graph;
-	} else if (o->work == GP_COPY || o->work == GP_MEMSET) {
-		of[1] = o->memory.width;
-		of[2] = o->memory.height;
-	}
-	for (size_t i = 0; i < sizeof of; i++)
-		key = (key ^ ((unsigned char *)of)[i]) * 1099511628211ull;
-	return key ? key : 1;
-}
-
 // Lower levels hear of a window. The state of the process is read under g->lock, and its writer publishes anew, under the lock too.
 static bool is_public(const struct gp_gpu *g) { return g->lower_peers && !g->giving_way && gp_takes_part(); }
-
-static bool in_the_way(struct gp_gpu *g) { return gp_windows_open(g->segment, g->same | g->higher); }
-
-// Whether a process beside a window excuses its width. It runs a kernel that hurts, and keeps that back from now on; or it kept all back.
-// gp_width_excuse bounds how often that is believed.
-static bool is_excused(const struct gp_gpu *g, uint64_t opened_ns)
-{
-	for (uint64_t slots = g->going_on; slots; slots &= slots - 1)
-		if (gp_line_of(g->segment, (uint32_t)__builtin_ctzll(slots))->excuses_ns == opened_ns)
-			return true;
-	return false;
-}
-
-// The window leaves what is learnt of its kind: how many SMs.
-static uint32_t leave_of(struct gp_gpu *g, uint64_t key)
-{
-	uint32_t sms = gp_width_sms(gp_width_opens(&measures[g - gp_gpu].widths, key), (uint32_t)g->sms);
-	if (sms)
-		gp_count(&gp_own_slot(g)->width.leaving, 1);
-	return sms;
-}
-
-// How many SMs the window leaves that opens. None where the first operation is not known, nor where another process needs room too. A
-// copy says little: many requests begin with one as large.
-static uint32_t leave(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
-{
-	struct measure *m = &measures[g - gp_gpu];
-	m->copy = 0;
-	if (m->slow_ns && is_excused(g, m->slow_ns)) {
-		gp_width_excuse(&m->widths);
-		m->slow_ns = 0;
-	}
-	if (!g->going_on || !first || in_the_way(g))
-		return 0;
-	m->opened_ns = now;
-	m->finished_ns = m->operations = 0;
-	m->joined = false;
-	m->contested = gp_any_busy(g->segment, g->going_on);
-	if (first->work != GP_COPY)
-		return leave_of(g, kind(first));
-	m->copy = kind(first);
-	return 0;
-}
-
-// The launch path takes no lock for that: the watcher goes on from here. A note that comes too late, or belongs to a window that was
-// closed meanwhile, puts one window into another kind.
-void gp_window_follow(struct gp_context *c, const struct gp_operation *o) { c->follows = kind(o); }
-
-// A context is closed whose work had finished at a time; 0: it may not have. last: so the window is over.
-static void measure(struct gp_context *c, uint64_t finished_ns, bool last)
-{
-	struct gp_gpu *g = c->gpu;
-	struct measure *m = &measures[g - gp_gpu];
-	struct gp_slot *slot = gp_own_slot(g);
-
-	m->operations += c->seen_activity - c->activity_before;
-	c->activity_before = c->seen_activity;
-	if (!finished_ns)
-		m->contested = false;
-	if (m->finished_ns < finished_ns)
-		m->finished_ns = finished_ns;
-	if (last)
-		m->copy = 0;
-	if (!last || !m->widths.open)
-		return;
-	uint64_t lasted = m->finished_ns > m->opened_ns ? m->finished_ns - m->opened_ns : 0;
-	uint64_t gaps = m->joined ? 0 : c->gaps_ns - c->gaps_before_ns;
-	// More than the window lasted: one that a thread counted as it ended, when a hint or a wait had opened this window before; or one that
-	// two threads counted, of which one took it back.
-	bool judged = m->contested && !in_the_way(g) && gaps <= lasted;
-	enum gp_verdict verdict = judged ? gp_width_verdict(&m->widths, lasted - gaps, m->operations) : GP_UNJUDGED;
-	struct gp_line *line = gp_own_line(g);
-	uint64_t opened = g->told.window_opened_ns;
-	if (verdict == GP_SLOW)
-		m->slow_ns = opened;
-	else if (verdict == GP_GOOD && is_excused(g, opened)) // nothing ran beside it
-		judged = false;
-	if (verdict != GP_UNJUDGED)
-		line->judged_ns = gp_judged(opened, verdict == GP_SLOW); // first: a reader of the closed window sees this
-	gp_width_closes(&m->widths, lasted - gaps, m->operations, judged);
-	slot->width.kinds = m->widths.kinds;
-	slot->width.too_wide = m->widths.too_wide;
-}
 
 // Writes g->told into the process's own line. There is a segment, and g->lock is held. Returns whether the line said anything else.
 static bool tell(struct gp_gpu *g)
 {
 	struct gp_line *line = gp_own_line(g);
 	uint32_t busy = gp_takes_part() ? g->told.busy : 0;
-	bool other = line->window_opened_ns != g->told.window_opened_ns || line->busy != busy ||
-		     line->leaves != g->told.leaves;
+	bool other = line->window_opened_ns != g->told.window_opened_ns || line->busy != busy;
 
-	if (!g->told.window_opened_ns)
-		line->window_opened_ns = 0;
-	line->leaves = g->told.leaves;
-	line->window_opened_ns = g->told.window_opened_ns; // last: a reader of the window sees what it leaves
+	line->window_opened_ns = g->told.window_opened_ns;
 	line->busy = busy;
 	return other;
 }
 
-// Returns the WAKE_ bits. first: the operation that opens the window; NULL: it is open already, or no operation opens it.
-static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint64_t now)
+// Returns the WAKE_ bits.
+static uint32_t publish(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
@@ -179,7 +58,6 @@ static uint32_t publish(struct gp_gpu *g, const struct gp_operation *first, uint
 		gp_count(&slot->windows, 1);
 		if (gp_any_busy(s, g->lower))
 			gp_count(&slot->switches, 1);
-		g->told.leaves = leave(g, first, now);
 		g->told.window_opened_ns = now;
 	}
 	if (!g->told.busy && g->turn_peers)
@@ -201,8 +79,6 @@ static void withdraw(struct gp_gpu *g, uint64_t now)
 {
 	struct gp_slot *slot = gp_own_slot(g);
 	uint64_t lasted = now - g->told.window_opened_ns;
-	gp_width_closes(&measures[g - gp_gpu].widths, 0, 0, false); // unless it was measured, its work goes on
-	measures[g - gp_gpu].copy = 0;
 	gp_count(&slot->window_ns, lasted);
 	gp_count_time(&slot->times.windows, lasted);
 	g->told.window_opened_ns = 0;
@@ -235,7 +111,7 @@ static void change(struct gp_context *c, enum gp_window_event event)
 		word = c->window;
 }
 
-uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
+uint32_t gp_window_open(struct gp_context *c)
 {
 	struct gp_gpu *g = c->gpu;
 	uint32_t wakes = WAKE_WATCHER;
@@ -251,14 +127,9 @@ uint32_t gp_window_open(struct gp_context *c, const struct gp_operation *first)
 		g->busy_since_ns = now;
 		if (gp_objective_on)
 			gp_objective_opens(g, now);
-		c->follows = 0;
-		measures[g - gp_gpu].copied_in = c;
 		g->giving_way += gp_shared_slot_opens(g);
-		wakes |= publish(g, first, now);
-	} else {
-		measures[g - gp_gpu].joined = true;
+		wakes |= publish(g, now);
 	}
-	c->gaps_before_ns = c->gaps_ns;
 	change(c, GP_OPENS);
 	pthread_mutex_unlock(&g->lock);
 	return wakes;
@@ -342,7 +213,7 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 	g->told.window_opened_ns = 0; // the window is opened there
 	g->told.busy = idle_word(g);
 	tell(g);
-	uint32_t wakes = g->open_contexts ? publish(g, NULL, now) : 0;
+	uint32_t wakes = g->open_contexts ? publish(g, now) : 0;
 	pthread_mutex_unlock(&g->lock);
 	if (moved)
 		replace(view, next, 0, own); // fails for no mapping that is there
@@ -355,18 +226,17 @@ bool gp_gpu_move(struct gp_gpu *g, void *memory, uint32_t slot, bool paged, bool
 void gp_gpu_attached(struct gp_gpu *g)
 {
 	pthread_mutex_lock(&g->lock);
-	uint32_t wakes = g->open_contexts ? publish(g, NULL, gp_now_ns()) : 0;
+	uint32_t wakes = g->open_contexts ? publish(g, gp_now_ns()) : 0;
 	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
 }
 
-// g->lock is held. finished_ns: when the work of the context had finished; 0: it may not have. Returns the WAKE_ bits.
-static uint32_t close_context(struct gp_context *c, uint64_t finished_ns)
+// g->lock is held. Returns the WAKE_ bits.
+static uint32_t close_context(struct gp_context *c)
 {
 	struct gp_gpu *g = c->gpu;
 	uint64_t now = gp_now_ns();
 
-	measure(c, finished_ns, g->open_contexts == 1);
 	if (--g->open_contexts != 0)
 		return 0;
 	g->giving_way -= gp_shared_slot_closes(g, now);
@@ -401,7 +271,7 @@ static bool close_window(struct gp_context *c, uint64_t word)
 		return false;
 	}
 	gp_hold_release(c); // before anybody can open the next window
-	uint32_t wakes = close_context(c, c->idle_since_ns);
+	uint32_t wakes = close_context(c);
 	if (gp_objective_on && !g->open_contexts)
 		gp_objective_closes(g, gp_now_ns());
 	pthread_mutex_unlock(&g->lock);
@@ -415,7 +285,7 @@ void gp_window_drop(struct gp_context *c)
 	struct gp_gpu *g = c->gpu;
 
 	pthread_mutex_lock(&g->lock);
-	uint32_t wakes = gp_is_open(c) ? close_context(c, 0) : 0;
+	uint32_t wakes = gp_is_open(c) ? close_context(c) : 0;
 	change(c, GP_ENDS);
 	pthread_mutex_unlock(&g->lock);
 	gp_window_wake(g, wakes);
@@ -472,55 +342,6 @@ static uint64_t grace(struct gp_context *c)
 		}
 	}
 	return best;
-}
-
-// A window that a copy opened leaves SMs once the operation behind the copy is known. The watcher rings processes that go on beside it:
-// they may wait for the window's end alone.
-static void watch_kind(struct gp_context *c)
-{
-	struct gp_gpu *g = c->gpu;
-	struct measure *m = &measures[g - gp_gpu];
-	uint32_t leaves = 0;
-
-	if (!c->follows)
-		return;
-	pthread_mutex_lock(&g->lock);
-	if (m->copy && m->copied_in == c) {
-		if (!in_the_way(g)) {
-			g->told.leaves = leaves = leave_of(g, m->copy ^ c->follows);
-			tell(g);
-		}
-		m->copy = 0;
-	}
-	c->follows = 0;
-	pthread_mutex_unlock(&g->lock);
-	if (leaves && g->stoppable) {
-		gp_ring_windows(g);
-		gp_ring_gate(g);
-	}
-}
-
-// A window that is much slower than without best effort beside it leaves nothing any more, though it is open. While no work is there,
-// or was announced, nothing suffers.
-static void watch_width(struct gp_context *c, uint64_t now)
-{
-	struct gp_gpu *g = c->gpu;
-	struct measure *m = &measures[g - gp_gpu];
-
-	if (!g->segment || !g->told.leaves || c->hint.until_ns > now)
-		return;
-	pthread_mutex_lock(&g->lock);
-	// In this order: gaps that end later make it seem to have had work for less, and operations for more. A smaller sum than before
-	// comes of a gap that two threads had counted when it opened, and one took back.
-	uint64_t gaps = c->gaps_ns, before = c->gaps_before_ns;
-	if (!gp_is_idle(c) && !m->joined && gaps >= before) {
-		uint64_t from = m->opened_ns + (gaps - before);
-		if (now > from && gp_width_falls(&m->widths, now - from, gp_activity(c) - c->activity_before)) {
-			g->told.leaves = 0;
-			tell(g);
-		}
-	}
-	pthread_mutex_unlock(&g->lock);
 }
 
 // Returns nanoseconds to the next look.
@@ -590,7 +411,7 @@ static uint32_t republish(struct gp_gpu *g)
 		withdraw(g, gp_now_ns());
 		wakes |= WAKE_GATE | WAKE_STOPPERS;
 	} else if (wanted && g->open_contexts && !g->told.window_opened_ns) {
-		wakes |= publish(g, NULL, gp_now_ns()); // lower levels came while the window was open
+		wakes |= publish(g, gp_now_ns()); // lower levels came while the window was open
 	}
 	return wakes;
 }
@@ -613,11 +434,9 @@ static uint64_t watch_slot(struct gp_gpu *g, uint64_t now)
 
 uint64_t gp_window_watch(struct gp_context *c, uint64_t now)
 {
-	watch_kind(c);
 	if (gp_objective_on)
 		gp_objective_watch(c->gpu, now);
 	uint64_t slot = watch_slot(c->gpu, now);
-	watch_width(c, now);
 	uint64_t hold = watch_hold(c, now), work = watch_work(c, now);
 	uint64_t next = hold && hold < work ? hold : work;
 	return work && slot < next ? slot : next;

@@ -4,7 +4,6 @@
 // window.
 #define _GNU_SOURCE
 #include "preempt/gpu/gpu.h"
-#include "preempt/gpu/width.h"
 #include "test/units/interleave/interleave.h"
 
 #include <string.h>
@@ -29,7 +28,7 @@ struct gp_driver gp_driver = {.cuStreamQuery = query, .cuCtxPushCurrent = push, 
 
 struct gp_context *gp_current_context(void) { return NULL; }
 
-// No holds, and nothing is learnt.
+// No holds.
 static _Atomic uint32_t released;
 _Atomic uint64_t gp_loaded[GP_LOADED];
 _Atomic uint32_t gp_is_rank;
@@ -40,27 +39,6 @@ uint64_t gp_hold_look(struct gp_context *context, uint64_t now, bool unfinished)
 	(void)context, (void)now, (void)unfinished;
 	return UINT64_MAX;
 }
-uint32_t gp_width_opens(struct gp_widths *w, uint64_t key)
-{
-	(void)w, (void)key;
-	return 0;
-}
-bool gp_width_falls(struct gp_widths *w, uint64_t busy_ns, uint64_t operations)
-{
-	(void)w, (void)busy_ns, (void)operations;
-	return false;
-}
-void gp_width_closes(struct gp_widths *w, uint64_t busy_ns, uint64_t operations, bool judged)
-{
-	(void)w, (void)busy_ns, (void)operations, (void)judged;
-}
-enum gp_verdict gp_width_verdict(const struct gp_widths *w, uint64_t busy_ns, uint64_t operations)
-{
-	(void)w, (void)busy_ns, (void)operations;
-	return GP_UNJUDGED;
-}
-void gp_width_excuse(struct gp_widths *w) { (void)w; }
-uint32_t gp_width_sms(uint32_t level, uint32_t sms) { return level * sms; }
 uint64_t gp_switch_ns(struct gp_gpu *gpu) { return gpu ? 100000 : 0; }
 
 static void closed(void)
@@ -84,7 +62,7 @@ static void closed(void)
 static void open(void)
 {
 	closed();
-	gp_window_open(c, NULL);
+	gp_window_open(c);
 }
 
 static void idle(void)
@@ -106,7 +84,6 @@ static void waited(void)
 // As preempt/submit.c.
 static void submit_to(struct gp_context *to, CUstream stream)
 {
-	struct gp_operation o = {.work = GP_OTHER, .stream = stream};
 	struct gp_stream *place = gp_find_stream(to, stream, true);
 	uint32_t wakes = 0;
 	place->submitted++;
@@ -114,7 +91,7 @@ static void submit_to(struct gp_context *to, CUstream stream)
 	if (idle_since)
 		gp_note_gap(to, idle_since, 0);
 	if (!gp_is_open(to))
-		wakes = gp_window_open(to, &o);
+		wakes = gp_window_open(to);
 	(*of(launched, stream))++;
 	gp_settled(place);
 	gp_window_wake(g, wakes);
@@ -152,7 +129,7 @@ static void wait(void)
 {
 	c->waits++;
 	if (!gp_is_open(c))
-		gp_window_open(c, NULL);
+		gp_window_open(c);
 	CHECK(is_open());
 	interleave_point();
 	CHECK(is_open());
@@ -164,7 +141,7 @@ static void announce(void)
 {
 	c->hint.until_ns = UINT64_MAX;
 	if (!gp_is_open(c))
-		gp_window_open(c, NULL);
+		gp_window_open(c);
 	CHECK(is_open());
 	interleave_point();
 	CHECK(is_open());

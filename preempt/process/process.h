@@ -63,11 +63,10 @@ struct gp_gpu {
 	_Atomic uint32_t between;     // Processes of levels between this one and the lowest: they watch windows.
 	_Atomic uint64_t higher;      // Slots of higher levels: their windows gate this process.
 	_Atomic uint64_t lower;       // Slots of lower levels.
-	_Atomic uint64_t going_on; // Slots of lower levels that go on beside a window, on SMs that it leaves; 0: it leaves none.
-	_Atomic uint64_t same;      // Slots of others of this level.
-	_Atomic uint64_t ignored;   // Slots whose window lasts longer than max_hold: they gate no more.
-	_Atomic uint32_t stoppable; // Processes of lower levels that stop between blocks.
-	_Atomic uint32_t forced;    // Windows of higher levels are ignored for a while, for share.min_be.
+	_Atomic uint64_t same;        // Slots of others of this level.
+	_Atomic uint64_t ignored;     // Slots whose window lasts longer than max_hold: they gate no more.
+	_Atomic uint32_t stoppable;   // Processes of lower levels that stop between blocks.
+	_Atomic uint32_t forced;      // Windows of higher levels are ignored for a while, for share.min_be.
 	// Of opening and closing windows; the launch path never takes it in an open window. The holder may lose its processor: a thread
 	// that waits for longer than a moment sleeps, and leaves it one.
 	pthread_mutex_t lock;
@@ -79,7 +78,6 @@ struct gp_gpu {
 	struct {
 		uint64_t window_opened_ns;
 		uint32_t busy;
-		_Atomic uint32_t leaves;
 	} told;
 	struct gp_owed owed;           // under lock
 	_Atomic uint32_t worked;       // work was submitted, so libcuda has finished making the context
@@ -163,9 +161,7 @@ struct gp_context {
 		_Atomic uint64_t awaited_ns; // since when work is awaited; 0 = it is not
 		_Atomic uint64_t met_ns;     // when it came
 	} hint;
-	_Atomic uint64_t copied_ns; // When a copy opened the window; 0 once a kernel followed. Odd: it is a hint (hints/work.c).
-	_Atomic uint64_t gaps_ns; // Time without work that submissions ended, ever.
-	_Atomic uint64_t follows; // The kind of kernel or graph that followed the copy that opened the window; 0: none yet.
+	_Atomic uint64_t copied_ns; // When a copy opened the window and was a hint; 0 once a kernel followed (hints/work.c).
 	_Alignas(64) struct gp_refused_call hold_refusal;
 	struct gp_refused_call blp_refusal;
 	struct gp_hold hold;
@@ -177,8 +173,7 @@ struct gp_context {
 		uint64_t since_ns; // 0: it is not so
 		uint64_t activity; // then
 	} missing;
-	uint64_t activity_before, gaps_before_ns; // under the GPU's lock: what was counted before the window
-	struct {                                  // fill.c
+	struct { // fill.c
 		_Atomic uint32_t ready;
 		CUfunction fill, copy, fill_narrow, copy_narrow;
 	} fill;
@@ -192,7 +187,6 @@ struct gp_settings {
 	_Atomic uint32_t level, turns; // a broker may change them
 	enum { GP_GATE_OFF, GP_GATE_ON, GP_GATE_UNDER_MPS } gate;
 	uint32_t hold, mps;
-	uint32_t spatial; // 1: under MPS, windows leave SMs, or this process goes on beside windows of others
 	uint32_t chain;
 	_Atomic uint64_t max_hold_ns; // this too
 	_Atomic double own_share;     // and this: what this process gets at least

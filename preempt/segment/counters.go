@@ -33,21 +33,6 @@ func (s *Slot) ReadBLP() *BLP {
 	return &out
 }
 
-// Width is a copy of the SMs that a process leaves to lower levels while its window is open.
-type Width struct {
-	SMs uint32 `json:"sms"` // that its window leaves, or left last
-	WidthCounters[uint64]
-}
-
-// ReadWidth reads what the owner of slot i leaves; nil where it never left anything, and found nothing out about that.
-func (s *Slot) ReadWidth(i int) *Width {
-	w := Width{s.LineOf(i).Leaves.Load(), load[WidthCounters[uint64]](&s.Width)}
-	if w == (Width{}) {
-		return nil
-	}
-	return &w
-}
-
 // Objective is a copy of a process's counters of its objective.
 type Objective struct {
 	Wanted string `json:"wanted"` // as GPREEMPT_OBJECTIVE says it; "": it has none now
@@ -135,7 +120,7 @@ func (s *Slot) ReadTimes() Times { return load[Times](&s.Times) }
 
 // forget sets all counters to 0: they are an earlier owner's.
 func (s *Slot) forget() {
-	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Width), words(&s.Objective), words(&s.Memory), words(&s.Times)} {
+	for _, counters := range [][]atomic.Uint64{words(&s.SlotCounters), words(&s.Kernels), words(&s.Stop), words(&s.Hint), words(&s.Objective), words(&s.Memory), words(&s.Times)} {
 		for i := range counters {
 			counters[i].Store(0)
 		}

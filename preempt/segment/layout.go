@@ -18,7 +18,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 13
+	Version = 14
 	Slots   = 64
 	Levels  = 8
 
@@ -99,15 +99,6 @@ type StopCounters[N any] struct {
 	HeldTogether  N `json:"held_together"`
 	HeldBehind    N `json:"held_behind"`
 	HeldRefused   N `json:"held_refused"`
-	HeldHurting   N `json:"held_hurting"`
-	Hurting       N `json:"hurting"`
-}
-
-// WidthCounters is struct gp_width_counters.
-type WidthCounters[N any] struct {
-	Kinds   N `json:"kinds"`
-	TooWide N `json:"too_wide"`
-	Leaving N `json:"leaving"`
 }
 
 // SlotCuts are why a slot that a process lent ended early, in the order of enum gp_slot_cut.
@@ -283,14 +274,10 @@ type Rings struct {
 type Line struct {
 	WindowOpenedNs atomic.Uint64 // 0 while no window is open.
 	Busy           atomic.Uint32 // 1: it has, or wants to run, work.
-	Leaves         atomic.Uint32 // SMs that the window leaves to lower levels.
 	Rings          Rings         // The slot's owner rings them, where each process has pages of its own.
-	Pad1           [4]byte
-	JudgedNs       atomic.Uint64 // when the latest window opened that says what ran beside it, and in bit 0 whether it was slow
-	ExcusesNs      atomic.Uint64 // of a lower level: when the latest window opened that says nothing of the SMs that it left
 	LentUntilNs    atomic.Uint64 // lower levels have the GPU until then, as its objective allows; 0: they do not
 	CreditUs       atomic.Uint32 // that it may lend
-	Pad2           [4]byte
+	Pad            [28]byte
 }
 
 // State is the first page of a struct gp_slot: what others decide by. It is written by the slot's owner only, but for what people write.
@@ -341,8 +328,7 @@ type Slot struct {
 	HintsOff   atomic.Uint32
 	HintSpunNs atomic.Uint64
 	Hint       [HintRoom]HintCounters[atomic.Uint64]
-	Width      WidthCounters[atomic.Uint64]
-	Pad4       [32]byte
+	Pad4       [72]byte
 	Times      SlotTimes[atomic.Uint64]
 	Objective  ObjectiveCounters[atomic.Uint64]
 	Pad5       [pageSize - 1784]byte

@@ -17,7 +17,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 13u
+#define GP_SEGMENT_VERSION 14u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -76,15 +76,13 @@ struct gp_stop_counters {
 	_Atomic uint64_t drain_max_ns;
 	_Atomic uint64_t given_up; // Domains that pass everything after an error, and mistakes of ours after which none is stopped.
 	_Atomic uint64_t beside;        // Launches whose blocks waited for others that a stop had kept from beginning.
-	_Atomic uint64_t narrowed;      // Launches that went on, while a window was open, on the SMs that it leaves.
-	_Atomic uint64_t narrow_blocks; // Blocks that ran on those.
-	_Atomic uint64_t narrow_ns;     // For how long this process ran on those.
+	_Atomic uint64_t narrowed;      // Launches that went on, while their stream was stopped, in its width.
+	_Atomic uint64_t narrow_blocks; // Blocks that ran there.
+	_Atomic uint64_t narrow_ns;     // For how long streams went on there.
 	// Launches that were held back meanwhile:
 	_Atomic uint64_t held_together; // Their blocks run together (cooperative, large clusters, others that may wait), and have no room at once.
 	_Atomic uint64_t held_behind;  // The driver had work ahead of them, or may have had.
 	_Atomic uint64_t held_refused; // The driver refused them there.
-	_Atomic uint64_t held_hurting; // Their kernel makes windows slow, on any number of SMs.
-	_Atomic uint64_t hurting;      // Kernels that are blamed for that now.
 };
 
 enum gp_objective_state {
@@ -121,13 +119,6 @@ struct gp_objective_counters {
 	_Atomic uint64_t requests, late_requests;
 	_Atomic uint64_t slots, lent_ns;
 	_Atomic uint64_t cut[GP_SLOT_CUTS];
-};
-
-// The widths that a process learnt: SMs that its requests leave to lower levels.
-struct gp_width_counters {
-	_Atomic uint64_t kinds;    // of requests whose width is known now
-	_Atomic uint64_t too_wide; // times that a width was found to cost too much
-	_Atomic uint64_t leaving;  // windows that left SMs
 };
 
 // How long something took each time. Bucket i counts times up to 2^i / 2^GP_FIRST_BUCKET seconds that no bucket before it counts,
@@ -227,18 +218,11 @@ enum gp_busy {
 struct gp_line {
 	_Atomic uint64_t window_opened_ns; // 0 while no window is open
 	_Atomic uint32_t busy;             // enum gp_busy
-	_Atomic uint32_t leaves; // SMs that the window leaves to lower levels; set before it opens; may rise once in it, then fall to 0
-	struct gp_rings rings; // of the slot's owner, where each process has pages of its own
-	uint8_t pad1[4];
-	_Atomic uint64_t judged_ns; // gp_judged: the latest window that says whether what ran beside it did harm
-	_Atomic uint64_t excuses_ns; // of a lower level: when the latest window opened that says nothing of the SMs that it left
+	struct gp_rings rings;             // of the slot's owner, where each process has pages of its own
 	_Atomic uint64_t lent_until_ns; // lower levels have the GPU until then, as its objective allows; 0: they do not
 	_Atomic uint32_t credit_us;     // that it may lend
-	uint8_t pad2[4];
+	uint8_t pad[28];
 };
-
-// When a window opened, and in bit 0 whether it was slow.
-static inline uint64_t gp_judged(uint64_t opened_ns, _Bool slow) { return (opened_ns & ~1ull) | slow; }
 
 // Two pages, each of which only the slot's owner writes, but for what people write: asked, objective_asked and objective_said. The first
 // is what others decide by.
@@ -301,8 +285,7 @@ struct gp_slot {
 	_Atomic uint32_t hints_off;                 // bit set of sources that are switched off now
 	_Atomic uint64_t hint_spun_ns;              // time that hints made a processor spin
 	struct gp_hint_counters hint[GP_HINT_ROOM]; // by source
-	struct gp_width_counters width;
-	uint8_t pad4[32];
+	uint8_t pad4[72];
 	struct gp_slot_times times;
 	struct gp_objective_counters objective;
 	uint8_t pad5[GP_PAGE - 1632 - sizeof(struct gp_objective_counters)];
@@ -393,22 +376,6 @@ static inline bool gp_any_uncounted(struct gp_segment *s, uint64_t slots)
 		if (s->slot[__builtin_ctzll(slots)].uncounted)
 			return true;
 	return false;
-}
-
-// How many SMs the open windows among the slots leave: the least that one of them says. 0: one leaves nothing. UINT32_MAX: none is
-// open. The number is untrusted: the caller takes no more than its GPU has.
-static inline uint32_t gp_windows_leave(struct gp_segment *s, uint64_t slots)
-{
-	uint32_t least = UINT32_MAX;
-	for (; slots; slots &= slots - 1) {
-		struct gp_line *line = gp_line_of(s, (uint32_t)__builtin_ctzll(slots));
-		if (!line->window_opened_ns) // read first: behind it stands what this window leaves, or a later one
-			continue;
-		uint32_t leaves = line->leaves;
-		if (leaves < least)
-			least = leaves;
-	}
-	return least;
 }
 
 #endif

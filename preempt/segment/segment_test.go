@@ -56,8 +56,6 @@ func peer(dir string) error {
 		case "dirty": // every trace that a peer can leave
 			s.Line(slot).WindowOpenedNs.Store(6)
 			s.Line(slot).Busy.Store(1)
-			s.Line(slot).Leaves.Store(64)
-			s.Slot(slot).Width.Kinds.Store(2)
 			s.Turn.Store(7<<16 | 1<<8 | uint64(slot+1))
 			s.MemoryTurn.Store(4<<16 | 1<<8 | uint64(slot+1))
 			s.Slot(slot).GateWaits.Store(5)
@@ -195,7 +193,7 @@ func TestLayout(t *testing.T) {
 	program.WriteString("#include \"segment.h\"\n#include \"preempt/memory/memory.h\"\n#include <stdio.h>\nint main(void) {\n")
 	var want []string
 	for c, typ := range map[string]reflect.Type{"gp_segment": reflect.TypeFor[Header](), "gp_slot": reflect.TypeFor[Slot](), "gp_line": reflect.TypeFor[Line](), "gp_hint_counters": reflect.TypeFor[HintCounters[atomic.Uint64]](),
-		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_width_counters": reflect.TypeFor[WidthCounters[atomic.Uint64]](), "gp_objective_counters": reflect.TypeFor[ObjectiveCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]](),
+		"gp_kernel_counters": reflect.TypeFor[KernelCounters[atomic.Uint64]](), "gp_stop_counters": reflect.TypeFor[StopCounters[atomic.Uint64]](), "gp_objective_counters": reflect.TypeFor[ObjectiveCounters[atomic.Uint64]](), "gp_memory_counters": reflect.TypeFor[MemoryCounters[atomic.Uint64]](),
 		"gp_histogram": reflect.TypeFor[Histogram[atomic.Uint64]](), "gp_slot_times": reflect.TypeFor[SlotTimes[atomic.Uint64]]()} {
 		for _, f := range reflect.VisibleFields(typ) {
 			if f.Anonymous {
@@ -256,7 +254,7 @@ func TestLayout(t *testing.T) {
 		t.Errorf("C has\n%s\nGo has\n%s\nprogram:\n%s", got, strings.Join(want, "\n"), program.String())
 	}
 	// Copies have the names of segment.h.
-	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[WidthCounters[uint64]](), reflect.TypeFor[ObjectiveCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]](), reflect.TypeFor[Histogram[uint64]](), reflect.TypeFor[Times]()} {
+	for _, typ := range []reflect.Type{reflect.TypeFor[Counters](), reflect.TypeFor[StopCounters[uint64]](), reflect.TypeFor[ObjectiveCounters[uint64]](), reflect.TypeFor[HintCounters[uint64]](), reflect.TypeFor[MemoryCounters[uint64]](), reflect.TypeFor[Histogram[uint64]](), reflect.TypeFor[Times]()} {
 		for i := range typ.NumField() {
 			if f := typ.Field(i); f.Tag.Get("json") != "-" && f.Tag.Get("json") != field(f.Name) {
 				t.Errorf("%s is named %q", f.Name, f.Tag.Get("json"))
@@ -516,9 +514,6 @@ func TestStaleBits(t *testing.T) {
 	}
 	if got := s.Slot(p.slot).Counters(); got != (Counters{}) {
 		t.Errorf("counters %+v", got)
-	}
-	if leaves, kinds := s.Line(p.slot).Leaves.Load(), s.Slot(p.slot).Width.Kinds.Load(); leaves != 0 || kinds != 0 {
-		t.Errorf("leaves %d SMs, %d kinds", leaves, kinds)
 	}
 }
 
@@ -1128,8 +1123,6 @@ func TestSnapshots(t *testing.T) {
 	s := open(t, dir)
 	slot := s.Slot(p.slot)
 	slot.Mechanisms.Store(uint32(configs.Timeslice | configs.Turns | 1<<9))
-	slot.Width.TooWide.Store(7)
-	slot.Width.Leaving.Store(8)
 	slot.Fallbacks.Store(uint32(configs.FallbackNoHold))
 	slot.TimesliceUs.Store(1)
 	slot.HeartbeatNs.Store(math.MaxUint64)
@@ -1175,8 +1168,7 @@ func TestSnapshots(t *testing.T) {
 		Times:    Times{Drains: Histogram[uint64]{SumNs: 77}, Stops: Histogram[uint64]{Buckets: [TimeBuckets]uint64{TimeBuckets - 1: 78}}},
 		Hints:    []Hints{{Source: "socket", HintCounters: HintCounters[uint64]{Given: 3, Wrong: 1, WaitedNs: 1000}, Off: true}}, SwitchUs: 190, HintSpunNs: 5000,
 		BLP: &BLP{Images: 11, ImagesCached: 12, LoadNs: 13, KernelsSeen: 4, KernelsGuarded: 2, KernelsRefused: map[string]uint64{"peers": 1, "reason_7": math.MaxUint64},
-			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}},
-		Width:      &Width{64, WidthCounters[uint64]{2, 7, 8}},
+			StopCounters: StopCounters[uint64]{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16}},
 		MemoryTurn: true, Memory: &Memory{State: "stuck", PinnedBy: []string{"registered", "bit_20"}, MemoryCounters: MemoryCounters[uint64]{
 			1, 2, 3, 1<<2 | 1<<20, 5, 6, 7, 8, 9, 10, MemoryStuck, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33}},
 	}

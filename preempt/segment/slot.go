@@ -117,7 +117,6 @@ func (s *Segment) retract(slot int) bool {
 		changed = true
 		s.WakeGate()
 	}
-	s.Line(slot).Leaves.Store(0)
 	changed = s.Members.And(^bit)&bit != 0 || changed
 	for _, word := range []*atomic.Uint64{&s.Turn, &s.MemoryTurn} {
 		turn := word.Load()

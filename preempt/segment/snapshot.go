@@ -55,11 +55,10 @@ type Peer struct {
 	Counters       Counters          `json:"counters"`
 	Times          Times             `json:"times"`
 	Hints          []Hints           `json:"hints"`
-	Capped         bool              `json:"capped"`        // share.max or share.max_be keeps it off the GPU
-	SwitchUs       uint32            `json:"switch_us"`     // what a switch away from a lower level takes here, as learnt; 0: not yet
-	HintSpunNs     uint64            `json:"hint_spun_ns"`  // processor time
-	BLP            *BLP              `json:"blp,omitempty"` // where kernels were loaded or launched for it
-	Width          *Width            `json:"width,omitempty"`
+	Capped         bool              `json:"capped"`              // share.max or share.max_be keeps it off the GPU
+	SwitchUs       uint32            `json:"switch_us"`           // what a switch away from a lower level takes here, as learnt; 0: not yet
+	HintSpunNs     uint64            `json:"hint_spun_ns"`        // processor time
+	BLP            *BLP              `json:"blp,omitempty"`       // where kernels were loaded or launched for it
 	Objective      *Objective        `json:"objective,omitempty"` // of a process that has one
 	MemoryTurn     bool              `json:"memory_turn"`
 	Memory         *Memory           `json:"memory,omitempty"` // where memory swaps
@@ -105,7 +104,6 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 			Counters:    p.Counters(),
 			Times:       p.ReadTimes(),
 			Hints:       p.Hints(), Capped: p.Capped.Load() != 0, SwitchUs: p.SwitchUs.Load(), HintSpunNs: p.HintSpunNs.Load(), BLP: p.ReadBLP(),
-			Width:      p.ReadWidth(i),
 			Objective:  p.ReadObjective(),
 			MemoryTurn: s.MemoryTurn != nil && *s.MemoryTurn == i, Memory: p.ReadMemory(),
 		}
