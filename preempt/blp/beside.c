@@ -46,14 +46,6 @@ static bool touched(const struct blp_twin *t)
 	return any;
 }
 
-static bool twin_has_begun(const struct blp_twin *t)
-{
-	bool any = false;
-	for (uint32_t i = 0; i < t->count; i++)
-		any |= has_begun(&t->image[i]);
-	return any;
-}
-
 bool blp_make_beside(struct gp_domain *d, uint32_t stream)
 {
 	__typeof__(d->beside[0]) *b = &d->beside[stream];
@@ -138,8 +130,6 @@ static bool let_graph_go(struct gp_domain *d, struct blp_entry *e, struct parted
 		gp_count(&d->gpu->stops.cuts, 1);
 		return true;
 	}
-	if (twin_has_begun(t) && !blp_come_behind_narrow(d, &d->stream_of[e->stream]))
-		return false;
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		bool begun = has_begun(r);

@@ -46,7 +46,6 @@ enum {
 	BLP_GRANULES = GPREEMPT_ARENA_BYTES / sizeof(struct gpreempt_record) / 4 / BLP_GRANULE,
 	BLP_SPARES = 1 + BLP_STREAMS + BLP_GRANULES * BLP_GRANULE, // Records that no flag stops: beside.c.
 	BLP_PARTITION = 8, // SMs: green contexts have a multiple of so many (compute capability 9.0 on), and so many are of one GPC.
-	BLP_PIECES = 2, // Pieces of graphs that run narrow, in flight at a time.
 	BLP_WIDTHS = 8, // Widths of a domain, ever.
 	// Calls that stops add to the queue of a stream before it is to get somewhere, and that host blocks do. The driver's holds about 1000,
 	// then calls wait.
@@ -124,12 +123,9 @@ struct blp_twin {                // graph.c
 	uint32_t *windows;        // Of each of its kernels.
 	bool *over;               // Parted: of each of its kernels, whether it is not launched alone any more.
 	struct blp_entry *kernel; // The launch of each of its kernels alone.
-	uint32_t next;            // Narrow: its next kernel.
-	bool skips;               // Narrow: kernels that the latest stop saw complete are left out.
 	bool retired;             // From now on the program's own instance is launched.
 	bool loaded;              // The code of its kernels is loaded.
 	bool blank;               // The records of the latest launch are not zeroed yet.
-	uint64_t beside;          // Narrow: blocks of the kernels put there, without those that had run before.
 	bool parted;        // The latest launch did not drain midway: the rest of it is launched kernel by kernel.
 	CUevent zeroed;     // Recorded behind the zeroing of its records.
 	CUevent plain;      // Recorded behind the latest launch of the program's own instance.
@@ -265,7 +261,7 @@ struct gp_domain {
 		int priority;           // The priority of the program's stream.
 	} beside[BLP_STREAMS];          // One for each stream; made when first needed.
 	struct gpreempt_record *staged; // Pinned, for each stream.
-	struct { // narrow.c; under control, but for blind, which is under lock, and what is atomic.
+	struct {                        // narrow.c; under control, but for what is atomic.
 		struct blp_narrow_queue queue[BLP_WIDTHS];
 		_Atomic uint32_t queues; // How many of these are made.
 		struct blp_narrow_queue *_Atomic on; // The log's entries run there while the domain is stopped; NULL: they do not run.
@@ -274,17 +270,13 @@ struct gp_domain {
 		uint64_t driven[BLP_STREAMS]; // Entries of each stream below have been put there.
 		uint64_t since_ns;
 		CUevent idle; // behind all work that the context had when it was recorded
-		// Under lock: whether that event was recorded in this stop, and whether the driver got work since of a stream without a place.
-		enum { BLP_UNASKED, BLP_ASKED, BLP_BLIND } question;
+		bool marked;  // that event was recorded in this stop
 		_Atomic enum {
 			BLP_USABLE,
 			BLP_LINGERS,
 			BLP_REFUSED
 		} usable; // BLP_LINGERS: the domain never goes on narrow again, and launches that did have not ended.
-		CUevent end;    // behind the launches of the former width
-		uint64_t graph; // sequence + 1 of the graph whose kernels are being put there; 0: there is none
-		CUevent piece[BLP_PIECES]; // behind the latest pieces of graphs
-		uint64_t pieces;           // so many, in this stretch
+		CUevent end; // behind the launches of the former width
 	} narrow;
 	CUevent zeroed[BLP_REGIONS];
 	uint8_t granule[BLP_GRANULES]; // 1: taken
@@ -327,16 +319,10 @@ static inline struct blp_entry *blp_entry_at(struct gp_domain *d, uint64_t seque
 	return &d->log[sequence % BLP_LOG];
 }
 static inline uint64_t blp_blocks(const struct blp_entry *e) { return (uint64_t)e->grid[0] * e->grid[1] * e->grid[2]; }
-// The driver has it, or a part of it.
-static inline bool blp_is_sent(const struct blp_entry *e)
-{
-	return e->stage == BLP_SENT || e->stage == BLP_PARTLY || e->stage == BLP_UNGUARDED;
-}
+// The driver has it.
+static inline bool blp_is_sent(const struct blp_entry *e) { return e->stage == BLP_SENT || e->stage == BLP_UNGUARDED; }
 // The same, and a stop reaches it.
-static inline bool blp_is_stoppable(const struct blp_entry *e)
-{
-	return e->stage == BLP_SENT || e->stage == BLP_PARTLY;
-}
+static inline bool blp_is_stoppable(const struct blp_entry *e) { return e->stage == BLP_SENT; }
 // No stop reaches it, or is to reach it once it is sent again.
 static inline bool blp_is_unguarded(const struct blp_entry *e)
 {
@@ -506,9 +492,8 @@ int blp_free_markers(struct gp_domain *, int first, uint64_t upto); // of a list
 
 // widths.c, under gp_domain.control
 uint32_t blp_width(const struct gp_domain *); // SMs on which a stopped domain may go on; 0: none
-// Counts the blocks of a launch that ran there, so many having run in all by now, or those of a graph.
+// Counts the blocks of a launch that ran there, so many having run in all by now.
 void blp_count_beside(struct gp_domain *, struct blp_entry *, uint64_t ran);
-void blp_count_graph_beside(struct gp_domain *, struct blp_twin *);
 void blp_leave_narrow(struct gp_domain *); // the domain is about to be stopped whole
 // Launches that ran narrow did not drain. From here on the domain does not go on narrow, and work behind such a launch on its stream
 // waits for that. False: the driver refused.
@@ -710,7 +695,6 @@ CUresult blp_drive(struct gp_domain *, struct blp_entry *);                     
 CUresult blp_drive_on(struct blp_entry *, CUstream, const int *priority, CUdeviceptr hidden); // priority: blp_priority_on
 CUresult blp_drive_given(struct gp_domain *, struct blp_entry *, void **parameters, uint16_t count); // NULL: those of the log
 CUresult blp_drive_graph(struct gp_domain *, struct blp_entry *);
-CUresult blp_zero_records(struct gp_domain *, struct blp_entry *, CUstream ahead); // before what the stream gets next
 CUresult blp_call_driver(CUfunction, const uint32_t *grid, const uint32_t *block, uint32_t shared_bytes, CUstream,
 			 const struct gp_launch_attribute *, uint32_t attribute_count, void **parameters, void **extra);
 void blp_with_hidden(void **to, void **given, uint16_t count, const CUdeviceptr *hidden);
@@ -723,9 +707,8 @@ bool blp_logs_launch(const struct gp_launch *);                       // it can 
 bool blp_can_number(CUfunction, const uint32_t *grid, bool clusters); // false: the guard cannot tell its blocks apart
 
 // graph.c
-bool blp_launch_graph(struct gp_operation *);                  // False: the graph is a barrier.
-void blp_graph_launched(struct gp_operation *);                // The program's own instance ran, though it has a twin.
-uint64_t blp_run_of(const struct blp_twin *, uint32_t kernel); // Blocks, as the latest stop saw them.
+bool blp_launch_graph(struct gp_operation *);   // False: the graph is a barrier.
+void blp_graph_launched(struct gp_operation *); // The program's own instance ran, though it has a twin.
 bool blp_graph_is_complete(struct blp_entry *); // Reads the graph's records, and makes them those of its relaunch.
 void blp_drop_twins(struct gp_domain *);
 // The domain has ended; the driver ends what it has of them with the context. With their lock, from before its end, so that none is made later.

@@ -500,12 +500,6 @@ void blp_forget_twins(struct gp_domain *d)
 	}
 }
 
-uint64_t blp_run_of(const struct blp_twin *t, uint32_t i)
-{
-	const struct blp_entry *kernel = &t->kernel[i];
-	return t->skips ? ((uint64_t)t->image[i].count << kernel->shift) * kernel->cluster : 0;
-}
-
 bool blp_graph_is_complete(struct blp_entry *e)
 {
 	struct blp_twin *t = e->twin;
@@ -513,11 +507,6 @@ bool blp_graph_is_complete(struct blp_entry *e)
 	for (uint32_t i = 0; i < t->count; i++) {
 		struct gpreempt_record *r = &t->image[i];
 		bool ran = r->state != GPREEMPT_FROZEN || r->count >= t->windows[i];
-		if (!ran && t->beside && i < t->next) { // cut there
-			uint64_t rest = blp_blocks(&t->kernel[i]) -
-					((uint64_t)r->count << t->kernel[i].shift) * t->kernel[i].cluster;
-			t->beside = t->beside > rest ? t->beside - rest : 0;
-		}
 		complete &= ran;
 		r->state = 0;
 		r->done = r->count = ran ? GPREEMPT_MOST : r->count;
@@ -533,7 +522,7 @@ static bool log_twin(struct gp_operation *o, struct gp_domain *d, struct blp_twi
 	for (bool patient = true;;) {
 		struct blp_stream *stream;
 		blp_give_way(d);
-		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired || blp_lingers(d) ||
+		if (d->context != o->handle || d->given_up || t->of != o->graph || t->retired ||
 		    !(stream = blp_find_stream(d, o->stream, true)) || !blp_may_log(stream))
 			break;
 		if (blp_is_closed(d) && patient) {

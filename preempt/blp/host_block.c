@@ -262,8 +262,6 @@ void blp_begin_pass(struct gp_operation *o, struct gp_domain *d, struct blp_stre
 	make_events(d, s);
 	s->passing++;
 	d->host_blocked++;
-	if (s == &d->unplaced && d->narrow.question == BLP_ASKED)
-		d->narrow.question = BLP_BLIND;
 	o->domain = d;
 	o->generation = d->generation;
 	o->passing = s;

@@ -1,30 +1,25 @@
-// narrow.c - a stopped domain goes on in a part of the SMs, its width.
+// narrow.c - a stopped stream goes on in a part of the SMs, its width.
 //
-// While the domain is stopped, its log's entries run in order on one stream of ours: that of a green context, whose kernels get that part
-// of the SMs alone. For all others the domain is stopped: launches are only logged, and no other thread finds out that an entry is
-// complete. The thread that stops and resumes the domain puts entries on that stream, and takes note of what is over.
+// The stream has a domain of its own. While that is stopped, its log's entries run in order on one stream of ours: that of a green context,
+// whose kernels get that part of the SMs alone. For all others the domain is stopped: launches are only logged, and no other thread finds out
+// that an entry is complete. The thread that stops and resumes the domain puts entries on that stream, and takes note of what is over.
 //
 // Entries there must not overtake work that the driver has. So the first goes there only when no work of the context is on its way: an
-// event of the whole context says so. An entry goes there only while the driver has no work left on some streams, since barriers may
-// still come there: its own, and those that the legacy stream's rules put it behind. The driver cannot be asked about work on streams
-// without a place; after such work no entry of a blocking stream goes on.
+// event of the whole context says so. An entry goes there only while the driver has no work left on the program's stream, since barriers may
+// still come there. A blocking stream is ordered with streams of other domains, which the driver cannot be asked about: no entry of it goes on.
 //
 // One stream in the order of the log keeps all orders among entries. A launch whose blocks may wait for each other (fit.c) is alone
 // there: if all of its blocks have room at once in the width, they get it. A kernel that waits for one later in the log gets no further
 // until the domain is resumed. If that makes a stop late, the domain never goes on narrow again.
 //
-// The nodes of a graph keep the SMs that they were made for. So its kernels are launched one by one, a piece at a time, with the records that
-// they have in its twin: what is cut goes on there, or in the twin. They end before the first one that is held back.
-//
 // These are held back, and with them the entries behind them: cooperative launches; clusters that do not fit into a partition; launches whose
-// blocks may wait for each other and have no room at once; waits for events that the log does not have. Behind a graph of which a part runs, no entry of its stream goes on, nor any that comes behind that. Other streams go
-// on, and other graphs.
+// blocks may wait for each other and have no room at once; waits for events that the log does not have. Graphs are not logged here: only the
+// domain of a context, or of the legacy stream, has twins.
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
 enum {
 	IN_FLIGHT = 32, // launches: a stop waits for each to end
-	PIECE = 16,     // kernels of a graph
 	MARK_EVERY = 8, // entries
 };
 
@@ -41,22 +36,16 @@ static bool is_plain(struct gp_domain *d)
 	return plain;
 }
 
-// Whether all that the driver got of the context before this stop is over. From the question on, work on streams without a place is
-// noted.
+// Whether all that the driver got of the context before this stop is over.
 static bool is_idle(struct gp_domain *d)
 {
-	pthread_mutex_lock(&d->lock);
-	bool asks = d->narrow.question == BLP_UNASKED, plain = asks && is_plain(d);
-	if (plain)
-		d->narrow.question = BLP_ASKED;
-	pthread_mutex_unlock(&d->lock);
-	if (asks && !plain)
-		return false;
-	if (asks && !blp_record_whole(d->context, d->narrow.idle)) {
+	if (!d->narrow.marked) {
 		pthread_mutex_lock(&d->lock);
-		d->narrow.question = BLP_UNASKED;
+		bool plain = is_plain(d);
 		pthread_mutex_unlock(&d->lock);
-		return false;
+		if (!plain || !blp_record_whole(d->context, d->narrow.idle))
+			return false;
+		d->narrow.marked = true;
 	}
 	// The event takes the GPU some microseconds.
 	for (uint64_t until = gp_now_ns() + BLP_RECORDED_NS; blp_query(d->narrow.idle);)
@@ -81,7 +70,6 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 		d->narrow.driven[i] = s->done;
 	}
 	if (plain) {
-		d->narrow.graph = d->narrow.pieces = 0;
 		blp_become(d, BLP_NARROW);
 		d->narrow.on = q;
 		d->narrow.since_ns = gp_now_ns();
@@ -90,17 +78,13 @@ static void begin(struct gp_domain *d, struct blp_narrow_queue *q)
 	pthread_mutex_unlock(&d->lock);
 }
 
-// Counts the blocks of entries of a stream that have become complete, from one on.
+// Counts the blocks of launches of a stream that have become complete, from one on.
 static void count_beside(struct gp_domain *d, uint32_t stream, uint64_t from)
 {
 	for (uint64_t at = from > d->tail ? from : d->tail; at < d->stream_of[stream].done; at++) {
 		struct blp_entry *e = blp_entry_at(d, at);
-		if (e->stream != stream)
-			continue;
-		if (e->kind == BLP_LAUNCH)
+		if (e->stream == stream && e->kind == BLP_LAUNCH)
 			blp_count_beside(d, e, blp_blocks(e));
-		else if (e->kind == BLP_GRAPH)
-			blp_count_graph_beside(d, e->twin);
 	}
 }
 
@@ -126,34 +110,22 @@ static void complete(struct gp_domain *d)
 	}
 }
 
-// Whether the driver has nothing left on a stream.
-static bool has_nothing(CUstream stream)
-{
-	return (stream != GP_STREAM_LEGACY || !gp_capturing()) && !gp_driver.cuStreamQuery(stream);
-}
-
 struct pump {
 	bool held[BLP_STREAMS]; // entries on the stream, or behind it, are held back
 	bool asked[BLP_STREAMS], nothing[BLP_STREAMS];
 	bool touched[BLP_STREAMS]; // has entries that are not marked
 };
 
-// Whether an entry of a stream comes behind nothing that is held back, or that the driver has elsewhere.
+// Whether an entry of a stream comes behind nothing that the driver has elsewhere.
 static bool may_follow(struct gp_domain *d, struct pump *p, const struct blp_stream *s)
 {
-	if (s->thread || (s->blocking && (d->narrow.question == BLP_BLIND || d->unplaced.passing || blp_separated())))
+	size_t i = (size_t)(s - d->stream_of);
+	if (s->blocking)
 		return false;
-	for (uint32_t i = 0; i < d->streams; i++) {
-		const struct blp_stream *other = &d->stream_of[i];
-		if (!other->handle || !blp_related(other, s->handle, s->blocking))
-			continue;
-		if (!p->asked[i] && !p->held[i])
-			p->nothing[i] = !blp_is_orphan(other) && has_nothing(other->handle);
-		p->asked[i] = true;
-		if (p->held[i] || !p->nothing[i])
-			return false;
-	}
-	return true;
+	if (!p->asked[i])
+		p->nothing[i] = !blp_is_orphan(s) && !gp_driver.cuStreamQuery(s->handle);
+	p->asked[i] = true;
+	return p->nothing[i];
 }
 
 // Whether a launch has room on so few SMs: all of it at once where its blocks may wait for each other.
@@ -178,99 +150,12 @@ static bool has_room(const struct gp_domain *d, const struct blp_entry *e)
 	       blp_blocks(e) <= (uint64_t)fit * d->narrow.on->sms;
 }
 
-// Why a launch is held back; NULL: it is not.
-static _Atomic uint64_t *against(const struct gp_domain *d, const struct blp_entry *e)
-{
-	return !has_room(d, e) ? &d->gpu->stops.held_together : NULL;
-}
-
 // Counts an entry that is held back, once.
 static void hold_back(struct blp_entry *e, _Atomic uint64_t *counter)
 {
 	if (!e->held && e->kind <= BLP_GRAPH)
 		gp_count(counter, 1);
 	e->held = true;
-}
-
-// Finds the next kernel of a graph: those that the latest stop saw complete are left out. NULL: there is none.
-static struct blp_entry *next_kernel(struct blp_twin *t)
-{
-	while (t->next < t->count && t->skips && t->image[t->next].count == GPREEMPT_MOST)
-		t->next++;
-	return t->next < t->count ? &t->kernel[t->next] : NULL;
-}
-
-// Launches the next kernel of a graph. False: it is held back, and with it the rest of the graph.
-static bool launch_next(struct gp_domain *d, struct blp_entry *e, struct blp_entry *kernel)
-{
-	struct blp_twin *t = e->twin;
-	CUdeviceptr record = d->arena + (t->first + t->next) * sizeof *t->image;
-
-	_Atomic uint64_t *reason = against(d, kernel);
-	if (reason) {
-		hold_back(e, reason);
-		return false;
-	}
-	if (blp_drive_on(kernel, d->narrow.on->stream, NULL, record | kernel->shift)) {
-		hold_back(e, &d->gpu->stops.held_refused);
-		return false;
-	}
-	t->beside += blp_blocks(kernel) - blp_run_of(t, t->next);
-	t->next++;
-	gp_count(&d->gpu->stops.narrowed, 1);
-	return true;
-}
-
-// Launches the next kernels of a graph. False: there are more. These come when the pieces before have ended, or, if d->narrow.graph
-// is not this graph any more, not in this width.
-static bool launch_piece(struct gp_domain *d, struct blp_entry *e)
-{
-	CUevent behind = d->narrow.piece[d->narrow.pieces % BLP_PIECES];
-	struct blp_entry *kernel = NULL;
-
-	if (d->narrow.pieces >= BLP_PIECES && blp_query(behind))
-		return false;
-	for (int n = 0; (kernel = next_kernel(e->twin)) && n < PIECE; n++)
-		if (!launch_next(d, e, kernel)) {
-			d->narrow.graph = 0;
-			break;
-		}
-	if (gp_driver.cuEventRecord(behind, d->narrow.on->stream)) {
-		blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
-		return false;
-	}
-	d->narrow.pieces++;
-	return !kernel;
-}
-
-// Goes on with a graph, or begins it if its first kernel has room. False: not all of its kernels have been launched.
-static bool drive_graph(struct gp_domain *d, uint64_t at)
-{
-	struct blp_entry *e = blp_entry_at(d, at);
-	struct blp_twin *t = e->twin;
-	if (e->stage != BLP_PARTLY) {
-		if (d->narrow.graph) // another one, which comes later, but could begin earlier
-			return false;
-		t->skips = !t->blank;
-		t->next = 0;
-		t->beside = 0;
-		const struct blp_entry *first = next_kernel(t);
-		_Atomic uint64_t *reason =
-			blp_is_unguarded(e) || t->parted || !first ? &d->gpu->stops.held_together : against(d, first);
-		if (reason) {
-			hold_back(e, reason);
-			return false;
-		}
-		if (t->blank && blp_zero_records(d, e, d->narrow.on->stream))
-			return false;
-		d->narrow.graph = at + 1;
-		blp_turn(d, e, BLP_PARTLY); // a stop tells from its records what of it has run
-	}
-	if (d->narrow.graph != at + 1 || !launch_piece(d, e))
-		return false;
-	d->narrow.graph = 0;
-	blp_send(d, e);
-	return true;
 }
 
 // A record in the log is ahead on the same stream of ours, or over.
@@ -287,22 +172,22 @@ static bool drive(struct gp_domain *d, uint64_t at)
 {
 	struct blp_entry *e = blp_entry_at(d, at);
 	struct gp_stop_counters *count = &d->gpu->stops;
-	_Atomic uint64_t *reason;
 	bool driven = false;
 
 	switch (e->kind) {
 	case BLP_LAUNCH:
-		reason = e->record ? against(d, e) : &count->held_together;
-		driven = !reason;
-		if (driven && !e->ran && e->shift != GPREEMPT_WHOLE) // else its record counts windows
+		if (!e->record || !has_room(d, e)) {
+			hold_back(e, &count->held_together);
+			break;
+		}
+		if (!e->ran && e->shift != GPREEMPT_WHOLE) // else its record counts windows
 			e->shift = blp_shift(e, d->narrow.on->sms);
+		driven = !blp_drive(d, e);
 		if (!driven)
-			hold_back(e, reason);
-		else if ((driven = !blp_drive(d, e)) == false)
 			hold_back(e, &count->held_refused);
 		e->beside = driven;
 		break;
-	case BLP_GRAPH: driven = drive_graph(d, at); break;
+	case BLP_GRAPH: break; // of the legacy stream, which may_follow holds back
 	case BLP_RECORD:
 		blp_record_again(d, e->event, at + 1, d->narrow.on->stream);
 		if (e->order == BLP_ORDERED)
@@ -344,7 +229,7 @@ static void go_on(struct gp_domain *d)
 		struct blp_stream *s = &d->stream_of[e->stream];
 		if (blp_is_done(e) || at < s->done)
 			continue;
-		bool has = blp_is_sent(e) && e->stage != BLP_PARTLY;
+		bool has = blp_is_sent(e);
 		if (has && at < d->narrow.driven[e->stream]) {
 			entries++;
 			launches += e->kind == BLP_LAUNCH;
@@ -352,13 +237,11 @@ static void go_on(struct gp_domain *d)
 			continue;
 		}
 		// An entry that the driver has from before the stop is over, and needs only a mark.
-		if (!p.held[e->stream] && !has && e->stage != BLP_PARTLY && !may_follow(d, &p, s)) {
+		if (!p.held[e->stream] && !has && !may_follow(d, &p, s)) {
 			hold_back(e, &d->gpu->stops.held_behind);
 			p.held[e->stream] = true;
 		}
 		if (p.held[e->stream] || (!has && !drive(d, at))) {
-			if (d->narrow.graph == at + 1) // later entries of the log come behind all of it that has room
-				break;
 			p.held[e->stream] = true;
 			continue;
 		}

@@ -98,7 +98,8 @@ CUresult blp_drive_on(struct blp_entry *e, CUstream stream, const int *priority,
 	return result;
 }
 
-CUresult blp_zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)
+// Before what the stream gets next.
+static CUresult zero_records(struct gp_domain *d, struct blp_entry *e, CUstream ahead)
 {
 	struct blp_twin *t = e->twin;
 	CUdeviceptr records = d->arena + t->first * sizeof *t->image;
@@ -152,7 +153,7 @@ CUresult blp_drive_graph(struct gp_domain *d, struct blp_entry *e)
 	// The launch before is complete. Not on the program's stream, behind what a stop is to cut: a freeze comes behind the zeroing
 	// (freeze_graphs). Else a launch that was replaced would run after all.
 	if (!blp_is_unguarded(e) && t->blank)
-		result = blp_zero_records(d, e, stream);
+		result = zero_records(d, e, stream);
 	if (!result) // unguarded: the program's own instance, whose kernels always run
 		result = gp_driver.cuGraphLaunch(blp_is_unguarded(e) ? t->of : t->own, stream);
 	blp_inside = false;

@@ -29,7 +29,6 @@ enum blp_state {
 enum blp_stage {
 	BLP_QUEUED,        // It was only logged.
 	BLP_SENT,          // The driver has it.
-	BLP_PARTLY,        // The driver has some kernels of a graph, narrow.
 	BLP_CUT,           // A stop cut it: it is sent again.
 	BLP_CUT_UNGUARDED, // As CUT, and no stop is to reach it then.
 	BLP_UNGUARDED,     // The driver has it, and no stop reaches it any more.

@@ -1,7 +1,7 @@
 // states.pml - a model of a domain and its operations for Spin: a program that launches, a call that waits in the driver, a question whether all is
 // over, stops, and the GPU, in every order. test/models runs it, and compares its transitions with states.c.
 //
-// One stream, OPERATIONS launches of BLOCKS blocks. Left out: the end of a domain (ABSENT), graphs of which a part was sent (PARTLY), what is
+// One stream, OPERATIONS launches of BLOCKS blocks. Left out: the end of a domain (ABSENT), what is
 // sent past a stop (UNGUARDED, CUT_UNGUARDED), and operations that are given up (QUEUED and CUT to DONE).
 //
 // With one of these defined, a rule is broken on purpose, and Spin has to find an error: ONE_LOOK, CHANGES_ALONE, STATE_ALONE, UNLOCKED_SEND,

@@ -52,17 +52,13 @@ static const struct {
 	enum blp_stage from, to;
 } stage_arrows[] = {
 	{BLP_QUEUED, BLP_SENT},
-	{BLP_QUEUED, BLP_PARTLY},        // A graph that goes on narrow.
 	{BLP_QUEUED, BLP_CUT_UNGUARDED}, // Ahead of what runs on.
 	{BLP_QUEUED, BLP_DONE},          // A mistake of the program, or lost.
 	{BLP_SENT, BLP_DONE},
 	{BLP_SENT, BLP_CUT},
 	{BLP_SENT, BLP_CUT_UNGUARDED}, // It is late, and has not begun.
 	{BLP_SENT, BLP_UNGUARDED},     // It is late, and runs on.
-	{BLP_PARTLY, BLP_SENT},
-	{BLP_PARTLY, BLP_CUT}, // The driver refused.
 	{BLP_CUT, BLP_SENT},
-	{BLP_CUT, BLP_PARTLY},
 	{BLP_CUT, BLP_CUT_UNGUARDED},
 	{BLP_CUT, BLP_DONE}, // a launch behind it has begun; or lost
 	{BLP_CUT_UNGUARDED, BLP_UNGUARDED},

@@ -113,7 +113,7 @@ static void set_flag(struct gp_domain *d)
 // Freezes the launches from a record on, and all graphs, and begins to drain. d->lock is held.
 static void stop_the_rest(struct gp_domain *d, uint32_t from)
 {
-	d->narrow.question = BLP_UNASKED; // the driver's work since then may not be over
+	d->narrow.marked = false; // the driver's work since then may not be over
 	if (!may_cut(d))
 		return;
 	if (d->recorded && !blp_is_flagged(d))
@@ -211,7 +211,6 @@ static void classify(struct gp_domain *d)
 				blp_turn(d, e, BLP_DONE);
 		} else if (sent && e->kind == BLP_GRAPH) {
 			blp_turn(d, e, blp_graph_is_complete(e) ? BLP_DONE : BLP_CUT);
-			blp_count_graph_beside(d, e->twin);
 			gp_count(&count->cuts, !blp_is_done(e));
 		} else if (sent && e->kind == BLP_LAUNCH) {
 			struct gpreempt_record *r = blp_record_of(d, e);

@@ -80,9 +80,6 @@ static CUresult make_events(struct gp_domain *d)
 		result = gp_driver.cuEventCreate(&d->narrow.idle, CU_EVENT_DISABLE_TIMING);
 	if (!result && !d->narrow.end)
 		result = gp_driver.cuEventCreate(&d->narrow.end, CU_EVENT_DISABLE_TIMING);
-	for (int i = 0; i < BLP_PIECES && !result; i++)
-		if (!d->narrow.piece[i])
-			result = gp_driver.cuEventCreate(&d->narrow.piece[i], CU_EVENT_DISABLE_TIMING);
 	return result;
 }
 
@@ -192,9 +189,6 @@ void blp_release_narrow(struct gp_domain *d)
 		gp_driver.cuEventDestroy(d->narrow.idle);
 	if (d->narrow.end)
 		gp_driver.cuEventDestroy(d->narrow.end);
-	for (int i = 0; i < BLP_PIECES; i++)
-		if (d->narrow.piece[i])
-			gp_driver.cuEventDestroy(d->narrow.piece[i]);
 }
 
 void blp_count_beside(struct gp_domain *d, struct blp_entry *e, uint64_t ran)
@@ -204,27 +198,8 @@ void blp_count_beside(struct gp_domain *d, struct blp_entry *e, uint64_t ran)
 	e->beside = false;
 }
 
-void blp_count_graph_beside(struct gp_domain *d, struct blp_twin *t)
-{
-	gp_count(&d->gpu->stops.narrow_blocks, t->beside);
-	t->beside = 0;
-}
-
 void blp_leave_narrow(struct gp_domain *d)
 {
-	pthread_mutex_lock(&d->lock);
-	blp_give_way(d);
-	for (uint64_t at = d->tail; at < d->head; at++) {
-		struct blp_entry *e = blp_entry_at(d, at);
-		struct blp_stream *s = &d->stream_of[e->stream];
-		if (e->stage != BLP_PARTLY || at < s->done)
-			continue;
-		if (!blp_mark(d, s, at + 1)) // tells when the part of it that runs has drained
-			blp_give_up(d, "cuEventRecord", CUDA_ERROR_UNKNOWN);
-		blp_turn(d, e, d->given_up ? BLP_CUT : BLP_SENT); // given up: the rest of it is lost
-	}
-	d->narrow.graph = 0;
-	pthread_mutex_unlock(&d->lock);
 	gp_count(&d->gpu->stops.narrow_ns, gp_now_ns() - d->narrow.since_ns);
 	d->narrow.was = d->narrow.on;
 	d->narrow.on = NULL;

@@ -142,7 +142,7 @@ func TestTransitions(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("of a domain: %v, want %v", got, want)
 	}
-	got, want = arrows(modelled, regexp.MustCompile(`\bturn\(\w+, ([A-Z]+), ([A-Z]+)\)`), ""), arrowsOf(t, code, "next_stage", "PARTLY", "UNGUARDED", "CUT_UNGUARDED")
+	got, want = arrows(modelled, regexp.MustCompile(`\bturn\(\w+, ([A-Z]+), ([A-Z]+)\)`), ""), arrowsOf(t, code, "next_stage", "UNGUARDED", "CUT_UNGUARDED")
 	want = slices.DeleteFunc(want, func(arrow string) bool { return arrow == "QUEUED DONE" || arrow == "CUT DONE" }) // what is given up
 	if !slices.Equal(got, want) {
 		t.Errorf("of an operation: %v, want %v", got, want)
