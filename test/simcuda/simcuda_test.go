@@ -18,7 +18,7 @@ import (
 	"github.com/gpreempt/gpreempt/patch"
 )
 
-var built string // the folder with libcuda.so.1, selftest, memory, sharing, and spatial
+var built string // the folder with libcuda.so.1, selftest, memory, sharing, and sms
 
 func TestMain(m *testing.M) {
 	code, err := buildAndRun(m)
@@ -50,7 +50,7 @@ func buildAndRun(m *testing.M) (int, error) {
 	if err := images(dir); err != nil {
 		return 0, err
 	}
-	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory"), program("sharing"), program("spatial")} {
+	for _, arguments := range [][]string{append(driver, "-lpthread"), program("selftest"), program("memory"), program("sharing"), program("sms")} {
 		if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
 			return 0, fmt.Errorf("compile: %w\n%s", err, out)
 		}
@@ -116,9 +116,9 @@ func TestSharing(t *testing.T) {
 	}
 }
 
-func TestSpatial(t *testing.T) {
-	for _, name := range []string{"green", "split", "room", "urgent", "narrow", "graphs", "cut", "placed", "clients"} {
-		t.Run(name, func(t *testing.T) { selftest(t, "spatial", name) })
+func TestSMs(t *testing.T) {
+	for _, name := range []string{"green", "split", "room", "urgent", "narrow", "graphs", "cut", "placed"} {
+		t.Run(name, func(t *testing.T) { selftest(t, "sms", name) })
 	}
 }
 

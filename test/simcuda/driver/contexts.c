@@ -28,8 +28,7 @@ static CUresult context_make(int device, unsigned flags, bool is_primary, struct
 	pthread_mutex_lock(&sim_lock);
 	c->id = next_context++;
 	c->legacy = stream_new(c, 0, 0);
-	if (!c->legacy || (sim_shared_sms() && !sms_make(c)) || context_start(c) != 0) {
-		sms_free(c);
+	if (!c->legacy || context_start(c) != 0) {
 		sim_unlock();
 		rm_context_destroy(rm);
 		engine_remove(device, tsg);

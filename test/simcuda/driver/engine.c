@@ -103,7 +103,7 @@ static unsigned sharers(const struct engine *e)
 	unsigned n = 0;
 	for (int i = 0; i < ENGINE_TSGS; i++)
 		n += runnable(&e->tsg[i], e->at);
-	return sim_shared_sms() ? 1 : n;
+	return n;
 }
 
 static uint64_t next_shared(const struct engine *e)
@@ -138,7 +138,7 @@ bool engine_turned(const struct engine *e, int tsg)
 
 uint64_t engine_after(const struct engine *e, int tsg, uint64_t run_ns)
 {
-	if (!sim_mps() || sim_shared_sms())
+	if (!sim_mps())
 		return e->at + run_ns;
 	return e->at + run_ns * (sharers(e) + !runnable(&e->tsg[tsg], e->at));
 }
@@ -470,8 +470,6 @@ struct bus_users engine_bus(int index, int direction, uint64_t until)
 	engine_update(index, take_bus, &j, NULL);
 	return j.users;
 }
-
-struct residence *engine_residence(int index, int tsg) { return devices[index].shared->residence[tsg]; }
 
 _Atomic uint32_t *engine_bell(int index, int tsg) { return &devices[index].shared->bell[tsg]; }
 

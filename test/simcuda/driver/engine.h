@@ -34,17 +34,12 @@ struct engine {
 	uint64_t memory[ENGINE_PROCESSES]; // Bytes of the device that each process has.
 	uint64_t copying[2][ENGINE_PROCESSES]; // To the device, and from it: the time until which the process keeps the bus busy.
 };
-#define ENGINE_SMS 132
-struct residence { // A context's blocks take so much of an SM (sms.c packs it), until that time by CLOCK_MONOTONIC.
-	_Atomic uint64_t taken, until;
-};
-#define ENGINE_LAYOUT 4u
+#define ENGINE_LAYOUT 5u
 struct shared {                // A file of SIMCUDA_DIR. A living process holds a record lock on the byte of its index.
 	_Atomic uint64_t head; // generation << 16 | buffer.
 	uint32_t pad[14];
 	_Atomic uint32_t bell[ENGINE_TSGS];
 	struct engine buffer[2 * ENGINE_PROCESSES]; // Two for each process, one of which may be the head.
-	struct residence residence[ENGINE_TSGS][ENGINE_SMS];
 };
 int engine_attach(int device);                 // Returns 0 or -1. Called once per process and device.
 int engine_add(int device, uint64_t slice_ns); // Returns a TSG slot; -1: all are taken.
@@ -56,7 +51,6 @@ bool engine_running(const struct engine *, int tsg);
 bool engine_turned(const struct engine *, int tsg); // True: the fetched kernels run on, and nothing more is fetched.
 uint64_t engine_next(const struct engine *);        // The time of the next transition; UINT64_MAX: none.
 uint64_t engine_after(const struct engine *, int tsg, uint64_t run_ns); // The time when the TSG will have run for so much longer.
-struct residence *engine_residence(int device, int tsg); // One for each SM; the owner of the TSG writes them.
 _Atomic uint32_t *engine_bell(int device, int tsg);
 void engine_ring(_Atomic uint32_t *bell);
 void engine_sleep(_Atomic uint32_t *bell, uint32_t seen, uint64_t until_ns);

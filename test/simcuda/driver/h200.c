@@ -183,16 +183,6 @@ enum mps_client sim_mps_client(void)
 
 bool sim_mps(void) { return sim_mps_client() == MPS_SHARED; }
 
-bool sim_shared_sms(void)
-{
-	static _Atomic int state; // 1 no, 2 yes
-	if (!state) {
-		const char *e = getenv("SIMCUDA_SHARED_SMS");
-		state = sim_mps() && e && *e && strcmp(e, "0") != 0 ? 2 : 1;
-	}
-	return state == 2;
-}
-
 // The value of an environment variable, times unit; where it is not set, otherwise.
 static uint64_t setting(_Atomic uint64_t *ns, const char *name, uint64_t unit, uint64_t otherwise)
 {

@@ -155,7 +155,6 @@ enum mps_client {
 };
 enum mps_client sim_mps_client(void);
 bool sim_mps(void);              // Whether processes share the TSG of an MPS server.
-bool sim_shared_sms(void);       // Whether processes that share the TSG compete for the SMs.
 uint64_t sim_look_ns(void);      // machine.look_ns, unless a test sets another time.
 uint64_t sim_switch_ns(void);    // machine.switch_busy_ns, unless a test sets another time.
 uint64_t sim_block_ns(void);     // The time between the beginnings of two blocks that wait for each other.

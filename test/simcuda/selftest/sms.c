@@ -1,5 +1,5 @@
-// spatial.c - the simulated driver's promises about SMs: which blocks have room together, and green contexts, whose streams have a part of
-// the SMs. usage: spatial NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
+// sms.c - the simulated driver's promises about SMs: which blocks have room together, and green contexts, whose streams have a part of
+// the SMs. usage: sms NAME; prints "simulated: NAME ok" or the first failure, and exits 0 or 1.
 //
 // A block of a kernel here takes tens of ms, so that a thread that comes late changes little. A check that holds only while something else
 // still runs is TIMED, too.
@@ -7,11 +7,9 @@
 #include "../../../kernels/guard/guard.h"
 #include "check.h"
 
-#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <time.h>
 
 typedef unsigned long long ptr;
@@ -79,7 +77,6 @@ int cuGreenCtxGetDevResource(handle, struct resource *, int);
 int cuGreenCtxRecordEvent(handle, handle);
 int cuGreenCtxWaitEvent(handle, handle);
 int cuStreamGetGreenCtx(handle, handle *);
-uint64_t simcuda_slow_launches(void);
 int cuCtxFromGreenCtx(handle *, handle);
 int cuCtxGetDevResource(handle, struct resource *, int);
 
@@ -473,102 +470,9 @@ static void placed(void)
 	TIMED(took_ms > 20);
 }
 
-// Another client of the MPS server. It gets an order to launch, and answers how its work is when that has begun.
-struct client {
-	pid_t pid;
-	int to, from;
-};
-struct order { unsigned sms, blocks, threads, ms; }; // sms 0: all
-
-static void serve(int from, int to)
-{
-	struct order o;
-	int status;
-	start();
-	handle plain = stream_of(NULL, 0), narrow = stream_of(green_of(64), 0);
-	while (read(from, &o, sizeof o) == sizeof o) {
-		handle s = o.sms ? narrow : plain;
-		if (o.blocks)
-			work(s, o.blocks, o.threads, o.ms);
-		else
-			OK(cuCtxSynchronize());
-		pause_ms(5);
-		status = cuStreamQuery(s);
-		CHECK(write(to, &status, sizeof status) == sizeof status);
-	}
-	_exit(0);
-}
-
-static struct client another(void)
-{
-	int orders[2], answers[2];
-	CHECK(!pipe(orders) && !pipe(answers));
-	struct client c = {fork(), orders[1], answers[0]};
-	if (!c.pid) {
-		close(orders[1]);
-		serve(orders[0], answers[1]);
-	}
-	return c;
-}
-
-static int order(const struct client *c, unsigned sms, unsigned blocks, unsigned threads, unsigned ms)
-{
-	struct order o = {sms, blocks, threads, ms};
-	int status;
-	CHECK(write(c->to, &o, sizeof o) == sizeof o && read(c->from, &status, sizeof status) == sizeof status);
-	return status;
-}
-
-static void finished(const struct client *c) { OK(order(c, 0, 0, 0, 0)); }
-
-static void clients(void)
-{ // of an MPS server: what blocks of one leave is what others have
-	setenv("SIMCUDA_MPS", "1", 1);
-	setenv("SIMCUDA_SHARED_SMS", "1", 1);
-	struct client one = another(), other = another();
-	start();
-	finished(&one);
-	finished(&other);
-	handle s = stream_of(NULL, 0);
-	TAKES(20, took(s, 264, 1024, 20));
-	TAKES(60, took(s, 3 * 264, 1024, 20));
-	CHECK(simcuda_slow_launches() == 0);
-	// one that fills half of the SMs
-	TIMED(order(&one, 64, 128, 1024, 400) == NOT_READY);
-	TAKES(20, took(s, 16, 512, 20));
-	TAKES(20, took(s, 66, 1024, 20));
-	CHECK(simcuda_slow_launches() == 0);
-	TAKES(2 * 20, took(s, 132, 1024, 20)); // two on half of them
-	CHECK(simcuda_slow_launches() == 1);
-	TAKES(2 * 20, took(s, 264, 1024, 20)); // 136 at once
-	finished(&one);
-	TAKES(20, took(s, 264, 1024, 20));
-	// one that has room left on each
-	TIMED(order(&one, 0, 132, 512, 400) == NOT_READY);
-	TAKES(2 * 20, took(s, 16, 512, 20)); // half of an SM each
-	TAKES(2 * 20, took(s, 132, 512, 20));
-	TIMED(order(&other, 0, 132, 512, 300) == NOT_READY);
-	TAKES(3 * 20, took(s, 16, 512, 20));
-	finished(&one);
-	finished(&other);
-	// one that has none, until its blocks end
-	TIMED(order(&one, 0, 264, 1024, 100) == NOT_READY);
-	TIMED(took(s, 16, 512, 20) > 80);
-	finished(&one);
-	// or until it dies
-	TIMED(order(&one, 0, 264, 1024, 60000) == NOT_READY);
-	CHECK(!kill(one.pid, SIGKILL) && waitpid(one.pid, NULL, 0) == one.pid);
-	TIMED(took(s, 16, 512, 20) < 40);
-	// or until its blocks have ended, though it does not know that
-	TIMED(order(&other, 0, 100 * 264, 1024, 60) == NOT_READY);
-	CHECK(!kill(other.pid, SIGSTOP));
-	TAKES(20, (took(s, 16, 512, 20), took(s, 264, 1024, 20)));
-	CHECK(!kill(other.pid, SIGKILL) && waitpid(other.pid, NULL, 0) == other.pid);
-}
-
 static const struct test tests[] = {
-	{"green", green},   {"split", split}, {"room", room},     {"urgent", urgent},   {"narrow", narrow},
-	{"graphs", graphs}, {"cut", cut},     {"placed", placed}, {"clients", clients},
+	{"green", green},   {"split", split},   {"room", room}, {"urgent", urgent},
+	{"narrow", narrow}, {"graphs", graphs}, {"cut", cut},   {"placed", placed},
 };
 
 int main(int argc, char **argv) { return run_test(argc, argv, tests, sizeof tests / sizeof *tests); }
