@@ -119,7 +119,8 @@ extern int gpreempt_stream_set_priority(struct CUstream_st *stream, int priority
  *   - kernels whose blocks may wait for each other and do not have room at once;
  *   - graphs;
  *   - work behind other calls that are not over;
- *   - the legacy stream and other blocking streams.
+ *   - the legacy stream and other blocking streams;
+ *   - everything, while a process of a higher level works.
  *
  * GPREEMPT_LEVEL_BLOCK only. A width that the stream has had may be set at any time, also while the stream is stopped. For a new
  * width the driver makes a green context, and waits for all work of the context, with its lock. So set new widths before any thread

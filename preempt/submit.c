@@ -11,7 +11,7 @@
 #include <limits.h>
 
 // Waits while a higher level has its window open. Memory may move meanwhile: it is that level which may want the room.
-static void gate(struct gp_gpu *g)
+static void gate(struct gp_gpu *g, const struct gp_operation *o)
 {
 	struct gp_segment *s = g->segment;
 	struct gp_slot *slot = gp_own_slot(g);
@@ -27,7 +27,7 @@ static void gate(struct gp_gpu *g)
 	gp_count(&slot->gate_waits, 1);
 	while ((blocking = gp_windows_open(s, g->higher & ~g->ignored)) && gp_heeds_windows(g)) {
 		uint32_t first = (uint32_t)__builtin_ctzll(blocking), seen = gp_gate_seen(g, first);
-		if (counted && gp_gate_owes(g, now))
+		if ((counted && gp_gate_owes(g, now)) || gp_blp_logs(o)) // the stop may have come late
 			break;
 		bool watched = gp_images_rewritten;      // a module was loaded meanwhile
 		uint64_t most = gp_settings.max_hold_ns; // a broker may change it
@@ -89,7 +89,7 @@ static void prepare(struct gp_operation *o)
 	if (__builtin_expect(gp_membership != GP_JOINED, 0))
 		o->asked = gp_takes_part() ? 0 : gp_membership_question();
 	else if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))
-		gate(g);
+		gate(g, o);
 	enum gp_lending lent = GP_LENDS_NOT;
 	if (__builtin_expect(gp_objective_on, 0) && o->work <= GP_GRAPH &&
 	    __builtin_expect((lent = gp_step_launch(c, o)) != GP_LENDS_NOT, 0))

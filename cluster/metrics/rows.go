@@ -280,7 +280,7 @@ var rows = []row{
 		ofBLP(func(b *segment.BLP) uint64 { return b.Narrowed })},
 	{"blocks_narrowed_total", counter, "Blocks that ran there.", "", nil, numbers,
 		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowBlocks })},
-	{"narrow_seconds_total", counter, "Time for which stopped streams went on there.", "seconds", nil, oneAtATime,
+	{"narrow_seconds_total", counter, "Time for which stopped streams went on there.", "seconds", nil, byThreads,
 		ofBLP(func(b *segment.BLP) uint64 { return b.NarrowNs })},
 	{"launches_held_back_total", counter, "Launches that could not go on there: no room for blocks that run together, work ahead, refused by the driver.", "", []string{"reason"}, numbers,
 		[]cell{heldBack("together", func(b *segment.BLP) uint64 { return b.HeldTogether }), heldBack("behind", func(b *segment.BLP) uint64 { return b.HeldBehind }),

@@ -73,8 +73,6 @@ func (d *doctor) sayMechanisms(peers []segment.Peer) {
 		switch {
 		case len(roles) > 0:
 			d.say(row.Name, ok, "in force in "+strings.Join(roles, " and ")+" programs: "+row.Does, "")
-		case !m.Use(row.Bit) && m.Auto:
-			d.say(row.Name, ok, `not in use: "auto" does not use it`, "to use it, name it in mechanisms")
 		case !m.Use(row.Bit):
 			d.say(row.Name, ok, "not in use: mechanisms does not name it", "")
 		case !m.UseAt(row.Bit, underMPS) && underMPS:

@@ -88,7 +88,7 @@ func between(text []byte, after, before, lines string) ([]byte, error) {
 func mechanisms() string {
 	var b strings.Builder
 	for _, row := range configs.MechanismRows {
-		where := map[configs.Where]string{configs.Apart: "not under MPS", configs.UnderMPS: "under MPS", configs.Anywhere: "everywhere", configs.Nowhere: "nowhere"}[row.Auto]
+		where := map[configs.Where]string{configs.Apart: "not under MPS", configs.UnderMPS: "under MPS", configs.Anywhere: "everywhere"}[row.Auto]
 		b.WriteString(entry(fmt.Sprintf("%q", row.Name), fmt.Sprintf("%s; \"auto\": %s", row.Does, where)))
 	}
 	return b.String()

@@ -268,7 +268,7 @@ active proctype stopper()
 		:: goNarrow(STOPPED);
 			if
 			:: skip
-			:: stopBlocks(); // a window that leaves no SMs
+			:: stopBlocks(); // a window opens, or the width is taken away
 				flag = false;
 				become(STOPPED, HELD)
 			fi

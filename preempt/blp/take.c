@@ -154,7 +154,8 @@ bool blp_give_way_slowly(struct gp_domain *d)
 }
 
 // Counts a call in a domain. Work that is to be submitted, and a window's stop, wait for the end of such calls and come first. The call
-// is not counted during such a stop. One that the program asked for is not waited for: its end may come behind the call. Nor is it known that a window's stop comes soon. False: to be tried again. d->lock is held.
+// is not counted during such a stop. One that the program asked for is not waited for: its end may come behind the call. Nor is it known
+// that a window's stop comes soon. False: to be tried again. d->lock is held.
 enum { AWAITED_NS = 10 * 1000 * 1000 };
 static bool enter(struct gp_domain *d, uint64_t since_ns)
 {
