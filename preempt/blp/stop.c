@@ -502,11 +502,7 @@ void gp_blp_stop(struct gp_domain *d, enum gp_blp_reason reason)
 	bool again = reason != GP_BLP_WINDOW && !(d->reasons & GP_BLP_WINDOW) && blp_wanted_stopped(d);
 	bool narrows = blp_is_closed(d) && blp_width(d), given_up = blp_is_closed(d) && gp_blp_given_up(d);
 	pthread_mutex_unlock(&d->control);
-	if (again)
-		gp_ring_windows(d->gpu);
-	if (given_up) // since it was looked at above: the watcher may have looked before the stop
-		gp_ring_windows(d->gpu);
-	if (narrows && reason != GP_BLP_WINDOW) // the watcher stops for that reason, and looks anyway
+	if (again || narrows || given_up) // given up since it was looked at above: the watcher may have looked before the stop
 		gp_ring_windows(d->gpu);
 }
 
