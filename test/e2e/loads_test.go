@@ -53,3 +53,31 @@ func TestLoadsByLaunches(t *testing.T) {
 		})
 	}
 }
+
+// A launch that waits at the gate goes into the log once its process is stopped, though the window is still open.
+func TestLoadsWhileALaunchWaitsAtTheGate(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "[hold]\nmax_ms = 10\n[share]\nmin_be = 0")
+	be := m.startAs(m.command("be", compile(t, "testdata/loads.c"), simulated("sim.cubin")))
+	lc := m.startAs(m.command("lc", compile(t, "testdata/late.c")))
+	be.hears("ready")
+	lc.hears("ready")
+	m.joined(be, lc)
+	be.say("gated-while-loading 1")
+	be.hears("loading")
+	lc.say("request")
+	lc.hears("late") // its window stays open
+	gated := m.peer(be).Counters.GateWaits
+	be.say("go on")
+	be.hears("launching")
+	m.until("a launch waits at the gate", func() bool { return m.peer(be).Counters.GateWaits > gated })
+	be.say("go on")
+	be.hears("launched")
+	if !m.peer(lc).WindowOpen {
+		t.Error("the window has closed")
+	}
+	lc.say("go on")
+	lc.hears("done")
+	be.say("go on")
+	be.hears("right")
+}

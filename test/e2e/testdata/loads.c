@@ -565,10 +565,38 @@ static void unloaded_at_exit(unsigned rounds)
 	CHECK(!unloaded[0].result && *(_Atomic uint32_t *)(uintptr_t)word);
 }
 
+static void tell_and_hear(const char *what)
+{
+	char line[64];
+	puts(what);
+	CHECK(fgets(line, sizeof line, stdin));
+}
+
+// A load puts off the stop of a window that opens then, and a launch waits at the gate. The load ends, then the launch returns, then the window
+// closes.
+static void gated_while_loading(unsigned rounds)
+{
+	handle one = stream_of(NON_BLOCKING), two = stream_of(NON_BLOCKING);
+	(void)rounds;
+	launch_one(two);
+	OK(cuStreamSynchronize(two));
+	spin(one);
+	pthread_t loads = begin_waiting(load_module, NULL);
+	tell_and_hear("loading");
+	pthread_t launches = begin(launch_one, two);
+	tell_and_hear("launching");
+	let_go();
+	join(loads);
+	join(launches);
+	tell_and_hear("launched");
+	OK(cuStreamSynchronize(two));
+}
+
 int main(int argc, char **argv)
 {
 	static const struct task what[] = {
 		{"plain", plain},
+		{"gated-while-loading", gated_while_loading},
 		{"asked-loading", asked_while_loading},
 		{"asked-first", asked_while_first},
 		{"asked-first-library", asked_while_first_of_library},
