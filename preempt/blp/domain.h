@@ -651,14 +651,13 @@ uint64_t blp_threads(const struct blp_entry *);             // as BLP_THREADS_IN
 // fit.c
 struct blp_shape {
 	bool whole;       // The launch is stopped as a whole, before it begins or not at all.
-	uint32_t cluster; // As blp_cluster_of.
+	uint32_t cluster; // As gp_cluster_of.
 	uint32_t on_sm;   // Blocks that an SM has room for, at most.
 	bool sound;       // The driver takes a launch of these sizes.
 };
 // May ask the driver, the first time.
 struct blp_shape blp_shape_of(const struct gp_domain *, CUfunction, const struct gp_code *, const uint32_t *grid,
 			      const uint32_t *block, uint32_t shared_bytes);
-uint32_t blp_cluster_of(CUfunction); // blocks of the clusters that its code, or an attribute of it, names; 1: none. Asks the driver
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift); // number of windows of blocks, which a record counts
 // The shift of a launch that is not whole, on so many SMs: by its grid, its clusters, and the blocks that an SM has room for.
 uint8_t blp_shift(const struct blp_entry *, uint32_t sms);

@@ -12,15 +12,6 @@
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
 
-struct fit { // what the driver says of a kernel
-	const struct gp_gpu *gpu;
-	CUfunction function;
-	uint32_t generation;
-	uint32_t shared, most_shared;     // bytes that its code has, and dynamic ones that it may have
-	uint16_t registers, most_threads; // of a block; 0: the driver does not say
-	uint8_t side[3];                  // of its clusters
-};
-
 // No GPU has more than 32; drivers before CUDA 11 do not say.
 static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }
 
@@ -38,79 +29,6 @@ static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t 
 	if (memory)
 		fit = least(fit, (uint32_t)g->shared_per_sm / memory);
 	return fit;
-}
-
-static CUfunction function_of(CUfunction f)
-{
-	CUfunction function;
-	return gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&function, f) ? function : f;
-}
-
-// What the driver says; where it does not, another value.
-static uint32_t attribute_of(CUfunction function, int attribute, uint32_t otherwise)
-{
-	int value = 0;
-	return !gp_driver.cuFuncGetAttribute(&value, attribute, function) && value > 0 ? (uint32_t)value : otherwise;
-}
-
-// The clusters that a kernel has anyway, in blocks; 1: none.
-static void sides_of(CUfunction function, uint8_t *side)
-{
-	static const int attribute[] = {CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH, CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT,
-					CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH};
-	for (int i = 0; i < 3; i++) // a driver before CUDA 11.8 knows no clusters
-		side[i] = (uint8_t)attribute_of(function, attribute[i], 1);
-}
-
-static uint32_t product(const uint8_t *side) { return (uint32_t)side[0] * side[1] * side[2]; }
-
-uint32_t blp_cluster_of(CUfunction f)
-{
-	uint8_t side[3];
-	sides_of(function_of(f), side);
-	return product(side);
-}
-
-// A step of ResNet-50's training has some 200 kernels.
-enum { FITS_BITS = 8, FITS = 1 << FITS_BITS, PROBES = 4 };
-GP_OF_THREAD struct fit fits[FITS];
-
-static bool allows(const struct fit *c, uint32_t threads, uint32_t shared)
-{
-	return threads <= c->most_threads && shared <= c->most_shared;
-}
-
-// The driver's facts about a kernel; from the thread's cache if there. A program may allow a kernel more shared memory later, and never less
-// (exports/intercept_code.c). So the driver is asked anew where a launch has more.
-static const struct fit *ask(const struct gp_gpu *g, CUfunction f, uint32_t threads, uint32_t shared)
-{
-	struct fit *cache = *GP_MINE(fits), *c = NULL;
-	uint32_t generation = gp_code_generation;
-	size_t first = (uintptr_t)f * 0x9E3779B97F4A7C15ull >> (64 - FITS_BITS);
-	for (size_t i = 0; i < PROBES; i++) {
-		struct fit *at = &cache[(first + i) % FITS];
-		bool valid = at->function && at->generation == generation;
-		if (valid && at->function == f && at->gpu == g) {
-			if (allows(at, threads, shared))
-				return at;
-			c = at;
-			break;
-		}
-		if (!valid && !c)
-			c = at;
-	}
-	if (!c)
-		c = &cache[first];
-	CUfunction function = function_of(f);
-	*c = (struct fit){.gpu = g,
-			  .function = f,
-			  .generation = generation,
-			  .shared = attribute_of(function, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, 0),
-			  .most_shared = attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, 0),
-			  .registers = (uint16_t)attribute_of(function, CU_FUNC_ATTRIBUTE_NUM_REGS, 0),
-			  .most_threads = (uint16_t)attribute_of(function, CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 0)};
-	sides_of(function, c->side);
-	return c;
 }
 
 // The limits of every GPU since sm_30, for each dimension, and whole clusters.
@@ -132,12 +50,13 @@ struct blp_shape blp_shape_of(const struct gp_domain *d, CUfunction f, const str
 
 	if (!threads) // the driver is to refuse the launch
 		return (struct blp_shape){code->whole, 1, most_on_sm(g), false};
-	const struct fit *c = ask(g, f, threads, shared);
+	const struct gp_facts *c = gp_facts_of(g, f, threads, shared);
 	uint32_t fit = c->registers ? blocks_on_sm(g, threads, c->registers, c->shared + shared) : 0;
 	uint32_t on_sm = fit ? fit : most_on_sm(g);
 	bool at_once = blocks <= (uint64_t)g->sms * on_sm;
 	return (struct blp_shape){code->whole || (at_once && !(code->independent && blp_may_narrow(d))),
-				  product(c->side), on_sm, allows(c, threads, shared) && within(grid, block, c->side)};
+				  gp_blocks_of(c->side), on_sm,
+				  gp_facts_allow(c, threads, shared) && within(grid, block, c->side)};
 }
 
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)

@@ -1,4 +1,4 @@
-// fit_test.c - with preempt/blp/fit.c preempt/process/thread.c preempt/process/process.c.
+// fit_test.c - with preempt/blp/fit.c preempt/code/facts.c preempt/process/thread.c preempt/process/process.c.
 //
 // The shapes of launches on GPUs that are made up: how many blocks an SM has room for, and how many share a number. Ends well or
 // says what is wrong.
@@ -11,11 +11,12 @@ void gp_thread_ends(void) {}
 __typeof__(gp_driver) gp_driver;
 _Atomic uint32_t gp_code_generation;
 
-static int most_shared = 49152, width;
+static int most_shared = 49152, width, asked;
 
 // A kernel of so many registers a thread is the function of that number. 255: the driver says nothing.
 static CUresult attribute(int *value, int of, CUfunction f)
 {
+	asked++;
 	if ((uintptr_t)f == 255)
 		return 1;
 	switch (of) {
@@ -69,6 +70,22 @@ static void shapes(void)
 	CHECK(!shape(&d, 132, 512, 128, 0, true).whole);
 	CHECK(shape(&d, 132, 512, 128, 0, false).whole);
 	CHECK(shape(&d, 132, 0, 32, 0, false).on_sm == 32); // no launch
+}
+
+// A program goes round its kernels, in sizes of their own. The driver is asked about most of them once, until handles become unknown.
+static void rounds(void)
+{
+	static struct gp_domain d = {.gpu = &h200};
+	enum { KERNELS = 160, QUESTIONS = 7 };
+	for (int round = 0; round < 3; round++) {
+		asked = 0;
+		for (uint32_t k = 1; k <= KERNELS; k++) {
+			shape(&d, 1000, 128, k, 0, false);
+			shape(&d, 1000, 256, k, 1024, false);
+		}
+		CHECK(round == 1 ? asked < KERNELS * QUESTIONS / 10 : asked >= KERNELS * QUESTIONS);
+		gp_code_generation += round;
+	}
 }
 
 // The driver takes some sizes for certain and may refuse others. No size ends the program.
@@ -182,6 +199,7 @@ static void rules(void)
 int main(void)
 {
 	shapes();
+	rounds();
 	sizes();
 	windows();
 	rules();

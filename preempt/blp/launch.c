@@ -130,7 +130,7 @@ bool blp_can_number(CUfunction f, const uint32_t *grid, bool clusters)
 	if (!grid[0] || !grid[1] || !grid[2] || (double)grid[0] * grid[1] * grid[2] >= GPREEMPT_MOST)
 		return false;
 	bool large = grid[0] >= MOST_CLUSTER_BLOCKS || grid[1] >= MOST_CLUSTER_BLOCKS || grid[2] >= MOST_CLUSTER_BLOCKS;
-	return !large || !(clusters || blp_cluster_of(f) != 1);
+	return !large || !(clusters || gp_cluster_of(f) != 1);
 }
 
 // False for launches whose blocks the guard cannot number, and for those that do more than run a kernel, such as record an

@@ -1,4 +1,4 @@
-// code_test.c - with preempt/code/*.c preempt/process/process.c preempt/process/log_line.c preempt/driver/driver.c.
+// code_test.c - with preempt/code/*.c preempt/process/thread.c preempt/process/process.c preempt/process/log_line.c preempt/driver/driver.c.
 //
 // Loads, and what is known of kernels, over a driver and a rewriter that are made up. Ends well or says what is wrong.
 #define _GNU_SOURCE
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 static _Atomic uint32_t armed;
+void gp_thread_ends(void) {}
 
 // The driver. A function of module M is M + n, the n-th kernel of it: even ones are "guarded", odd ones "other".
 // Libraries are from LIBRARY on, their kernels from KERNEL on, the module of a library is the library + TO_MODULE.

@@ -25,6 +25,7 @@
 // Without the second look this breaks: a link runs while a call waits, with the driver's lock, for all that runs; or it runs behind a
 // closed window. hold_orders_test.c tries every order.
 #define _GNU_SOURCE
+#include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
 
 #include <limits.h>
@@ -455,12 +456,6 @@ void gp_hold_yield(struct gp_context *c)
 	gp_hold_release(c);
 }
 
-struct fit { // blocks of a kernel that fit on an SM: alone, and beside the hold
-	CUfunction function;
-	uint32_t threads, shared;
-	int alone, beside;
-};
-
 static int least(int a, int b) { return a < b ? a : b; }
 
 static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int shared, bool beside)
@@ -483,38 +478,27 @@ static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int
 	return fit < 0 ? 0 : fit;
 }
 
-GP_OF_THREAD struct fit fits[64];
-
 // How a launch fares beside a hold on one SM.
 enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 {
-	struct fit *cache = *GP_MINE(fits);
 	const struct gp_gpu *g = c->gpu;
 	uint64_t blocks = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2];
 	uint32_t threads = gp_threads_of(l->block);
 
 	if (!threads || !blocks || g->sms <= 1 || l->shared_bytes > (uint32_t)g->shared_per_sm)
 		return GP_FITS;
-	struct fit *f = &cache[((uintptr_t)l->function >> 4 ^ l->shared_bytes >> 7 ^ threads) & 63];
-	if (f->function != l->function || f->threads != threads || f->shared != l->shared_bytes) {
-		CUfunction function = l->function, of_kernel;
-		int registers = 0, shared = 0;
-		if (gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&of_kernel, l->function))
-			function = of_kernel;
-		if (gp_driver.cuFuncGetAttribute(&registers, CU_FUNC_ATTRIBUTE_NUM_REGS, function) ||
-		    gp_driver.cuFuncGetAttribute(&shared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function))
-			return GP_FITS;
-		int warps = (threads + 31) / 32;
-		// Granularities of CUDA's occupancy calculator, sm_80 to sm_120: registers 256 a warp,
-		// warps 4, shared memory 128 bytes.
-		int file = (registers * 32 + 255) / 256 * 256 * ((warps + 3) / 4 * 4);
-		int memory = (shared + (int)l->shared_bytes + g->shared_reserved + 127) / 128 * 128;
-		*f = (struct fit){l->function, threads, l->shared_bytes, blocks_that_fit(g, warps, file, memory, false),
-				  blocks_that_fit(g, warps, file, memory, true)};
-	}
-	if (f->alone <= f->beside || f->alone <= 0)
+	const struct gp_facts *f = gp_facts_of(g, l->function, threads, l->shared_bytes);
+	if (!f->registers)
 		return GP_FITS;
-	uint64_t capacity = (uint64_t)g->sms * f->alone, reduced = capacity - (f->alone - f->beside);
+	int warps = (int)(threads + 31) / 32;
+	// Granularities of CUDA's occupancy calculator, sm_80 to sm_120: registers 256 a warp,
+	// warps 4, shared memory 128 bytes.
+	int file = (f->registers * 32 + 255) / 256 * 256 * ((warps + 3) / 4 * 4);
+	int memory = ((int)f->shared + (int)l->shared_bytes + g->shared_reserved + 127) / 128 * 128;
+	int alone = blocks_that_fit(g, warps, file, memory, false), beside = blocks_that_fit(g, warps, file, memory, true);
+	if (alone <= beside || alone <= 0)
+		return GP_FITS;
+	uint64_t capacity = (uint64_t)g->sms * alone, reduced = capacity - (alone - beside);
 	if (l->cooperative)
 		return blocks > reduced ? GP_BLOCKED : GP_FITS;
 	uint64_t waves = (blocks + capacity - 1) / capacity;

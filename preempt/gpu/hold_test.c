@@ -1,4 +1,4 @@
-// hold_test.c - with preempt/gpu/hold.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
+// hold_test.c - with preempt/gpu/hold.c preempt/code/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // A hold whose lease has run out, while the watcher had no processor, is there again for the next work.
 #define _GNU_SOURCE
@@ -20,6 +20,7 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 }
 uint32_t gp_rm_channels(void) { return 0; }
 void gp_log_line(const char *text) { (void)text; }
+_Atomic uint32_t gp_code_generation;
 struct gp_driver gp_driver = {.cuLaunchKernel = launch};
 
 bool gp_context_pin(struct gp_context *c, CUcontext handle) { return c->handle == handle; }
