@@ -15,22 +15,6 @@
 // No GPU has more than 32; drivers before CUDA 11 do not say.
 static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }
 
-static uint32_t least(uint32_t a, uint32_t b) { return a < b ? a : b; }
-
-// An upper bound for any split between shared memory and L1. Granularities are those of CUDA's occupancy calculator for sm_80 to sm_120:
-// 256 registers for a warp, in one of the SM's four partitions; 128 bytes of shared memory.
-static uint32_t blocks_on_sm(const struct gp_gpu *g, uint32_t threads, uint32_t registers, uint32_t shared)
-{
-	uint32_t warps = (threads + 31) / 32, fit = least(most_on_sm(g), (uint32_t)g->threads_per_sm / (warps * 32));
-	uint32_t of_warp = (registers * 32 + 255) / 256 * 256;
-	uint32_t memory = (shared + (uint32_t)g->shared_reserved + 127) / 128 * 128;
-	if (of_warp)
-		fit = least(fit, (uint32_t)g->registers_per_sm / 4 / of_warp * 4 / warps);
-	if (memory)
-		fit = least(fit, (uint32_t)g->shared_per_sm / memory);
-	return fit;
-}
-
 // The limits of every GPU since sm_30, for each dimension, and whole clusters.
 static bool within(const uint32_t *grid, const uint32_t *block, const uint8_t *side)
 {
@@ -51,12 +35,10 @@ struct blp_shape blp_shape_of(const struct gp_domain *d, CUfunction f, const str
 	if (!threads) // the driver is to refuse the launch
 		return (struct blp_shape){code->whole, 1, most_on_sm(g), false};
 	const struct gp_facts *c = gp_facts_of(g, f, threads, shared);
-	uint32_t fit = c->registers ? blocks_on_sm(g, threads, c->registers, c->shared + shared) : 0;
-	uint32_t on_sm = fit ? fit : most_on_sm(g);
+	uint32_t on_sm = c->most_on_sm ? c->most_on_sm : most_on_sm(g);
 	bool at_once = blocks <= (uint64_t)g->sms * on_sm;
 	return (struct blp_shape){code->whole || (at_once && !(code->independent && blp_may_narrow(d))),
-				  gp_blocks_of(c->side), on_sm,
-				  gp_facts_allow(c, threads, shared) && within(grid, block, c->side)};
+				  gp_blocks_of(c->side), on_sm, c->allowed && within(grid, block, c->side)};
 }
 
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)

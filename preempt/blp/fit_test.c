@@ -11,7 +11,7 @@ void gp_thread_ends(void) {}
 __typeof__(gp_driver) gp_driver;
 _Atomic uint32_t gp_code_generation;
 
-static int most_shared = 49152, width, asked;
+static int most_shared = 227 * 1024, width, asked;
 
 // A kernel of so many registers a thread is the function of that number. 255: the driver says nothing.
 static CUresult attribute(int *value, int of, CUfunction f)

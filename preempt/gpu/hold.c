@@ -456,28 +456,6 @@ void gp_hold_yield(struct gp_context *c)
 	gp_hold_release(c);
 }
 
-static int least(int a, int b) { return a < b ? a : b; }
-
-static int blocks_that_fit(const struct gp_gpu *g, int warps, int registers, int shared, bool beside)
-{
-	// The hold is one warp of at most 16 registers a thread; registers are given to an SM's four
-	// partitions, so it may spoil an allocation of up to four warps' worth. It has no shared memory
-	// of its own beyond what every block reserves.
-	int blocks = g->blocks_per_sm, threads = g->threads_per_sm, file = g->registers_per_sm, memory = g->shared_per_sm;
-	if (beside) {
-		blocks -= 1;
-		threads -= 32;
-		file -= 4 * 16 * 32;
-		memory -= g->shared_reserved;
-	}
-	int fit = least(blocks, threads / (warps * 32));
-	if (registers > 0)
-		fit = least(fit, file / registers);
-	if (shared > 0)
-		fit = least(fit, memory / shared);
-	return fit < 0 ? 0 : fit;
-}
-
 // How a launch fares beside a hold on one SM.
 enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 {
@@ -488,15 +466,8 @@ enum gp_fit gp_hold_fit(struct gp_context *c, const struct gp_launch *l)
 	if (!threads || !blocks || g->sms <= 1 || l->shared_bytes > (uint32_t)g->shared_per_sm)
 		return GP_FITS;
 	const struct gp_facts *f = gp_facts_of(g, l->function, threads, l->shared_bytes);
-	if (!f->registers)
-		return GP_FITS;
-	int warps = (int)(threads + 31) / 32;
-	// Granularities of CUDA's occupancy calculator, sm_80 to sm_120: registers 256 a warp,
-	// warps 4, shared memory 128 bytes.
-	int file = (f->registers * 32 + 255) / 256 * 256 * ((warps + 3) / 4 * 4);
-	int memory = ((int)f->shared + (int)l->shared_bytes + g->shared_reserved + 127) / 128 * 128;
-	int alone = blocks_that_fit(g, warps, file, memory, false), beside = blocks_that_fit(g, warps, file, memory, true);
-	if (alone <= beside || alone <= 0)
+	uint32_t alone = f->on_sm, beside = f->beside_warp;
+	if (alone <= beside)
 		return GP_FITS;
 	uint64_t capacity = (uint64_t)g->sms * alone, reduced = capacity - (alone - beside);
 	if (l->cooperative)
