@@ -28,7 +28,7 @@ bool gp_code_learn_loaded(CUfunction, uint64_t context);
 // Around functions of the driver's that load code in the current context, where the core calls them itself.
 extern void (*gp_code_loading)(bool begins);
 
-// What is known of a kernel, and of blocks of so many threads with so much dynamic shared memory. Valid until the calling thread asks again.
+// Facts of a kernel, and of blocks of so many threads with so much dynamic shared memory. Valid until the calling thread asks again.
 struct gp_facts {
 	const struct gp_gpu *gpu;
 	CUfunction function;

@@ -13,7 +13,7 @@ static CUfunction function_of(CUfunction f)
 	return gp_driver.cuKernelGetFunction && !gp_driver.cuKernelGetFunction(&function, f) ? function : f;
 }
 
-// What the driver says; where it does not, another value.
+// Returns the driver's answer; where it has none, another value.
 static uint32_t attribute_of(CUfunction function, int attribute, uint32_t otherwise)
 {
 	int value = 0;
