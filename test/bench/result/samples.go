@@ -107,8 +107,8 @@ type TaskRun struct {
 	Trace      Trace   `json:"-"`              // while it is new
 }
 
-// Times are the times of a run's requests in nanoseconds: arrivals from the run's start, the others from the arrival. Those that found no end
-// are the last arrivals.
+// Times are the times of a run's requests in nanoseconds: arrivals from the run's start, the others from the arrival. The last
+// arrivals found no end.
 type Times struct {
 	Arrival   []time.Duration `json:"arrival_ns"`
 	Submitted []time.Duration `json:"submitted_ns"`
