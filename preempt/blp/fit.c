@@ -11,6 +11,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
+#include "preempt/process/facts.h"
 
 // No GPU has more than 32; drivers before CUDA 11 do not say.
 static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 #include "preempt/code/code.h"
+#include "preempt/process/facts.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-// code_test.c - with preempt/code/*.c preempt/process/thread.c preempt/process/process.c preempt/process/log_line.c preempt/driver/driver.c.
+// code_test.c - with preempt/code/*.c preempt/process/facts.c preempt/process/thread.c preempt/process/process.c preempt/process/log_line.c preempt/driver/driver.c.
 //
 // Loads, and what is known of kernels, over a driver and a rewriter that are made up. Ends well or says what is wrong.
 #define _GNU_SOURCE

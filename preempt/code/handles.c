@@ -1,6 +1,7 @@
 // handles.c - see handles.h.
 #define _GNU_SOURCE
 #include "preempt/code/handles.h"
+#include "preempt/process/facts.h"
 
 #include <pthread.h>
 
@@ -15,6 +16,7 @@ static void forget(void)
 	for (size_t i = 0; used && i < GP_HANDLES; i++)
 		atomic_store_explicit(&gp_handle[i].function, NULL, memory_order_relaxed);
 	used = 0;
+	gp_facts_forget();
 	atomic_fetch_add(&gp_code_generation, 1);
 }
 

@@ -25,8 +25,8 @@
 // Without the second look this breaks: a link runs while a call waits, with the driver's lock, for all that runs; or it runs behind a
 // closed window. hold_orders_test.c tries every order.
 #define _GNU_SOURCE
-#include "preempt/code/code.h"
 #include "preempt/gpu/gpu.h"
+#include "preempt/process/facts.h"
 
 #include <limits.h>
 #include <stdlib.h>

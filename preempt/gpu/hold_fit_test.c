@@ -1,4 +1,4 @@
-// hold_fit_test.c - with preempt/gpu/hold.c preempt/code/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
+// hold_fit_test.c - with preempt/gpu/hold.c preempt/process/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // How a launch fares beside a hold on one SM, by the needs of its kernel; where the driver refuses a link, and why no hold is wanted.
 #define _GNU_SOURCE
@@ -40,7 +40,6 @@ static uint32_t channels;
 uint32_t gp_rm_channels(void) { return channels; }
 static const char *logged;
 void gp_log_line(const char *text) { logged = text; }
-_Atomic uint32_t gp_code_generation;
 struct gp_driver gp_driver = {.cuFuncGetAttribute = (void *)attribute, .cuLaunchKernel = launch};
 
 bool gp_context_pin(struct gp_context *context, CUcontext handle) { return context->handle == handle; }

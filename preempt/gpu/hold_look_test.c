@@ -1,4 +1,4 @@
-// hold_look_test.c - with preempt/gpu/hold.c preempt/code/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
+// hold_look_test.c - with preempt/gpu/hold.c preempt/process/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // The watcher's looks at a hold: it renews the lease, steps, asks where the engine is, and gives way. The clock is the test's.
 #define _GNU_SOURCE
@@ -61,7 +61,6 @@ static CUresult pop(CUcontext *context)
 }
 uint32_t gp_rm_channels(void) { return 0; }
 void gp_log_line(const char *text) { (void)text; }
-_Atomic uint32_t gp_code_generation;
 struct gp_driver gp_driver = {.cuLaunchKernel = launch,
 			      .cuStreamWriteValue32 = (void *)write_value,
 			      .cuCtxPushCurrent = push,

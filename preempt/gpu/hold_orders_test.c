@@ -1,4 +1,4 @@
-// hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/code/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
+// hold_orders_test.c - interleaved with preempt/gpu/hold.c preempt/process/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // A hold is armed, makes room, ends and is forgotten, in every order with other threads. They wait for the context, yield, close the
 // window or take the context apart.
@@ -30,7 +30,6 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 }
 uint32_t gp_rm_channels(void) { return 0; }
 void gp_log_line(const char *text) { (void)text; }
-_Atomic uint32_t gp_code_generation;
 struct gp_driver gp_driver = {.cuLaunchKernel = launch};
 
 bool gp_context_pin(struct gp_context *context, CUcontext handle) { return context->handle == handle; }

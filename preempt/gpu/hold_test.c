@@ -1,4 +1,4 @@
-// hold_test.c - with preempt/gpu/hold.c preempt/code/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
+// hold_test.c - with preempt/gpu/hold.c preempt/process/facts.c preempt/driver/environment.c preempt/process/thread.c preempt/process/process.c.
 //
 // A hold whose lease has run out, while the watcher had no processor, is there again for the next work.
 #define _GNU_SOURCE
@@ -20,7 +20,6 @@ static CUresult launch(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsi
 }
 uint32_t gp_rm_channels(void) { return 0; }
 void gp_log_line(const char *text) { (void)text; }
-_Atomic uint32_t gp_code_generation;
 struct gp_driver gp_driver = {.cuLaunchKernel = launch};
 
 bool gp_context_pin(struct gp_context *c, CUcontext handle) { return c->handle == handle; }
@@ -34,7 +33,7 @@ bool gp_switch_sampled(struct gp_gpu *g) { return g == NULL; }
 static CUresult attribute(int *value, int of, CUfunction f)
 {
 	(void)f;
-	*value = of == CU_FUNC_ATTRIBUTE_NUM_REGS ? 32 : 0;
+	*value = of == CU_FUNC_ATTRIBUTE_NUM_REGS ? 32 : of == CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK ? 1024 : 0;
 	return CUDA_SUCCESS;
 }
 

@@ -1,11 +1,13 @@
 // facts.c - what the driver says of kernels. Launches ask for it, and each question to the driver takes 0.1 us: a thread keeps the answers.
 #define _GNU_SOURCE
-#include "preempt/code/code.h"
-#include "preempt/process/process.h"
+#include "preempt/process/facts.h"
 
 // A step of ResNet-50's training has some 200 kernels.
 enum { FACTS_BITS = 8, FACTS = 1 << FACTS_BITS, PROBES = 4 };
 GP_OF_THREAD struct gp_facts facts[FACTS];
+static _Atomic uint32_t known_since; // changes as handles become unknown
+
+void gp_facts_forget(void) { known_since++; }
 
 static CUfunction function_of(CUfunction f)
 {
@@ -105,7 +107,7 @@ static struct gp_facts *place_of(const struct gp_gpu *g, CUfunction f, uint32_t 
 // has more.
 const struct gp_facts *gp_facts_of(const struct gp_gpu *g, CUfunction f, uint32_t threads, uint32_t shared)
 {
-	uint32_t generation = gp_code_generation;
+	uint32_t generation = known_since;
 	struct gp_facts *c = place_of(g, f, generation);
 	if (c->most_threads && threads == c->of_threads && shared == c->of_shared && c->allowed)
 		return c;
