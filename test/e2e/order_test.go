@@ -376,6 +376,7 @@ func TestOrderOfAWaitForAnEventThatIsRecordedAnew(t *testing.T) {
 				be.hears("ran 1")
 				return noted
 			})
+			m.told(be)
 			if blp := m.peer(be).BLP; blp.GivenUp != 0 || blp.Stops == 0 {
 				t.Errorf("%+v", *blp)
 			}
