@@ -13,9 +13,6 @@
 #include "preempt/code/code.h"
 #include "preempt/process/facts.h"
 
-// No GPU has more than 32; drivers before CUDA 11 do not say.
-static uint32_t most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }
-
 // The limits of every GPU since sm_30, for each dimension, and whole clusters.
 static bool within(const uint32_t *grid, const uint32_t *block, const uint8_t *side)
 {
@@ -34,12 +31,11 @@ struct blp_shape blp_shape_of(const struct gp_domain *d, CUfunction f, const str
 	uint32_t threads = gp_threads_of(block);
 
 	if (!threads) // the driver is to refuse the launch
-		return (struct blp_shape){code->whole, 1, most_on_sm(g), false};
+		return (struct blp_shape){code->whole, 1, gp_most_on_sm(g), false};
 	const struct gp_facts *c = gp_facts_of(g, f, threads, shared);
-	uint32_t on_sm = c->most_on_sm ? c->most_on_sm : most_on_sm(g);
-	bool at_once = blocks <= (uint64_t)g->sms * on_sm;
+	bool at_once = blocks <= (uint64_t)g->sms * c->most_on_sm;
 	return (struct blp_shape){code->whole || (at_once && !(code->independent && blp_may_narrow(d))),
-				  gp_blocks_of(c->side), on_sm, c->allowed && within(grid, block, c->side)};
+				  gp_blocks_of(c->side), c->most_on_sm, c->allowed && within(grid, block, c->side)};
 }
 
 uint32_t blp_windows(uint64_t blocks, uint32_t cluster, uint8_t shift)

@@ -1,8 +1,8 @@
-// facts.c - what the driver says of kernels. Launches ask for it, and each question to the driver takes 0.1 us: a thread keeps the answers.
+// facts.c - what the driver says of kernels. Launches ask for it. A thread keeps the answers: a step of a training goes round hundreds of
+// launches, and the driver would be asked seven questions for each.
 #define _GNU_SOURCE
 #include "preempt/process/facts.h"
 
-// A step of ResNet-50's training has some 200 kernels.
 enum { FACTS_BITS = 8, FACTS = 1 << FACTS_BITS, PROBES = 4 };
 GP_OF_THREAD struct gp_facts facts[FACTS];
 static _Atomic uint32_t known_since; // changes as handles become unknown
@@ -47,11 +47,13 @@ enum { WARP = 32, REGISTERS = 256, PARTITIONS = 4, SHARED = 128 };
 
 static uint32_t round_up(uint32_t n, uint32_t to) { return (n + to - 1) / to * to; }
 
+// No GPU has more than 32; drivers before CUDA 11 do not say.
+uint32_t gp_most_on_sm(const struct gp_gpu *g) { return g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; }
+
 // An upper bound for any split between shared memory and L1.
 static uint32_t most_on_sm(const struct gp_gpu *g, uint32_t warps, uint32_t of_warp, uint32_t memory)
 {
-	uint32_t most = g->blocks_per_sm ? (uint32_t)g->blocks_per_sm : 32; // drivers before CUDA 11 do not say
-	uint32_t fit = least(most, (uint32_t)g->threads_per_sm / (warps * WARP));
+	uint32_t fit = least(gp_most_on_sm(g), (uint32_t)g->threads_per_sm / (warps * WARP));
 	fit = least(fit, (uint32_t)g->registers_per_sm / PARTITIONS / of_warp * PARTITIONS / warps);
 	return least(fit, memory ? (uint32_t)g->shared_per_sm / memory : fit);
 }
@@ -76,12 +78,14 @@ static void fit_in(struct gp_facts *c, uint32_t threads, uint32_t shared)
 	c->of_threads = threads;
 	c->of_shared = shared;
 	c->allowed = threads <= c->most_threads && shared <= c->most_shared;
-	c->most_on_sm = c->on_sm = c->beside_warp = 0;
+	c->most_on_sm = (uint8_t)gp_most_on_sm(g);
+	c->on_sm = c->beside_warp = 0;
 	if (!c->allowed || !c->registers)
 		return;
 	uint32_t warps = (threads + WARP - 1) / WARP, of_warp = round_up(c->registers * WARP, REGISTERS);
 	uint32_t memory = round_up(c->shared + shared + (uint32_t)g->shared_reserved, SHARED);
-	c->most_on_sm = (uint8_t)most_on_sm(g, warps, of_warp, memory);
+	uint32_t most = most_on_sm(g, warps, of_warp, memory);
+	c->most_on_sm = most ? (uint8_t)most : c->most_on_sm;
 	c->on_sm = (uint8_t)on_sm(g, warps, of_warp, memory, false);
 	c->beside_warp = (uint8_t)on_sm(g, warps, of_warp, memory, true);
 }

@@ -14,12 +14,13 @@ struct gp_facts {
 	uint8_t side[3];                  // of the clusters that it has anyway, in blocks; 1: none
 	bool allowed;                     // it takes such blocks; else no more of them is known
 	uint32_t of_threads, of_shared;
-	uint8_t most_on_sm;         // An upper bound of how many fit on an SM; 0: unknown.
+	uint8_t most_on_sm;         // An upper bound of how many fit on an SM.
 	uint8_t on_sm, beside_warp; // How many fit there, and beside one warp with 16 registers a thread. 0: unknown, or none.
 };
 const struct gp_facts *gp_facts_of(const struct gp_gpu *, CUfunction, uint32_t threads, uint32_t shared); // threads > 0
-uint32_t gp_blocks_of(const uint8_t *side); // of a cluster
-uint32_t gp_cluster_of(CUfunction);         // blocks of its clusters, from the driver; 1: none
-void gp_facts_forget(void);                 // Called before any handle of a kernel ends.
+uint32_t gp_most_on_sm(const struct gp_gpu *); // blocks of any kernel
+uint32_t gp_blocks_of(const uint8_t *side);    // of a cluster
+uint32_t gp_cluster_of(CUfunction);            // blocks of its clusters, from the driver; 1: none
+void gp_facts_forget(void);                    // Called before any handle of a kernel ends.
 
 #endif

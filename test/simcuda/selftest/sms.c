@@ -16,8 +16,6 @@ typedef unsigned long long ptr;
 typedef void *handle;
 int cuInit(unsigned);
 int cuDevicePrimaryCtxRetain(handle *, int);
-int cuDevicePrimaryCtxGetState(int, unsigned *, int *);
-int cuDevicePrimaryCtxRelease_v2(int);
 int cuCtxSetCurrent(handle);
 int cuCtxGetCurrent(handle *);
 int cuCtxPushCurrent_v2(handle);
