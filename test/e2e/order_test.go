@@ -409,7 +409,13 @@ func TestWindowOfALateCall(t *testing.T) {
 	be, lc := m.start("be"), m.startAs(m.command("lc", compile(t, "testdata/late.c")))
 	lc.hears("ready")
 	m.joined(be, lc)
-	lc.say("request")
+	m.until("LC has seen BE", func() bool {
+		lc.say("request")
+		lc.hears("done")
+		return m.peer(lc).Counters.Windows > 0
+	})
+	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+	lc.say("late request")
 	lc.hears("late")
 	opened := m.peer(lc).WindowOpenedNs
 	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) { // many times the grace
