@@ -402,6 +402,17 @@ func TestOrderOfAnUnstoppableLaunch(t *testing.T) {
 	be.hears("right")
 }
 
+// seen waits until an LC process, which runs late.c, has seen whom it is to preempt.
+func (m *machine) seen(lc *process) {
+	m.t.Helper()
+	m.until("its requests open windows", func() bool {
+		lc.say("request")
+		lc.hears("done")
+		return m.peer(lc).Counters.Windows > 0
+	})
+	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+}
+
 // A window stays open while a call that submits is under way, whatever of the request has ended.
 func TestWindowOfALateCall(t *testing.T) {
 	t.Parallel()
@@ -409,12 +420,7 @@ func TestWindowOfALateCall(t *testing.T) {
 	be, lc := m.start("be"), m.startAs(m.command("lc", compile(t, "testdata/late.c")))
 	lc.hears("ready")
 	m.joined(be, lc)
-	m.until("LC has seen BE", func() bool {
-		lc.say("request")
-		lc.hears("done")
-		return m.peer(lc).Counters.Windows > 0
-	})
-	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
+	m.seen(lc)
 	lc.say("late request")
 	lc.hears("late")
 	opened := m.peer(lc).WindowOpenedNs
