@@ -119,8 +119,6 @@ results: all ## measures all that docs/results.md shows (GPU, 40 minutes)
 	./test/bench/results.sh
 gpu-patch: build/gpreempt ## what compares rewritten kernels with their originals (GPU)
 	./test/gpu/patch_check.sh
-tvm: build/sim/libcuda.so.1 ## a network compiled by TVM for TVM_ARCH (sm_90) and Python TVM_PYTHON (3.12), into build/tvm/
-	./test/bench/tvm/build.sh build/tvm
 
 COMPLETIONS := $(foreach c,gpreempt gpreempt-bench,$(foreach s,bash zsh fish,build/completion/$(c).$(s)))
 build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%

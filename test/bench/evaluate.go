@@ -83,10 +83,6 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
 			continue
 		}
-		if lacks := e.session.lacksFor(w); lacks != "" {
-			e.session.log("%s: left out, %s", w.Name, lacks)
-			continue
-		}
 		todo = append(todo, w)
 	}
 	e.unknownFirst(todo)
@@ -122,16 +118,6 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	}
 	results.Left = left
 	return results, errors.Join(failed...)
-}
-
-// lacksFor says what this machine lacks that a workload needs; "" where nothing is missing.
-func (s *session) lacksFor(w workload.Workload) string {
-	if w.TVM() {
-		if _, err := os.Stat(s.tvmFolder()); err != nil {
-			return s.tvmFolder() + " is not there: make tvm"
-		}
-	}
-	return ""
 }
 
 func names(workloads []workload.Workload) (all []string) {

@@ -118,9 +118,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 		}
 	} else {
 		script, arguments := "model.py", []string{task.Program}
-		if network, ok := strings.CutPrefix(task.Program, workload.TVMPrefix); ok {
-			script, arguments = "tvm_model.py", []string{e.session.tvmFolder(), network}
-		} else if task.Program == workload.HTTPService {
+		if task.Program == workload.HTTPService {
 			script = "http_service.py"
 		}
 		p.arguments = append([]string{e.session.python, filepath.Join(e.session.files, script)}, arguments...)

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,7 +50,6 @@ type forTests struct {
 	temporary   string   // folder of temporary folders
 	limits      limits   // of programs that are waited for in vain
 	beAlone     time.Duration
-	tvm         string // folder of its networks
 }
 
 // session is one run of a suite. A case has a copy of its own.
@@ -322,11 +320,6 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 		options = append(options, "--streams", strconv.Itoa(streams), "--depth", strconv.Itoa(2*streams))
 	}
 	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
-}
-
-// tvmFolder is where `make tvm` puts its networks.
-func (s *session) tvmFolder() string {
-	return cmp.Or(s.options.tests.tvm, filepath.Join(filepath.Dir(s.executable), "tvm"))
 }
 
 // makeFolders makes the temporary folders, until remove.

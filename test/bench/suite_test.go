@@ -387,20 +387,6 @@ func TestStopsFromAWidth(t *testing.T) {
 	}
 }
 
-// fakeTVM makes a folder with what describes networks that are not there.
-func fakeTVM(t *testing.T) (folder string) {
-	t.Helper()
-	folder = t.TempDir()
-	for _, network := range []string{"resnet50", "resnet50-batch"} {
-		for name, text := range map[string]string{".so": "", ".json": `{"device": "cpu", "type": "float32", "input": [1, 3], "weights": [[3, 3], [3]]}`} {
-			if err := os.WriteFile(filepath.Join(folder, network+name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	return folder
-}
-
 // An interruption leaves no process, no MPS server and no file behind.
 func TestSuiteInterrupted(t *testing.T) {
 	t.Parallel()

@@ -48,9 +48,6 @@ var OwnPrograms = map[string][]string{
 // HTTPService is the program of ../torch/http_service.py. Its requests announce themselves by nothing but their arrival.
 const HTTPService = "http"
 
-// TVMPrefix begins the names of networks that TVM compiled, which ../torch/tvm_model.py runs.
-const TVMPrefix = "tvm-"
-
 // PrepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
 const PrepareUs = 300
 
@@ -60,11 +57,6 @@ func at(hz float64, arrival string, programs ...string) []Task {
 		tasks = append(tasks, Task{Program: program, RateHz: hz, Arrival: arrival})
 	}
 	return tasks
-}
-
-// TVM says whether a workload has a network that TVM compiled.
-func (w Workload) TVM() bool {
-	return slices.ContainsFunc(slices.Concat(w.LC, w.BE), func(t Task) bool { return strings.HasPrefix(t.Program, TVMPrefix) })
 }
 
 // Continuous are tasks whose requests come back to back.
@@ -102,8 +94,6 @@ var All = func() []Workload {
 		"decoding\nbeside\ntraining", at(25, "", "decode"), Continuous("train"), PrepareUs)
 	add("http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
 		"HTTP service\nbeside\ntraining", at(100, "", HTTPService), Continuous("train"), 0)
-	add("tvm", "ResNet-50 that TVM compiled, 25 requests/s, beside training of ResNet-50",
-		"a network\nof TVM beside\ntraining", at(25, "", TVMPrefix+"resnet50"), Continuous("train"), PrepareUs)
 	add("spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
 		"short kernels\nbeside long", at(100, "", "spin-short"), Continuous("spin-long"), PrepareUs)
 	return all

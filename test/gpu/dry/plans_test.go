@@ -59,7 +59,7 @@ func TestPlansCanBeRun(t *testing.T) {
 // has more requests. By the command's own estimate each plan ends within its time.
 func TestPlansOfTheEvaluation(t *testing.T) {
 	t.Chdir("../../..")
-	want := []string{"A", "B", "C", "D", "E", "REAL", "R", "Y", "Z", "decode", "http", "load-50", "load-90", "tvm"}
+	want := []string{"A", "B", "C", "D", "E", "REAL", "R", "Y", "Z", "decode", "http", "load-50", "load-90"}
 	slices.Sort(want)
 	runs := func(only string) string {
 		requests := 1000

@@ -1,4 +1,4 @@
-// A program that links libcuda and uses it as TVM's runtime does: primary context, module from memory,
+// A program that links libcuda and uses it as compilers' runtimes do: primary context, module from memory,
 // launches by parameter array and by buffer, stream of its own, legacy stream, copies.
 //   links_libcuda MODULE.fatbin
 #include <stdint.h>
