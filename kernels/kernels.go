@@ -21,7 +21,7 @@ var Fill []byte
 //go:embed bench.fatbin
 var Bench []byte
 
-// Evaluation is the module with the stencil and graph kernels of the evaluation's workloads.
+// Evaluation is the module with the product of matrices of gpreempt bench.
 //
 //go:embed evaluation.fatbin
 var Evaluation []byte

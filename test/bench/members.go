@@ -117,11 +117,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 			p.module = kernels.Bench
 		}
 	} else {
-		script, arguments := "model.py", []string{task.Program}
-		if task.Program == workload.HTTPService {
-			script = "http_service.py"
-		}
-		p.arguments = append([]string{e.session.python, filepath.Join(e.session.files, script)}, arguments...)
+		p.arguments = []string{e.session.python, filepath.Join(e.session.files, "model.py"), task.Program}
 	}
 	libraryRole, library := "", ""
 	if system.Config != "" {

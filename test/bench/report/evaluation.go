@@ -10,7 +10,6 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Words of plots' axes.
@@ -67,10 +66,10 @@ func targets(e *result.Evaluation) string {
 	return text + ", not in " + strings.Join(missed, "; ") + ".\n"
 }
 
-// summaryTable compares the systems of the headline over all workloads but those of a load.
+// summaryTable compares the systems of the headline over all workloads.
 func summaryTable(e *result.Evaluation) string {
 	in := func(c *result.EvaluationCase) bool {
-		return slices.Contains(headlineSystems, c.System) && !workload.IsLoad(c.Case) && c.Ratio != nil && c.Throughput != nil && c.Throughput.BEOfDefault > 0
+		return slices.Contains(headlineSystems, c.System) && c.Ratio != nil && c.Throughput != nil && c.Throughput.BEOfDefault > 0
 	}
 	var table strings.Builder
 	fmt.Fprintf(&table, "| median of %d workloads (worst) | LC p99, relative to alone | LC mean, relative to alone | BE throughput, relative to default |\n|---|---|---|---|\n", len(e.Names(result.CaseName, in)))

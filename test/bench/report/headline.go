@@ -18,7 +18,7 @@ const headlineResults = "*-paper.json"
 
 var (
 	headlineSystems   = []string{"default", "mps", "mps-priority", "gpreempt", "gpreempt-hints"}
-	headlineWorkloads = []string{"A", "C", "E", "R", "Z", "decode", "http"} // one of each kind
+	headlineWorkloads = []string{"A", "B", "C", "D", "E", "REAL"}
 )
 
 // Headline draws what the slowest of a hundred requests takes relative to running alone, under the driver's time slicing, MPS and this

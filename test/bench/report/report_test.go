@@ -33,7 +33,7 @@ func TestEvaluationFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := read.Of("decode", "gpreempt"), e.Of("decode", "gpreempt"); !reflect.DeepEqual(got.LC, want.LC) || !reflect.DeepEqual(got.Ratio, want.Ratio) {
+	if got, want := read.Of("REAL", "gpreempt"), e.Of("REAL", "gpreempt"); !reflect.DeepEqual(got.LC, want.LC) || !reflect.DeepEqual(got.Ratio, want.Ratio) {
 		t.Errorf("read %+v %+v, wrote %+v %+v", got.LC, got.Ratio, want.LC, want.Ratio)
 	}
 	if read.Cases[0].Case != "A" || read.Cases[0].System != "alone" {

@@ -62,7 +62,7 @@ func TestSummariseNothingServed(t *testing.T) {
 }
 
 func TestEvaluationsJoin(t *testing.T) {
-	folder, left := t.TempDir(), map[string][]string{"1": {"B", "Z"}, "2": {"B"}, "3": {"B"}}
+	folder, left := t.TempDir(), map[string][]string{"1": {"B", "E"}, "2": {"B"}, "3": {"B"}}
 	write := func(name string, cases ...result.EvaluationCase) string {
 		e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", Date: "2026-01-02", Commit: "abc", Command: "gpreempt bench --only " + name,
 			Left: left[name]}, Cases: cases}
@@ -76,7 +76,7 @@ func TestEvaluationsJoin(t *testing.T) {
 		return path
 	}
 	first := write("1", resulttest.Case("A", "alone", []int{1500}, 0), resulttest.Case("A", "default", []int{3500}, 200), resulttest.Case("A", "mps", []int{2500}, 200))
-	second := write("2", resulttest.Case("Z", "alone", []int{1500}, 0))
+	second := write("2", resulttest.Case("E", "alone", []int{1500}, 0))
 	third := write("3", resulttest.Case("A", "alone", []int{1000}, 0), resulttest.Case("A", "default", []int{3000}, 100))
 	all, err := result.ReadEvaluation(first, filepath.Dir(second), third)
 	if err != nil {
@@ -92,7 +92,7 @@ func TestEvaluationsJoin(t *testing.T) {
 	for _, c := range all.Cases {
 		names = append(names, c.Case+" "+c.System)
 	}
-	if want := []string{"A alone", "A default", "A mps", "Z alone"}; !slices.Equal(names, want) {
+	if want := []string{"A alone", "A default", "A mps", "E alone"}; !slices.Equal(names, want) {
 		t.Errorf("%v", names)
 	}
 	if c := all.Of("A", "default"); c.LC.P50Us != 3049.5 || c.Note != "" {
@@ -155,101 +155,5 @@ func TestOtherMeasurementsDoNotJoin(t *testing.T) {
 	}
 	if _, err := result.ReadEvaluation(first, write("date.json", func(h *result.Head) { h.Date, h.Command = "2026-01-03", "another" })); err != nil {
 		t.Errorf("another day: %v", err)
-	}
-}
-
-// BE's part of what LC leaves: LC's own work is its requests, each with the median that they take alone from submission on.
-func TestBEOfWhatLCLeaves(t *testing.T) {
-	e := resulttest.Evaluation()
-	if err := e.Summarise(); err != nil {
-		t.Fatal(err)
-	}
-	const busy = 200 * 1249.5e-6 / 4 // 200 requests of 1249.5 us in 4 s
-	want := result.Left{LCBusy: result.Round(busy, 3), BE: result.Round(.95/(1-busy), 3)}
-	c := e.Of("A", "gpreempt")
-	if c.Left == nil || *c.Left != want || !slices.Contains(c.Cells(), "1.013") {
-		t.Errorf("%+v, want %+v; %v", c.Left, want, c.Cells())
-	}
-	if e.Of("A", "alone").Left != nil || e.Of("A", "be-alone").Left != nil {
-		t.Error("what runs alone has a part of what LC leaves")
-	}
-	// Some requests alone that waited change nothing, and each task counts with its own time.
-	alone := resulttest.Case("A", "alone", []int{1500, 1500, 1500, 1500, 9500}, 0)
-	first, second := alone.Runs[0].Tasks[0], resulttest.Case("A", "alone", []int{500}, 0).Runs[0].Tasks[0]
-	of := func(tasks ...result.TaskRun) *result.Evaluation {
-		with := func(system string, be float64) result.EvaluationCase {
-			run := result.RunResult{Repeat: 1, Seconds: 2}
-			if system != "be-alone" {
-				run.Tasks = slices.Clone(tasks)
-			}
-			if be > 0 {
-				run.Tasks = append(run.Tasks, result.TaskRun{Role: "be", Completed: be})
-			}
-			return result.EvaluationCase{Case: "A", System: system, Runs: []result.RunResult{run}}
-		}
-		e := &result.Evaluation{Cases: []result.EvaluationCase{with("alone", 0), with("be-alone", 100), with("gpreempt", 80)}}
-		if err := e.Summarise(); err != nil {
-			t.Fatal(err)
-		}
-		return e
-	}
-	_, us := first.Latencies(first.Times.Arrival[99] + result.Drain)
-	firstUs := result.Median(us)
-	if firstUs > 1400 {
-		t.Fatalf("%g us", firstUs)
-	}
-	for name, test := range map[string]struct {
-		tasks []result.TaskRun
-		busy  float64
-	}{
-		"one": {[]result.TaskRun{first}, 100 * firstUs / 2e6},
-		"two": {[]result.TaskRun{first, second}, 100 * (firstUs + 249.5) / 2e6},
-	} {
-		if c := of(test.tasks...).Of("A", "gpreempt"); c.Left == nil || c.Left.LCBusy != result.Round(test.busy, 3) || c.Left.BE != result.Round(.8/(1-test.busy), 3) {
-			t.Errorf("%s: %+v, want %g of the time", name, c.Left, test.busy)
-		}
-	}
-	first.Completed = 2000 // more than there is time for
-	if c := of(first).Of("A", "gpreempt"); c.Left != nil {
-		t.Errorf("of no time: %+v", c.Left)
-	}
-}
-
-// Loads have a target for what BE gets, at the same p99 of LC; without BE alone there is no verdict.
-func TestTargetOfWhatLCLeaves(t *testing.T) {
-	for name, test := range map[string]struct {
-		lcUs    int
-		be      float64
-		without string
-		pass    bool
-		missed  string
-	}{
-		"reached":          {1510, 190, "", true, ""},
-		"too little BE":    {1510, 150, "", false, "BE 0.800 of what LC leaves, 0.150 below 0.95"},
-		"LC too slow":      {1800, 190, "", false, "p99 1.188 x alone"},
-		"without BE alone": {1510, 190, "be-alone", false, ""},
-	} {
-		e := &result.Evaluation{Cases: []result.EvaluationCase{resulttest.Case("load-50", "alone", []int{1500}, 0), resulttest.Case("load-50", "be-alone", nil, 200),
-			resulttest.Case("load-50", "gpreempt-hints", []int{test.lcUs}, test.be), resulttest.Case("load-50", "gpreempt", []int{test.lcUs}, test.be)}}
-		for i := range e.Cases {
-			e.Cases[i].Claimed = false // as they are for loads
-		}
-		e.Cases = slices.DeleteFunc(e.Cases, func(c result.EvaluationCase) bool { return c.System == test.without })
-		if err := e.Summarise(); err != nil {
-			t.Fatal(err)
-		}
-		c := e.Of("load-50", "gpreempt-hints")
-		if test.without != "" {
-			if c.Pass != nil || c.Left != nil || !c.HasTarget() {
-				t.Errorf("%s: %v, %+v", name, c.Pass, c.Left)
-			}
-			continue
-		}
-		if c.Pass == nil || *c.Pass != test.pass || !strings.Contains(c.Missed, test.missed) || test.pass && c.Missed != "" {
-			t.Errorf("%s: %v, %q", name, c.Pass, c.Missed)
-		}
-		if e.Of("load-50", "gpreempt").Pass != nil {
-			t.Errorf("%s: a target without hints", name)
-		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 // Print writes the table for people.
 func (e *Evaluation) Print(out io.Writer) error {
 	fmt.Fprintln(out, e.title())
-	t := NewTable(out, "workload", "system", "n", "mean ms", "p50", "p95", "p99", "p99.9", "max", "p99/alone", "submitted p50 / p99", "LC/s", "BE/s", "BE/alone", "BE of left", "BE/default", "total/default", "queued", "CPU ms")
+	t := NewTable(out, "workload", "system", "n", "mean ms", "p50", "p95", "p99", "p99.9", "max", "p99/alone", "submitted p50 / p99", "LC/s", "BE/s", "BE/alone", "BE/default", "total/default", "queued", "CPU ms")
 	previous := ""
 	for i := range e.Cases {
 		c := &e.Cases[i]
@@ -29,7 +29,7 @@ func (e *Evaluation) Print(out io.Writer) error {
 
 // Cells are the columns of the tables.
 func (c *EvaluationCase) Cells() []string {
-	cells := slices.Repeat([]string{"-"}, 17)
+	cells := slices.Repeat([]string{"-"}, 16)
 	if d := c.LC; d != nil {
 		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
 		cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(d.N), ms(d.MeanUs), ms(d.P50Us), ms(d.P95Us)
@@ -48,19 +48,16 @@ func (c *EvaluationCase) Cells() []string {
 	if c.BE != nil {
 		cells[10], cells[11] = fmt.Sprintf("%.1f", c.BE.Now), fmt.Sprintf("%.3f", c.BE.Share)
 	}
-	if c.Left != nil {
-		cells[12] = fmt.Sprintf("%.3f", c.Left.BE)
-	}
 	if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
-		cells[13] = fmt.Sprintf("%.3f", c.Throughput.BEOfDefault)
+		cells[12] = fmt.Sprintf("%.3f", c.Throughput.BEOfDefault)
 	}
 	if c.Throughput != nil && c.Throughput.OfDefault > 0 {
-		cells[14] = fmt.Sprintf("%.3f", c.Throughput.OfDefault)
+		cells[13] = fmt.Sprintf("%.3f", c.Throughput.OfDefault)
 	}
 	if c.LC != nil {
-		cells[15] = fmt.Sprint(c.Queued)
+		cells[14] = fmt.Sprint(c.Queued)
 		if c.CPU != nil {
-			cells[16] = fmt.Sprintf("%.2f", c.CPU.LCMs)
+			cells[15] = fmt.Sprintf("%.2f", c.CPU.LCMs)
 		}
 	}
 	return append(cells, c.remarks())

@@ -47,7 +47,6 @@ type EvaluationCase struct {
 	LCSubmitted *Distribution `json:"lc_from_submission,omitempty"` // from when its data was prepared
 	// BE.Share is relative to the BE tasks without the LC ones; the driver's time slicing shares the GPU among them.
 	BE         *Share      `json:"be,omitempty"`
-	Left       *Left       `json:"be_of_left,omitempty"`
 	Throughput *Throughput `json:"throughput,omitempty"`
 	CPU        *CPU        `json:"cpu,omitempty"`
 	Queued     int         `json:"queued,omitempty"`    // LC requests that had to wait for earlier ones
@@ -71,12 +70,6 @@ type Throughput struct {
 	// Relative to default time slicing, which is no preemption.
 	BEOfDefault float64 `json:"be_of_default,omitempty"`
 	OfDefault   float64 `json:"total_of_default,omitempty"` // LC and BE requests
-}
-
-// Left is what the BE tasks get of the time that the LC tasks' own work leaves.
-type Left struct {
-	LCBusy float64 `json:"lc_busy"` // the part of the time in which LC's own work has the GPU
-	BE     float64 `json:"be"`      // BE's throughput relative to alone, divided by the rest of the time
 }
 
 // CPU is what the programs took of it. They wait actively for arrivals, under all systems alike.
@@ -265,7 +258,7 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 	return all, all.Summarise()
 }
 
-// ReadFigures reads a result file without its raw form, which it need not have.
+// ReadFigures reads a result file without its raw form, which it need not have. It leaves out workloads that the suite no longer has.
 func ReadFigures(path string) (*Evaluation, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -278,6 +271,7 @@ func ReadFigures(path string) (*Evaluation, error) {
 	if e.Schema != 1 || e.Benchmark != workload.Suite {
 		return nil, fmt.Errorf("read results %s: %w", path, ErrNoEvaluation)
 	}
+	e.Cases = slices.DeleteFunc(e.Cases, func(c EvaluationCase) bool { return workloadOrder(c.Case) < 0 })
 	return &e, nil
 }
 

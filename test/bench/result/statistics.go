@@ -255,7 +255,7 @@ func (e *Evaluation) Summarise() error {
 	}
 	for i := range e.Cases {
 		c := &e.Cases[i]
-		c.LCAlone, c.Ratio, c.BE, c.Left = nil, nil, nil, nil
+		c.LCAlone, c.Ratio, c.BE = nil, nil, nil
 		c.Target, c.Pass, c.Missed = "", nil, ""
 		lc, be, plain := find(c.Case, LCAlone), find(c.Case, BEAlone), find(c.Case, "default")
 		if len(c.Runs) == 0 || c.System == LCAlone {
@@ -279,9 +279,6 @@ func (e *Evaluation) Summarise() error {
 		if be != nil {
 			if now, without := c.perSecond("be"), be.perSecond("be"); without > 0 {
 				c.BE = &Share{Share: Round(now/without, 3), Alone: Round(without, 2), Now: Round(now, 2), Unit: "requests/s"}
-				if lc != nil && c.System != BEAlone {
-					c.Left = c.ofLeft(now/without, lc)
-				}
 			}
 		}
 		if c.System == BEAlone {
@@ -300,70 +297,20 @@ func (e *Evaluation) Summarise() error {
 	return nil
 }
 
-// ofLeft says what BE's throughput, relative to alone, is of the time that LC's own work leaves: nil where it leaves none. LC's own
-// work is the requests that ended, each with the time that its task's requests take alone: the median from submission to end, which
-// a wait for an earlier request, or for a processor, does not change. It has what the CPU does between submission and end, too.
-func (c *EvaluationCase) ofLeft(share float64, alone *EvaluationCase) *Left {
-	var work, seconds float64
-	service := alone.serviceSeconds()
-	for _, run := range c.Runs {
-		for i, t := range run.Of("lc") {
-			if i < len(service) {
-				work += t.Completed * service[i]
-			}
-		}
-		seconds += run.Seconds
-	}
-	busy := work / seconds
-	if !(busy < 1) {
-		return nil
-	}
-	return &Left{LCBusy: Round(busy, 3), BE: Round(share/(1-busy), 3)}
-}
-
-// serviceSeconds are the medians, from submission to end, of each LC task's requests.
-func (c *EvaluationCase) serviceSeconds() (medians []float64) {
-	var us [][]float64 // by task
-	for _, run := range c.Runs {
-		for i, t := range run.Of("lc") {
-			if i == len(us) {
-				us = append(us, nil)
-			}
-			_, fromSubmission := t.Latencies(run.Length())
-			us[i] = append(us[i], fromSubmission...)
-		}
-	}
-	for _, all := range us {
-		seconds := 0.0
-		if len(all) > 0 {
-			seconds = Median(all) / 1e6
-		}
-		medians = append(medians, seconds)
-	}
-	return medians
-}
-
 // Targets, on the workloads that they are claimed for.
 const (
 	p99Limit, hintedP99Limit = 1.25, 1.10
 	hintedMeanLimit          = 1.024 // the paper's figure, on its hardware
 	throughputLimit          = 0.90
-	leftLimit                = 0.95
 )
 
 // HasTarget says whether there is a target for a case.
 func (c *EvaluationCase) HasTarget() bool {
-	return c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints") || c.hasLeftTarget()
-}
-
-// hasLeftTarget says whether BE's part of the time that LC leaves has a target.
-func (c *EvaluationCase) hasLeftTarget() bool {
-	return workload.IsLoad(c.Case) && c.System == "gpreempt-hints"
+	return c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints")
 }
 
 func (c *EvaluationCase) judge() {
-	left := c.hasLeftTarget()
-	if !c.HasTarget() || c.Ratio == nil || !left && c.Throughput.OfDefault == 0 || left && c.Left == nil {
+	if !c.HasTarget() || c.Ratio == nil || c.Throughput.OfDefault == 0 {
 		return
 	}
 	var missed []string
@@ -372,22 +319,15 @@ func (c *EvaluationCase) judge() {
 			missed = append(missed, fmt.Sprintf("%s %.3f x alone (95 %%: %.3f to %.3f), %.3f above %g", what, value, ci[0], ci[1], value-limit, limit))
 		}
 	}
-	switch {
-	case left:
-		c.Target = "lc p99 <= 1.10 x alone, BE >= 0.95 of what LC leaves"
-		atMost("p99", c.Ratio.P99, hintedP99Limit, c.Ratio.P99CI)
-		if c.Left.BE < leftLimit {
-			missed = append(missed, fmt.Sprintf("BE %.3f of what LC leaves, %.3f below %.2f", c.Left.BE, leftLimit-c.Left.BE, leftLimit))
-		}
-	case c.System == "gpreempt":
+	if c.System == "gpreempt" {
 		c.Target = "lc p99 <= 1.25 x alone, total >= 0.90 of default"
 		atMost("p99", c.Ratio.P99, p99Limit, c.Ratio.P99CI)
-	default:
+	} else {
 		c.Target = "lc p99 <= 1.10 x alone, mean <= 1.024 x alone, total >= 0.90 of default"
 		atMost("p99", c.Ratio.P99, hintedP99Limit, c.Ratio.P99CI)
 		atMost("mean", c.Ratio.Mean, hintedMeanLimit, c.Ratio.MeanCI)
 	}
-	if !left && c.Throughput.OfDefault < throughputLimit {
+	if c.Throughput.OfDefault < throughputLimit {
 		missed = append(missed, fmt.Sprintf("total %.3f of default, %.3f below %.2f", c.Throughput.OfDefault, throughputLimit-c.Throughput.OfDefault, throughputLimit))
 	}
 	pass := len(missed) == 0

@@ -3,8 +3,7 @@
     python3 model.py MODEL          serves the order go (PROTOCOL.md)
 
 Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
-copies to and from the GPU belong to the request. `train` is a training step of ResNet-50, `decode` eight tokens
-of a transformer one after another, each read by the host.
+copies to and from the GPU belong to the request.
 """
 import sys
 
@@ -14,36 +13,26 @@ import torch.nn.functional as F
 import torchvision
 
 import protocol
-import resnet
 
 WARM_UP_REQUESTS = 10
-DECODE_TOKENS = 8
 VOCABULARY = 30522
 
 
 class Layer(nn.Module):
-    """A transformer layer. With a cache it is one of a decoder that gets one token at a time."""
+    """A transformer layer."""
 
-    def __init__(self, width, heads, cached=0):
+    def __init__(self, width, heads):
         super().__init__()
         self.heads = heads
         self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-        if cached:
-            shape = (1, heads, cached, width // heads)
-            self.register_buffer("keys", torch.zeros(shape))
-            self.register_buffer("values", torch.zeros(shape))
 
-    def forward(self, x, position=None, mask=None):
+    def forward(self, x):
         batch, length, width = x.shape
         shape = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = self.project(self.before(x)).view(shape).permute(2, 0, 3, 1, 4)
-        if position is not None:
-            self.keys.index_copy_(2, position, key)
-            self.values.index_copy_(2, position, value)
-            key, value = self.keys, self.values
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        attended = F.scaled_dot_product_attention(query, key, value)
         x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
         return x + self.feed(self.between(x))
 
@@ -62,27 +51,6 @@ class DistilBert(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return x[:, 0]
-
-
-class Decoder(nn.Module):
-    """A decoder of GPT-2's size: 12 layers of 768, 12 heads, a cache of 512 tokens. Makes one token a call."""
-
-    def __init__(self, cached=512):
-        super().__init__()
-        self.words, self.places = nn.Embedding(VOCABULARY, 768), nn.Embedding(cached, 768)
-        self.layers = nn.ModuleList(Layer(768, 12, cached) for _ in range(12))
-        self.register_buffer("order", torch.arange(cached))
-        self.register_buffer("token", torch.zeros(1, 1, dtype=torch.long))
-        self.register_buffer("position", torch.full((1,), 256))
-
-    def forward(self):
-        x = self.words(self.token) + self.places(self.position)
-        mask = (self.order <= self.position).view(1, 1, 1, -1)
-        for layer in self.layers:
-            x = layer(x, self.position, mask)
-        self.token.copy_((x @ self.words.weight.T).argmax(-1))
-        self.position.add_(1)
-        return self.token
 
 
 NETWORKS = {
@@ -129,37 +97,13 @@ def inference(name):
     return request
 
 
-def decoding():
-    with torch.device("cuda"):
-        model = Decoder().half().eval()
-    graph, token = capture(model)
-    start = torch.full((1,), 256).pin_memory()
-
-    def request():
-        model.position.copy_(start, non_blocking=True)
-        for _ in range(DECODE_TOKENS):
-            graph.replay()
-            token.item()
-    return request
-
-
-def training():
-    _, step = resnet.training(128, 0.01)
-
-    def request():
-        with torch.enable_grad():
-            step()
-        torch.cuda.current_stream().synchronize()
-    return request
-
-
 def main():
     name = sys.argv[1]
     if not protocol.begin():
         return
     # No trials of algorithms: beside other programs they would choose others from one process to the next.
     with torch.no_grad():
-        request = {"train": training, "decode": decoding}.get(name, lambda: inference(name))()
+        request = inference(name)
         for _ in range(WARM_UP_REQUESTS):
             request()
         torch.cuda.synchronize()

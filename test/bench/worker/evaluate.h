@@ -1,6 +1,6 @@
 // The worker of the evaluation: a program of one kind of request, open-loop or back to back. Included by worker.c.
 //
-//   gpreempt-bench bench-worker evaluate --work <spin|weather|bfs|sssp|pagerank|components|gemms>
+//   gpreempt-bench bench-worker evaluate --work <spin|gemms>
 //
 // It serves the order go of PROTOCOL.md. With --closed 1 a request comes not at its time but after the end of the one before: as long as it
 // would after that one's arrival. The answer tells when; requests that had not come at the end do not count.
@@ -8,26 +8,16 @@
 #include <sys/resource.h>
 
 enum {
-	THREADS = 256,
-	WEATHER_X = 3200,
-	WEATHER_Z = 1600,
-	SCALE = 19, // of the graph: 2^19 vertices
-	DEGREE = 16,
-	RANK_ROUNDS = 10,
 	WARM_UP_REQUESTS = 5,
 	GEMMS = 5,
 	GEMM_SIDE = 1024,
 	GEMM_TILE = 64, // evaluation.cu
 };
-static const double WEATHER_STEP = 0.001;
 static const uint64_t HASH_START = 14695981039346656037ull;
 static const uint64_t SPIN_BEFORE_NS = 200000; // of an arrival: sleeping alone comes back too late
 static const uint64_t DRAIN_NS = 1000000000;   // how long requests that arrived in time are still served
 
-static CUdeviceptr graph_row, graph_column, graph_state, graph_queued, graph_frontier, graph_next, graph_count, graph_sum;
-static CUdeviceptr weather_state, weather_stage, weather_tendency;
-static CUfunction kernel_a, kernel_b, kernel_c, kernel_fill;
-static uint32_t vertices, edges, source_vertex;
+static CUfunction kernel;
 static uint64_t spin_iterations, spin_kernels;
 static CUdeviceptr gemm_left, gemm_right, gemm_result[GEMMS];
 static uint64_t queued_ns; // when all of the latest request was; of work that does not say, 0
@@ -37,192 +27,6 @@ static CUdeviceptr allocate(size_t bytes)
 	CUdeviceptr pointer;
 	CHECK(cuMemAlloc_v2(&pointer, bytes));
 	return pointer;
-}
-
-static void launch_grid(CUfunction kernel, unsigned x, unsigned y, void **parameters)
-{
-	CHECK(cuLaunchKernel(kernel, x, y, 1, THREADS, 1, 1, 0, stream, parameters, NULL));
-}
-
-static unsigned blocks_for(uint64_t threads) { return (threads + THREADS - 1) / THREADS; }
-
-// ---- The stencil
-
-static void set_up_weather(void)
-{
-	size_t bytes = sizeof(double) * 4 * (WEATHER_X + 4) * (WEATHER_Z + 4);
-	int nx = WEATHER_X, nz = WEATHER_Z;
-	weather_state = allocate(bytes);
-	weather_stage = allocate(bytes);
-	weather_tendency = allocate(bytes);
-	kernel_a = function("evaluation_weather_halo");
-	kernel_b = function("evaluation_weather_tendencies");
-	kernel_c = function("evaluation_weather_update");
-	void *parameters[] = {&weather_state, &nx, &nz};
-	launch_grid(function("evaluation_weather_init"), blocks_for(nx + 4), nz + 4, parameters);
-	parameters[0] = &weather_stage;
-	launch_grid(function("evaluation_weather_init"), blocks_for(nx + 4), nz + 4, parameters);
-}
-
-// Two steps, x then z and z then x: 12 stages of three kernels.
-static void request_weather(void)
-{
-	static const int along_z[] = {0, 1, 1, 0};
-	int nx = WEATHER_X, nz = WEATHER_Z;
-	for (int direction = 0; direction < 4; direction++)
-		for (int stage = 0; stage < 3; stage++) {
-			int z = along_z[direction];
-			double step = WEATHER_STEP / (3 - stage);
-			CUdeviceptr from = stage ? weather_stage : weather_state;
-			CUdeviceptr to = stage < 2 ? weather_stage : weather_state;
-			void *halo[] = {&from, &nx, &nz, &z};
-			launch_grid(kernel_a, blocks_for(z ? nx : nz), 4, halo);
-			void *tendencies[] = {&from, &weather_tendency, &nx, &nz, &z};
-			launch_grid(kernel_b, blocks_for(nx), nz, tendencies);
-			void *update[] = {&weather_state, &to, &weather_tendency, &nx, &nz, &step};
-			launch_grid(kernel_c, blocks_for(nx), nz, update);
-		}
-	CHECK(cuStreamSynchronize(stream));
-}
-
-// ---- Graphs
-
-static uint64_t random_64(uint64_t *state) // xorshift64
-{
-	*state ^= *state << 13;
-	*state ^= *state >> 7;
-	*state ^= *state << 17;
-	return *state;
-}
-
-// A vertex whose degree follows a power law: low numbers before they are scattered are likelier.
-static uint32_t skewed(uint64_t *state)
-{
-	double u = (random_64(state) >> 11) * 0x1p-53;
-	uint32_t rank = u * u * u * vertices;
-	return rank * 2654435761u & (vertices - 1);
-}
-
-static void set_up_graph(void)
-{
-	vertices = 1u << SCALE;
-	edges = vertices * DEGREE;
-	uint32_t *row = calloc(vertices + 2, sizeof *row), *from = malloc(edges * sizeof *from);
-	uint32_t *to = malloc(edges * sizeof *to), *column = malloc(edges * sizeof *column);
-	if (!row || !from || !to || !column)
-		fail("no memory for a graph of %u edges", edges);
-	uint64_t state = 88172645463325252ull;
-	for (uint32_t e = 0; e < edges; e++) {
-		from[e] = skewed(&state);
-		to[e] = random_64(&state) >> 20 & (vertices - 1);
-		if (e & 1) { // hubs are pointed at, too
-			uint32_t other = from[e];
-			from[e] = to[e];
-			to[e] = other;
-		}
-		row[from[e] + 2]++;
-	}
-	for (uint32_t v = 0; v < vertices; v++)
-		row[v + 2] += row[v + 1];
-	for (uint32_t e = 0; e < edges; e++)
-		column[row[from[e] + 1]++] = to[e];
-	source_vertex = from[0];
-	graph_row = allocate((vertices + 1) * sizeof *row);
-	graph_column = allocate(edges * sizeof *column);
-	CHECK(cuMemcpyHtoD_v2(graph_row, row, (vertices + 1) * sizeof *row));
-	CHECK(cuMemcpyHtoD_v2(graph_column, column, edges * sizeof *column));
-	free(row), free(from), free(to), free(column);
-	graph_state = allocate(vertices * sizeof(uint64_t));
-	graph_sum = allocate(vertices * sizeof(uint64_t));
-	graph_queued = allocate(vertices * sizeof(uint32_t));
-	graph_frontier = allocate(vertices * sizeof(uint32_t));
-	graph_next = allocate(vertices * sizeof(uint32_t));
-	graph_count = allocate(2 * sizeof(uint32_t));
-	kernel_fill = function("evaluation_fill");
-}
-
-static void fill(CUdeviceptr words, uint32_t n, uint32_t value, uint32_t step)
-{
-	void *parameters[] = {&words, &n, &value, &step};
-	launch_grid(kernel_fill, blocks_for(n), 1, parameters);
-}
-
-static uint32_t read_word(CUdeviceptr word)
-{
-	uint32_t value;
-	CHECK(cuStreamSynchronize(stream)); // the copy is on the legacy stream
-	CHECK(cuMemcpyDtoH_v2(&value, word, sizeof value));
-	return value;
-}
-
-static void set_up_search(void)
-{
-	set_up_graph();
-	kernel_a = function("evaluation_relax");
-	kernel_b = function("evaluation_advance");
-}
-
-static void search(uint32_t weighted)
-{
-	unsigned blocks = 8 * multiprocessors;
-	CUdeviceptr frontier = graph_frontier, next = graph_next;
-	fill(graph_state, vertices, UINT32_MAX, 0);
-	fill(graph_state + source_vertex * sizeof(uint32_t), 1, 0, 0);
-	fill(graph_queued, vertices, UINT32_MAX, 0);
-	fill(frontier, 1, source_vertex, 0);
-	fill(graph_count, 2, 1, -1u);
-	for (uint32_t round = 0;; round++) {
-		void *relax[] = {&graph_row, &graph_column, &graph_state, &graph_queued, &frontier,
-				 &next,      &graph_count,  &round,       &weighted};
-		launch_grid(kernel_a, blocks, 1, relax);
-		void *advance[] = {&graph_count};
-		CHECK(cuLaunchKernel(kernel_b, 1, 1, 1, 1, 1, 1, 0, stream, advance, NULL));
-		CUdeviceptr other = frontier;
-		frontier = next;
-		next = other;
-		if (read_word(graph_count) == 0)
-			break;
-	}
-}
-
-static void request_bfs(void) { search(0); }
-
-static void request_sssp(void) { search(1); }
-
-static void set_up_components(void)
-{
-	set_up_graph();
-	kernel_a = function("evaluation_components");
-}
-
-static void request_components(void)
-{
-	fill(graph_state, vertices, 0, 1);
-	do {
-		fill(graph_count, 1, 0, 0);
-		void *parameters[] = {&graph_row, &graph_column, &vertices, &graph_state, &graph_count};
-		launch_grid(kernel_a, 8 * multiprocessors, 1, parameters);
-	} while (read_word(graph_count));
-}
-
-static void set_up_pagerank(void)
-{
-	set_up_graph();
-	kernel_a = function("evaluation_rank_push");
-	kernel_b = function("evaluation_rank_apply");
-	kernel_c = function("evaluation_rank_init");
-}
-
-static void request_pagerank(void)
-{
-	void *apply[] = {&graph_state, &graph_sum, &vertices};
-	launch_grid(kernel_c, blocks_for(vertices), 1, apply);
-	for (int round = 0; round < RANK_ROUNDS; round++) {
-		void *push[] = {&graph_row, &graph_column, &vertices, &graph_state, &graph_sum};
-		launch_grid(kernel_a, 8 * multiprocessors, 1, push);
-		launch_grid(kernel_b, blocks_for(vertices), 1, apply);
-	}
-	CHECK(cuStreamSynchronize(stream));
 }
 
 // Goes on with an FNV-1a hash of what is on the device.
@@ -238,14 +42,11 @@ static uint64_t hash_words(uint64_t hash, CUdeviceptr from, uint32_t words)
 	return hash;
 }
 
-// Of the result, which every request of an algorithm must give again.
-static uint64_t graph_hash(void) { return hash_words(HASH_START, graph_state, 2 * vertices); }
-
 // ---- A number of kernels of equal length
 
 static void set_up_spin(void)
 {
-	kernel_a = function("bench_work");
+	kernel = function("bench_work");
 	spin_iterations = number("iterations", 10000);
 	spin_kernels = number("kernels", 1);
 }
@@ -254,7 +55,7 @@ static void request_spin(void)
 {
 	void *parameters[] = {&memory, &spin_iterations};
 	for (uint64_t i = 0; i < spin_kernels; i++)
-		CHECK(cuLaunchKernel(kernel_a, multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
+		CHECK(cuLaunchKernel(kernel, multiprocessors, 1, 1, 1024, 1, 1, 0, stream, parameters, NULL));
 	queued_ns = monotonic_ns();
 	CHECK(cuStreamSynchronize(stream));
 }
@@ -283,7 +84,7 @@ static void set_up_gemms(void)
 	gemm_right = some_halves(2);
 	for (int i = 0; i < GEMMS; i++)
 		gemm_result[i] = allocate(sizeof(uint16_t) * GEMM_SIDE * GEMM_SIDE);
-	kernel_a = function("evaluation_gemm");
+	kernel = function("evaluation_gemm");
 }
 
 static void request_gemms(void)
@@ -292,7 +93,7 @@ static void request_gemms(void)
 	unsigned tiles = GEMM_SIDE / GEMM_TILE;
 	for (int i = 0; i < GEMMS; i++) {
 		void *parameters[] = {&gemm_left, &gemm_right, &gemm_result[i], &side};
-		CHECK(cuLaunchKernel(kernel_a, tiles * tiles, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
+		CHECK(cuLaunchKernel(kernel, tiles * tiles, 1, 1, 128, 1, 1, 0, stream, parameters, NULL));
 	}
 	queued_ns = monotonic_ns();
 	CHECK(cuStreamSynchronize(stream));
@@ -313,11 +114,6 @@ static const struct evaluation_work {
 	uint64_t (*hash)(void);
 } evaluation_works[] = {
 	{"spin", set_up_spin, request_spin, NULL},
-	{"weather", set_up_weather, request_weather, NULL},
-	{"bfs", set_up_search, request_bfs, graph_hash},
-	{"sssp", set_up_search, request_sssp, graph_hash},
-	{"pagerank", set_up_pagerank, request_pagerank, graph_hash},
-	{"components", set_up_components, request_components, graph_hash},
 	{"gemms", set_up_gemms, request_gemms, gemms_hash},
 };
 

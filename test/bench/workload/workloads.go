@@ -7,7 +7,6 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -29,24 +28,13 @@ type Workload struct {
 	Claimed     bool // the targets hold for it
 }
 
-// IsLoad says whether the rate of a workload follows from a load.
-func IsLoad(workload string) bool { return strings.HasPrefix(workload, "load-") }
-
 // OwnPrograms are those of worker.c; the others are models of ../torch/model.py.
 var OwnPrograms = map[string][]string{
-	"weather":    {"--work", "weather"},
-	"bfs":        {"--work", "bfs"},
-	"sssp":       {"--work", "sssp"},
-	"pagerank":   {"--work", "pagerank"},
-	"components": {"--work", "components"},
 	"spin-short": {"--work", "spin", "--iterations", "12500", "--kernels", "10"},
 	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
 	"spin-many":  {"--work", "spin", "--iterations", "12500", "--kernels", "200"},
 	"gemms":      {"--work", "gemms", "--closed", "1"}, // five products of half-precision matrices
 }
-
-// HTTPService is the program of ../torch/http_service.py. Its requests announce themselves by nothing but their arrival.
-const HTTPService = "http"
 
 // PrepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
 const PrepareUs = 300
@@ -62,45 +50,25 @@ func at(hz float64, arrival string, programs ...string) []Task {
 // Continuous are tasks whose requests come back to back.
 func Continuous(programs ...string) []Task { return at(0, "", programs...) }
 
-var (
-	fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
-	algorithms = []string{"bfs", "sssp", "pagerank", "components"}
-)
+var fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
 
 // Suite is the name of the suite that consists of the workloads.
 const Suite = "paper"
 
-// All lists the workloads in the order of the report: the nine of the GPreempt paper, then others.
-var All = func() []Workload {
-	all := []Workload{
-		{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
-		{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
-		{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true},
-		{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true},
-		{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true},
-		{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true},
-		{"Y", "VGG-19, 100 requests/s, beside a stencil code, 150 steps/s", "Y: a model\nbeside a\nstencil, 150/s", at(100, "", "vgg19"), at(150, "", "weather"), PrepareUs, true},
-		{"R", "VGG-19, 100 requests/s, beside a stencil code without pause", "R: a model\nbeside a busy\nstencil", at(100, "", "vgg19"), Continuous("weather"), PrepareUs, false},
-		{"Z", "VGG-19 beside four graph algorithms, 100 requests/s each", "Z: a model\nbeside graph\nalgorithms", at(100, "", "vgg19"), at(100, "", algorithms...), PrepareUs, true},
-	}
-	add := func(name, about, label string, lc, be []Task, prepare int) {
-		all = append(all, Workload{name, about, label, lc, be, prepare, false})
-	}
-	for _, percent := range []int{50, 90} {
-		add(fmt.Sprintf("load-%d", percent), fmt.Sprintf("VGG-19 at %d %% load, Poisson, beside ResNet-152 without pause", percent), "",
-			[]Task{{Program: "vgg19", Load: float64(percent) / 100, Arrival: "poisson"}}, Continuous("resnet152"), PrepareUs)
-	}
-	add("decode", "eight tokens of a transformer, 25 times a second, beside training of ResNet-50",
-		"decoding\nbeside\ntraining", at(25, "", "decode"), Continuous("train"), PrepareUs)
-	add("http", "an HTTP service (ResNet-50, JPEGs decoded on the CPU; latencies of its client; hints, where there are any, from its sockets), 100 requests/s, beside training of ResNet-50",
-		"HTTP service\nbeside\ntraining", at(100, "", HTTPService), Continuous("train"), 0)
-	add("spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch",
-		"short kernels\nbeside long", at(100, "", "spin-short"), Continuous("spin-long"), PrepareUs)
-	return all
-}()
+// All lists the workloads in the order of the report: those of the GPreempt paper that are models alone, and one that needs no PyTorch.
+var All = []Workload{
+	{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
+	{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
+	{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true},
+	{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true},
+	{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true},
+	{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true},
+	{"spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch", "short kernels\nbeside long", at(100, "", "spin-short"),
+		Continuous("spin-long"), PrepareUs, false},
+}
 
 // firstMeasured come before the others: in this order each program is started once, or runs on from the workload before.
-var firstMeasured = []string{"Y", "R", "Z", "D", "E", "REAL", "C", "A", "B"}
+var firstMeasured = []string{"D", "E", "REAL", "C", "A", "B"}
 
 // Workloads picks those that are named, in the order in which they are measured; without names all.
 func Workloads(only []string) ([]Workload, error) {

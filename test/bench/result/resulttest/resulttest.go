@@ -36,7 +36,7 @@ func Case(name, system string, us []int, be float64) result.EvaluationCase {
 // Evaluation has a few workloads, under alone, default and gpreempt.
 func Evaluation() *result.Evaluation {
 	e := &result.Evaluation{Head: result.Head{Schema: 1, Benchmark: "paper", GPU: "NVIDIA Test", Driver: "1.2", CUDA: "13.0", Date: "2026-01-02", Commit: "abc", Command: "gpreempt bench"}}
-	for _, name := range []string{"A", "R", "Z", "decode"} {
+	for _, name := range []string{"A", "C", "E", "REAL"} {
 		e.Cases = append(e.Cases,
 			Case(name, "alone", []int{1500}, 0), Case(name, "be-alone", nil, 200),
 			Case(name, "default", []int{3500, 5000}, 200), Case(name, "gpreempt", []int{1700}, 190),
