@@ -22,8 +22,6 @@ type lcResult struct {
 type beResult struct {
 	TimesNs []uint64 `json:"times_ns"`
 	Counts  []uint64 `json:"counts"`
-
-	Different int `json:"different"` // results unlike the first, of workers that look
 }
 
 type launchResult struct {

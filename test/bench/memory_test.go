@@ -29,7 +29,7 @@ func TestMemoryProgramsServe(t *testing.T) {
 			t.Errorf("%s: %v, %+v, %d steps", kind, err, run, p.steps)
 		}
 	}
-	lc, err := s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"--gap-ms", "1", "--resident-bytes", "1000"}})
+	lc, err := s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"1", "1000"}})
 	if err != nil {
 		t.Fatal(err)
 	}

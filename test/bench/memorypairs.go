@@ -172,7 +172,7 @@ func measureBesideSwapping(ctx context.Context, s *session, name string) error {
 	if err != nil {
 		return err
 	}
-	arguments := []string{"--mode", "graph", "--gap-ms", "20", "--resident-bytes", strconv.FormatUint(resident, 10)}
+	arguments := []string{"20", strconv.FormatUint(resident, 10)}
 	var rows [2]lcResult
 	var waits uint64
 	var swapping string

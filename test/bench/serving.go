@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -27,11 +26,7 @@ const (
 	servingSeed        = 7
 	servingAlone       = 1.05 // p99 without an objective, of alone
 	heldAtLeast        = .99  // of the requests
-	stepsRight         = .01  // how far the number of steps that are found may be off
 	aloneSeconds       = 8 * time.Second
-	restingSystem      = "gpreempt-quiet"
-	againSystem        = "alone-again"
-	noShareSystem      = "gpreempt-no-share"
 )
 
 // way is how a server and what runs beside it share the GPU.
@@ -53,15 +48,13 @@ type servingSystem struct {
 	least       float64  // best-effort work is to have, of alone; 0: no target
 }
 
-// servingCase is a server under one load beside one kind of work, in one way. Its rows have the name of the case that measured it alone.
+// servingCase is a server under one load beside training, in one way. Its rows have the name of the case that measured it alone.
 type servingCase struct {
 	name, of string // of: the case that measures the server alone, which may be this one
 	engine   engine
 	way      way
-	phases   []phase
-	beside   string // arguments of be.py
+	load     phase
 	systems  []servingSystem
-	pair     bool // two of these run beside the server, for which there is no room at once
 }
 
 var (
@@ -78,15 +71,15 @@ func objectiveSystem(slowdown, least float64) servingSystem {
 	return servingSystem{name: fmt.Sprintf("gpreempt-%gx", slowdown), slowdown: slowdown, least: least}
 }
 
-func steadyLoad(perSecond float64) []phase {
+func steadyLoad(perSecond float64) phase {
 	count := 300
 	if perSecond <= 2 {
 		count = 100 // longer runs say little more
 	}
-	return []phase{{perSecond, count}}
+	return phase{perSecond, count}
 }
 
-// allServing are the cases with a server. Their order lets a server start once where there is little memory.
+// allServing are the cases. Their order lets a server start once where there is little memory.
 var allServing = func() []servingCase {
 	objectives := map[float64][]servingSystem{
 		1:  {{name: "gpreempt"}, objectiveSystem(2, 0)},
@@ -101,48 +94,23 @@ var allServing = func() []servingCase {
 	var plain, mps, library []servingCase
 	for _, perSecond := range []float64{6, 12, 2, 1} {
 		of, load := fmt.Sprintf("vllm-%g", perSecond), steadyLoad(perSecond)
-		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, "train", plainSystems, false})
-		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, "train", mpsSystems, false})
-		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, "train", objectives[perSecond], false})
+		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, plainSystems})
+		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, mpsSystems})
+		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, objectives[perSecond]})
 	}
-	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), "train", both, false})
-	plain = append(plain, servingCase{"vllm-6-infer", "vllm-6-infer", vllm, wayPlain, steadyLoad(6), "infer --same", plainSystems, false})
-	library = append(library,
-		servingCase{"vllm-6-infer-objectives", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}, false},
-		servingCase{"vllm-6-pair", "vllm-6-infer", vllm, wayLibrary, steadyLoad(6), "infer --same --ballast 0.45", []servingSystem{objectiveSystem(2, 0)}, true},
-		servingCase{"vllm-rise", "vllm-12", vllm, wayLibrary, []phase{{2, 20}, {12, 120}, {4, 40}}, "train", []servingSystem{objectiveSystem(2, 0)}, false})
-	plain = append(plain, servingCase{"vllm-6-offline", "vllm-6-offline", vllm, wayPlain, steadyLoad(6), "offline --same", plainSystems, false})
-	library = append(library, servingCase{"vllm-6-offline-objectives", "vllm-6-offline", vllm, wayLibrary, steadyLoad(6), "offline --same", []servingSystem{{name: "gpreempt"}, objectiveSystem(2, .60)}, false})
-	stepsOf := func(e engine, of string) servingCase {
-		return servingCase{e.name + "-steps", of, e, wayLibrary, []phase{{6, 100}}, "train", []servingSystem{objectiveSystem(2, 0)}, false}
-	}
-	for _, e := range []engine{vllm.variant("sync", "--no-async-scheduling"), vllm.variant("eager", "--enforce-eager"), vllm.variant("chunked", "--max-num-batched-tokens", "256"),
-		vllm.variant("ngram", "--speculative-config", `{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}`)} {
-		library = append(library, stepsOf(e, "vllm-6"))
-	}
-	for _, e := range []engine{sglang, llamaCPP} {
-		of := e.name + "-6"
-		plain = append(plain, servingCase{of, of, e, wayPlain, steadyLoad(6), "train", plainSystems, false})
-		library = append(library, servingCase{of + "-objectives", of, e, wayLibrary, steadyLoad(6), "train", []servingSystem{{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, 0)}, false},
-			stepsOf(e, of))
-	}
+	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), both})
+	plain = append(plain, servingCase{"sglang-6", "sglang-6", sglang, wayPlain, steadyLoad(6), plainSystems})
+	library = append(library, servingCase{"sglang-6-objectives", "sglang-6", sglang, wayLibrary, steadyLoad(6),
+		[]servingSystem{{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, 0)}})
 	return slices.Concat(plain, mps, library)
 }()
 
 func servingCases() (cases []Case) {
 	for _, c := range allServing {
-		seconds := 20.0
-		for _, p := range c.phases {
-			seconds += float64(len(c.systems)) * (float64(p.count)/p.perSecond + 5)
-		}
+		seconds := 20 + float64(len(c.systems))*(float64(c.load.count)/c.load.perSecond+5)
 		cases = append(cases, Case{c.name, "", []string{result.ServingSuite}, seconds, c.measure})
 	}
-	for _, p := range stepPrograms {
-		cases = append(cases, Case{p.name, stepsTarget, []string{result.ServingSuite}, 40, p.measure})
-	}
-	cases = append(cases, Case{"http-service", serviceTarget, []string{result.ServingSuite}, 110, measureService})
-	cases = append(cases, Case{strictName, strictTarget, []string{result.ServingSuite}, 200, measureStrict})
-	return append(cases, Case{"vllm-cost", fmt.Sprintf("an objective that lends nothing costs <= %g %% of TPOT", servingCost), []string{result.ServingSuite}, 150, measureServingCost})
+	return cases
 }
 
 // reference is a server alone, as the case measured it that others are compared with.
@@ -167,31 +135,30 @@ func (s *session) reference(name string) (*result.Row, error) {
 }
 
 // limited are phases with as many requests as the options say.
-func (s *session) limited(phases []phase) []phase {
-	if s.options.Requests == 0 {
-		return phases
-	}
+func (s *session) limited(phases ...phase) []phase {
 	phases = slices.Clone(phases)
 	for i := range phases {
-		phases[i].count = s.options.Requests
+		phases[i].count = cmp.Or(s.options.Requests, phases[i].count)
 	}
 	return phases
 }
 
 func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
-	c.phases = s.limited(c.phases)
-	var be []*worker
-	defer func() { s.finishAll(be) }()
+	var be *worker
+	finish := func() {
+		if be != nil {
+			s.finish(be)
+		}
+		be = nil
+	}
+	defer finish()
 	for i, system := range c.systems {
 		server, err := s.models.server(ctx, s, c.engine, c.way)
 		if err != nil {
 			return err
 		}
-		if c.pair { // other servers would leave it too little memory
-			s.models.stopOthers(server)
-		}
 		if be == nil || !slices.Equal(system.environment, c.systems[i-1].environment) {
-			s.finishAll(be)
+			finish()
 			if be, err = c.startBE(ctx, s, system); err != nil {
 				return err
 			}
@@ -200,9 +167,8 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 		switch {
 		case errors.Is(err, errServerEnded) && !c.way.isLibrary() && !system.alone: // no fault of the library's
 			s.log("%s: %s: %v", c.name, system.name, err)
-			s.add(result.Row{Case: c.row(), System: system.name, Note: errServerEnded.Error()})
-			s.finishAll(be) // they have not stopped
-			be = nil
+			s.add(result.Row{Case: c.of, System: system.name, Note: errServerEnded.Error()})
+			finish() // it has not stopped
 		case err != nil:
 			return fmt.Errorf("%s: %w", system.name, err)
 		}
@@ -212,48 +178,22 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 
 var errServerEnded = errors.New("the model server ended")
 
-// row is the name of the rows: those of the same load beside the same work have one.
-func (c servingCase) row() string {
-	if of := strings.TrimSuffix(strings.TrimSuffix(c.name, "-mps"), "-objectives"); of == c.of {
-		return of
-	}
-	return c.name
-}
-
-func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) ([]*worker, error) {
-	one := script{name: "be.py", arguments: strings.Fields(c.beside),
-		environment: append(slices.Clone(system.environment), "GPREEMPT_BENCH_MODEL="+s.models.folder)}
-	if strings.HasPrefix(c.beside, "offline") {
-		one.environment = append(one.environment, c.engine.environment()...)
-		one.limits = limits{start: servingStarts, answer: answerLimit}
-	}
+func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) (*worker, error) {
+	one := script{name: "be.py", arguments: []string{"train"}, environment: slices.Clone(system.environment)}
 	if c.way.isLibrary() {
 		one.role, one.config = "be", s.models.config
 	}
 	if c.way.isMPS() {
 		one.environment = append(one.environment, clientOfMPS(s.models.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 	}
-	all := []script{one}
-	if c.pair {
-		all = append(all, one)
+	workers, err := s.startScripts(ctx, one)
+	if err != nil {
+		return nil, err
 	}
-	return s.startScripts(ctx, all...)
+	return workers[0], nil
 }
 
-// allBeside serves requests beside all workers. rate is of all together, different how many of their results were.
-func allBeside(ctx context.Context, workers []*worker, serve func() (lcResult, error)) (r lcResult, rate float64, different int, err error) {
-	if len(workers) == 0 {
-		r, err = serve()
-		return r, 0, 0, err
-	}
-	r, own, err := workers[0].beside(ctx, func() (r lcResult, err error) {
-		r, rate, different, err = allBeside(ctx, workers[1:], serve)
-		return r, err
-	})
-	return r, rate + own, different + workers[0].different, err
-}
-
-func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be []*worker, system servingSystem) error {
+func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be *worker, system servingSystem) error {
 	var reference *result.Row
 	var err error
 	if !system.alone {
@@ -274,7 +214,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 			return err
 		}
 	}
-	row, different := result.Row{Case: c.row(), System: system.name}, 0
+	row := result.Row{Case: c.of, System: system.name}
 	var all []generated
 	var steps *result.Steps
 	serve := func() (r lcResult, err error) {
@@ -284,7 +224,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 				return r, err
 			}
 		}
-		all, r, err = sendTimed(ctx, server.url, c.phases, servingSeed)
+		all, r, err = sendTimed(ctx, server.url, s.limited(c.load), servingSeed)
 		failed := slices.ContainsFunc(all, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
 			return r, fmt.Errorf("%w: %s", errServerEnded, reason(server.said.all()))
@@ -296,28 +236,24 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		}
 		return r, err
 	}
-	switch {
-	case system.alone:
+	if system.alone {
 		alone := cmp.Or(s.options.tests.beAlone, aloneSeconds)
-		rate, err := be[0].rateAlone(ctx, alone)
+		rate, err := be.rateAlone(ctx, alone)
 		if err != nil {
 			return err
 		}
 		if _, err := serve(); err != nil {
 			return err
 		}
-		again, err := be[0].rateAlone(ctx, alone) // once it was 14 % slower at first
+		again, err := be.rateAlone(ctx, alone) // once it was 14 % slower at first
 		if err != nil {
 			return err
 		}
 		rate = max(rate, again)
 		row.BE = rateOf(rate, rate, stepsPerSecond)
-		if be[0].different > 0 {
-			return fmt.Errorf("be.py %s computes something else each time, without the library too", c.beside)
-		}
-	default:
-		var rate float64
-		if _, rate, different, err = allBeside(ctx, be, serve); err != nil {
+	} else {
+		_, rate, err := be.beside(ctx, serve)
+		if err != nil {
 			return err
 		}
 		row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)
@@ -338,27 +274,30 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	if bound > 0 {
 		serving.BoundMs, serving.Held = result.Round(float64(bound)/1e6, 3), result.Round(within(all, bound), 4)
 	}
-	s.add(c.judged(row, system, different))
+	s.add(c.judged(row, system))
 	return nil
 }
 
-// judged is the row with the target of its system, where it has one. Different: so many of BE's results were.
-func (c servingCase) judged(row result.Row, system servingSystem, different int) result.Row {
-	switch {
-	case different > 0:
-		return row.Judged("BE's results are the same", false)
-	case row.Note != "" && c.way.isLibrary():
-		return row.Judged("all requests are answered", false)
-	case system.least > 0 && system.slowdown == 0:
-		return row.Judged(fmt.Sprintf("%s, BE >= %g of alone", strictTarget, system.least), isStrict(row) && row.BE.Share >= system.least)
-	case system.least > 0:
-		return row.Judged(fmt.Sprintf("TPOT held by >= %g %% of requests, BE >= %g of alone", 100*heldAtLeast, system.least), row.Serving.Held >= heldAtLeast && row.BE.Share >= system.least)
-	case c.way.isLibrary() && system.slowdown == 0:
-		return row.Judged(strictTarget, isStrict(row))
-	case strings.HasSuffix(c.name, "-steps"):
-		return row.Judged(stepsTarget, stepsAreRight(row.Serving.Steps.Found, row.Serving.Steps.Made))
-	case system.slowdown > 0:
-		return row.Judged(fmt.Sprintf("TPOT held by >= %g %% of requests", 100*heldAtLeast), row.Serving.Held >= heldAtLeast)
+var strictTarget = fmt.Sprintf("TTFT and TPOT p99 <= %g x alone", servingAlone)
+
+func isStrict(row result.Row) bool {
+	return row.Ratio.P99 <= servingAlone && row.Serving.FirstRatio.P99 <= servingAlone
+}
+
+// judged is the row with the target of its system, where it has one.
+func (c servingCase) judged(row result.Row, system servingSystem) result.Row {
+	if !c.way.isLibrary() {
+		return row
 	}
-	return row
+	if row.Note != "" {
+		return row.Judged("all requests are answered", false)
+	}
+	target, met := strictTarget, isStrict(row)
+	if system.slowdown > 0 {
+		target, met = fmt.Sprintf("TPOT held by >= %g %% of requests", 100*heldAtLeast), row.Serving.Held >= heldAtLeast
+	}
+	if system.least > 0 {
+		target, met = fmt.Sprintf("%s, BE >= %g of alone", target, system.least), met && row.BE.Share >= system.least
+	}
+	return row.Judged(target, met)
 }

@@ -81,60 +81,6 @@ func TestServerThatEnds(t *testing.T) {
 	}
 }
 
-// A comparison in turns has the requests of all rounds, and best-effort work only where it is to run.
-func TestServingInTurns(t *testing.T) {
-	t.Parallel()
-	var progress bytes.Buffer
-	suite, options := stubs(t, &progress, 3, strictName, "vllm-cost")
-	report, err := suite.measure(t.Context(), options)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &progress)
-	}
-	var systems []string
-	for _, row := range report.Cases {
-		systems = append(systems, row.System)
-		if row.Serving == nil || row.LC == nil || row.LC.N != servingRounds*options.Requests || row.Serving.Goodput <= 0 {
-			t.Fatalf("%+v\n%s", row, &progress)
-		}
-		if trains := row.Case == strictName && (row.System == "alone" || row.System == "gpreempt" || row.System == noShareSystem); trains != (row.BE != nil) {
-			t.Errorf("%s: BE %+v", row.System, row.BE)
-		}
-	}
-	if want := []string{"alone", restingSystem, "gpreempt", noShareSystem, againSystem, "gpreempt"}; !slices.Equal(systems, want) {
-		t.Errorf("systems %v, want %v", systems, want)
-	}
-}
-
-// Only requests that both turns have an answer to are compared.
-func TestEachAgainst(t *testing.T) {
-	of := func(ms ...int) (all []generated) {
-		for _, one := range ms {
-			g := generated{came: []time.Duration{0, time.Duration(one) * time.Millisecond}, tokens: 2}
-			if one == 0 {
-				g.err = fmt.Errorf("refused")
-			}
-			all = append(all, g)
-		}
-		return all
-	}
-	if got, want := eachAgainst(of(11, 0, 30, 40), of(10, 20, 20)), []float64{1.1, 1.5}; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-// Rounds that were sent apart are joined as if each had begun at the end of the one before.
-func TestJoined(t *testing.T) {
-	start := time.Now()
-	ms := time.Millisecond
-	all := joined([][]generated{
-		{{arrived: start, came: []time.Duration{100 * ms, 200 * ms}, tokens: 2}, {arrived: start.Add(50 * ms), came: []time.Duration{10 * ms}, tokens: 1}},
-		{{arrived: start.Add(time.Hour), came: []time.Duration{300 * ms}, tokens: 1}},
-	})
-	if len(all) != 3 || !all[1].arrived.Equal(start.Add(50*ms)) || !all[2].arrived.Equal(start.Add(200*ms)) {
-		t.Errorf("%+v", all)
-	}
-}
-
 // Without the reference of the server alone, and without vLLM, cases say what they lack.
 func TestServingLacks(t *testing.T) {
 	t.Parallel()

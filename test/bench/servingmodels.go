@@ -27,70 +27,33 @@ import (
 // engine is a model server as its users start it.
 type engine struct {
 	name      string
-	module    string   // of Python, which has the server; empty: the first argument is a program
 	arguments []string // without the model, the host and the port
 	model     string   // the option that names the model
-	file      string   // of the model's folder, which the option names; empty: the folder
 	counter   string   // the metric by which the server counts its steps, or the beginning of several
 }
 
 var (
-	vllm = engine{"vllm", "vllm", []string{"-m", "vllm.entrypoints.openai.api_server", "--served-model-name", servedModel, "--load-format", "dummy",
+	vllm = engine{"vllm", []string{"-m", "vllm.entrypoints.openai.api_server", "--served-model-name", servedModel, "--load-format", "dummy",
 		"--max-model-len", strconv.Itoa(servedTokens), "--gpu-memory-utilization", "0.2", "--kv-cache-memory-bytes", strconv.Itoa(servingCacheMemory),
-		"--no-enable-prefix-caching", "--max-num-seqs", strconv.Itoa(servedAtOnce)}, "--model", "", "vllm:iteration_tokens_total_count"}
-	sglang = engine{"sglang", "sglang", []string{"-m", "sglang.launch_server", "--served-model-name", servedModel, "--load-format", "dummy",
+		"--no-enable-prefix-caching", "--max-num-seqs", strconv.Itoa(servedAtOnce)}, "--model", "vllm:iteration_tokens_total_count"}
+	sglang = engine{"sglang", []string{"-m", "sglang.launch_server", "--served-model-name", servedModel, "--load-format", "dummy",
 		"--context-length", strconv.Itoa(servedTokens), "--mem-fraction-static", "0.5", "--max-total-tokens", strconv.Itoa(servingCacheTokens), "--disable-radix-cache",
 		"--max-running-requests", strconv.Itoa(servedAtOnce), "--cuda-graph-max-bs-decode", strconv.Itoa(servedAtOnce), "--attention-backend", "triton", "--sampling-backend", "pytorch",
-		"--grammar-backend", "none", "--mm-feature-transport", "cpu", "--disable-flashinfer-autotune", "--enable-metrics"}, "--model-path", "", "sglang:cuda_graph_passes_total"}
-	llamaCPP = engine{"llama-cpp", "", []string{"llama-server", "-ngl", "99", "-fa", "on", "-np", strconv.Itoa(servedAtOnce), "-c", strconv.Itoa(servingCacheTokens), "-b", "2048",
-		"-ub", "2048", "-fit", "off", "--no-cache-prompt", "--cache-ram", "0", "--no-webui", "--metrics"}, "-m", ggufFile, "llamacpp:n_decode_total"}
+		"--grammar-backend", "none", "--mm-feature-transport", "cpu", "--disable-flashinfer-autotune", "--enable-metrics"}, "--model-path", "sglang:cuda_graph_passes_total"}
 )
 
-// variant is an engine with further options.
-func (e engine) variant(name string, arguments ...string) engine {
-	e.name += "-" + name
-	e.arguments = slices.Concat(e.arguments, arguments)
-	return e
-}
-
 func (e engine) command(python, model string, port int) []string {
-	command := slices.Concat(e.arguments, []string{e.model, filepath.Join(model, e.file), "--host", "127.0.0.1", "--port", strconv.Itoa(port)})
-	if e.module != "" {
-		return append([]string{python}, command...)
-	}
-	return command
+	return slices.Concat([]string{python}, e.arguments, []string{e.model, model, "--host", "127.0.0.1", "--port", strconv.Itoa(port)})
 }
 
-const ggufFile = "model.gguf"
-
-// lacks says what this machine lacks to run the server; empty: nothing.
+// lacks says what this machine lacks to run the server; empty: nothing. The package has the engine's name.
 func (e engine) lacks(ctx context.Context, s *session) string {
-	if e.module == "" {
-		if _, err := exec.LookPath(e.arguments[0]); err != nil {
-			return "there is no " + e.arguments[0]
-		}
-		return ""
-	}
-	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+e.module+"') is None)")
+	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+e.name+"') is None)")
 	look.Env = s.inherited()
 	if look.Run() != nil {
-		return s.options.Python + " has no " + e.module
+		return s.options.Python + " has no " + e.name
 	}
 	return ""
-}
-
-// makeFile makes the model's file from its folder, where the server reads one.
-func (e engine) makeFile(ctx context.Context, s *session, folder string) error {
-	path := filepath.Join(folder, e.file)
-	if _, err := os.Stat(path); err == nil { // the folder is there
-		return nil
-	}
-	write := exec.CommandContext(ctx, s.python, filepath.Join(s.files, "programs", "shared", "write_gguf.py"), folder, path)
-	write.Env = s.inherited()
-	if text, err := write.CombinedOutput(); err != nil {
-		return fmt.Errorf("write %s: %w: %s", e.file, err, lastLine(string(text)))
-	}
-	return nil
 }
 
 func (engine) environment() []string {
@@ -188,14 +151,6 @@ func (m *models) stop(name string) {
 	m.order = slices.DeleteFunc(m.order, func(other string) bool { return other == name })
 }
 
-func (m *models) stopOthers(server *modelServer) {
-	for _, name := range slices.Clone(m.order) {
-		if m.running[name] != server {
-			m.stop(name)
-		}
-	}
-}
-
 func nameOf(e engine, w way) string { return e.name + " (" + string(w) + ")" }
 
 // room is how many servers fit beside best-effort work.
@@ -264,9 +219,6 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 	if lack := e.lacks(ctx, s); lack != "" {
 		return nil, leftOut(lack)
 	}
-	if err := e.makeFile(ctx, s, m.folder); err != nil {
-		return nil, err
-	}
 	environment, err := m.environment(ctx, s, w)
 	if err != nil {
 		return nil, err
@@ -282,7 +234,7 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 		return nil, fmt.Errorf("start %s: %w", nameOf(e, w), err)
 	}
 	// The first requests of each size compile kernels.
-	answers, err := sendLoad(ctx, server.url, s.limited(warmUp), warmUpSeed)
+	answers, err := sendLoad(ctx, server.url, s.limited(warmUp...), warmUpSeed)
 	if err == nil {
 		_, _, _, err = sumUpGenerated(answers)
 	}

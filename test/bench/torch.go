@@ -90,7 +90,6 @@ func (w *worker) rateAlone(ctx context.Context, length time.Duration) (float64, 
 	if err := w.ask(ctx, stepLimit, &r, "stop"); err != nil {
 		return 0, err
 	}
-	w.different += r.Different
 	return r.ownRate()
 }
 
@@ -112,7 +111,6 @@ func (w *worker) beside(ctx context.Context, serve func() (lcResult, error)) (r 
 	if err := w.ask(ctx, stepLimit, &be, "stop"); err != nil {
 		return r, 0, err
 	}
-	w.different += be.Different
 	return r, be.rate(r.StartNs, r.EndNs), nil
 }
 

@@ -36,8 +36,6 @@ type worker struct {
 	ofMPS   bool   // it is a client of an MPS server
 	limits  limits
 
-	different int // results unlike the first, as it said
-
 	starting, initialising bool // it has not answered init; it has been sent it
 }
 

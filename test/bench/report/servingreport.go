@@ -101,10 +101,6 @@ func servingLabel(name string) string {
 	switch name {
 	case "gpreempt-quiet":
 		return "gpreempt, BE rests"
-	case "alone-again":
-		return "LC alone, started again"
-	case "gpreempt-no-share":
-		return "gpreempt, share.min_be = 0"
 	case "mps-50":
 		return "MPS, BE 50 % of the SMs"
 	case "mps-25":

@@ -1,4 +1,4 @@
-"""Stands in for PyTorch, torchvision and Pillow: whatever is asked of it does nothing and gives itself. Who waits for the GPU
+"""Stands in for PyTorch and torchvision: whatever is asked of it does nothing and gives itself. Who waits for the GPU
 sleeps for a millisecond; with STUB_CUDA it does so on the (simulated) GPU.
 
 STUB_FAILS is what goes wrong, once where STUB_ONCE is a file, which then goes: "at-start" and "in-run" end the program,
@@ -124,6 +124,6 @@ class Torch(Anything):
     cuda = Cuda()
 
 
-for name in "torch", "torch.nn.functional", "torchvision", "PIL", "PIL.Image":
+for name in "torch", "torch.nn.functional", "torchvision":
     sys.modules[name] = Torch() if name == "torch" else Anything()
 sys.modules["torch.nn"] = sys.modules["torch"].nn = Network()

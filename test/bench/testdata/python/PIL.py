@@ -1,1 +1,0 @@
-import torch  # which makes this one, too
