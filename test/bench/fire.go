@@ -180,8 +180,6 @@ func (r rounds) beside(quiet rounds) string {
 type fire struct {
 	*session
 	program      string
-	environment  []string // beside what it has anyway
-	name         string   // of its folders and files, where not the program's
 	config       string
 	notes        []string
 	counted      result.Counted
@@ -197,16 +195,12 @@ func (f *fire) note(format string, arguments ...any) {
 // begin starts the program; a role needs the configuration. A program without a role is no client of our MPS server: it would be more
 // urgent there than programs under fire. Such a client can have them stand still (docs/limits.md).
 func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
-	environment := slices.Concat([]string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}, f.environment)
+	environment := []string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}
 	if role != "" {
 		environment = append(environment, f.addMPS...)
 	}
 	if !slices.Contains(nativeFire, f.program) {
-		source := "fire/torch_programs.py"
-		if slices.Contains(memoryPrograms, f.program) {
-			source = "fire/memory_programs.py"
-		}
-		return f.startScript(ctx, script{name: source, arguments: []string{f.program}, role: role, config: f.config, environment: environment})
+		return f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment})
 	}
 	native, err := f.native()
 	if err != nil {

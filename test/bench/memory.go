@@ -25,7 +25,6 @@ const (
 	memoryFireMPSSuite = "memory-fire-mps"
 	memoryMechanisms   = `"auto"`
 	restMechanisms     = `["timeslice", "hold", "turns"]`
-	severalMechanisms  = `["timeslice", "hold", "turns", "swap"]` // of programs with several GPUs
 )
 
 // goal is what a figure must reach: at least, or at most.
@@ -43,7 +42,6 @@ var (
 	swapGoal     = goal{text: "swap >= 0.85 of pinned copies, same contents", least: .85}
 	bothWaysGoal = goal{text: "out and in at once >= 0.75 of pinned copies both ways", least: .75}
 	pairGoal     = goal{text: "two at once >= 0.9 of one after the other, bit-identical", least: .9}
-	passGoal     = goal{text: "both pass"}
 	besideGoal   = goal{text: "lc p99 <= 1.25 x alone, no allocation of LC waits", most: 1.25}
 	growGoal     = goal{text: "within bytes / bus rate + 100 ms"}
 	reserveGoal  = goal{text: "no wait"}
@@ -66,15 +64,9 @@ func memoryCases() []Case {
 		one("idle-lc", returnGoal, 40, measureReturn),
 		one("lc-beside-swapping", besideGoal, 90, measureBesideSwapping),
 		one("allocation-calls", callsGoal, 20, measureCalls),
-		one("pair-steps", pairGoal, 150, pairCase("", pairGoal)),
+		one("pair-steps", pairGoal, 150, measurePair),
+		one("services", servicesGoal, 150, measureServices),
 	}
-	for _, kind := range []string{"adds", "training", "gemm"} {
-		cases = append(cases, one("pair-"+kind, pairGoal, 180, pairCase(kind, pairGoal)))
-	}
-	for _, kind := range []string{"nvshare-add", "nvshare-matmul"} {
-		cases = append(cases, one(kind, passGoal, 180, pairCase(kind, passGoal)))
-	}
-	cases = append(cases, one("services", servicesGoal, 150, measureServices))
 	for _, kind := range []string{"train", "infer", "gemmfp64"} {
 		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) error {
 			return s.measureQuiet(ctx, name, kind)

@@ -17,25 +17,12 @@ import (
 
 const memoryFireSeconds = 200 // the longest under fire: an eviction waits for the work that is queued
 
-// Programs that are under fire only here, of memory_programs.py; and ways in which PyTorch allocates.
-var (
-	memoryPrograms  = []string{"operators", "cupy", "jax", "nccl"}
-	torchAllocators = []struct{ name, setting string }{
-		{"expandable-segments", "expandable_segments:True"}, {"malloc-async", "backend:cudaMallocAsync"}}
-)
-
 func memoryFireCases() (cases []Case) {
-	add := func(name, program string, environment ...string) {
-		cases = append(cases, Case{"memory-fire-" + name, fireGoal.text, []string{memoryFireSuite, memoryFireMPSSuite}, 100, func(ctx context.Context, s *session, name string) error {
-			f := &memoryFire{fire: fire{session: s, program: program, environment: environment, name: name}}
+	for _, program := range slices.Concat(torchFire, nativeFire) {
+		cases = append(cases, Case{"memory-fire-" + program, fireGoal.text, []string{memoryFireSuite, memoryFireMPSSuite}, 100, func(ctx context.Context, s *session, name string) error {
+			f := &memoryFire{fire: fire{session: s, program: program}}
 			return f.measure(ctx, name)
 		}})
-	}
-	for _, program := range slices.Concat(memoryPrograms, torchFire, nativeFire) {
-		add(program, program)
-	}
-	for _, allocator := range torchAllocators {
-		add(allocator.name, "transformer-training", "PYTORCH_CUDA_ALLOC_CONF="+allocator.setting)
 	}
 	return cases
 }
@@ -46,14 +33,6 @@ type memoryFire struct {
 }
 
 func (f *memoryFire) measure(ctx context.Context, name string) error {
-	if f.program == "nccl" {
-		if f.info.Devices < 2 {
-			return errors.New("needs two GPUs")
-		}
-		named := *f.session // "auto" leaves programs with several GPUs alone
-		named.mechanisms = severalMechanisms
-		f.session = &named
-	}
 	first, err := f.alone(ctx)
 	if err != nil {
 		return err
@@ -71,20 +50,20 @@ func (f *memoryFire) measure(ctx context.Context, name string) error {
 			beside, float64(m.OutBytes)/gb, float64(m.InBytes)/gb, m.Waits, m.Failures))
 	}
 	passed := err == nil && !f.different
-	if said := f.said(f.name); !passed && said != "" {
+	if said := f.said(f.program); !passed && said != "" {
 		notes = append(notes, "log: "+said)
 	}
 	row := valued(name, float64(m.Evictions), "evictions", fireGoal, passed, "%s", strings.Join(notes, "; "))
 	f.add(row)
 	if !*row.Pass {
-		f.keepLog(f.name, name)
+		f.keepLog(f.program, name)
 	}
 	return nil
 }
 
 // evicted sends the program's memory out at random.
 func (f *memoryFire) evicted(ctx context.Context, first []string) (quiet, fired rounds, err error) {
-	if f.config, err = f.swapConfig(f.name); err != nil {
+	if f.config, err = f.swapConfig(f.program); err != nil {
 		return quiet, fired, err
 	}
 	return f.asBE(ctx, first, func(ctx context.Context, w *worker) (rounds, error) {

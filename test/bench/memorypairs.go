@@ -17,40 +17,34 @@ import (
 
 const pairShare = .7 // of the GPU's memory, each
 
-// nvshareShares are the parts of the 16 GB GPU of nvshare's own tests that these take: matrices of 28000 x 28000 of
-// which four live at a time, and of 35000 x 35000 of which three do.
-var nvshareShares = map[string]float64{"nvshare-add": .73, "nvshare-matmul": .86}
-
-// pairCase measures two programs of a kind, of PyTorch or, where the kind is "", of C.
-func pairCase(kind string, g goal) func(ctx context.Context, s *session, name string) error {
-	return func(ctx context.Context, s *session, name string) error {
-		bytes, missing, err := s.fitting(s.info.MemoryBytes, cmp.Or(nvshareShares[kind], pairShare))
-		if err != nil {
-			return err
-		}
-		p := &pairOfPrograms{session: s, kind: kind, bytes: bytes}
-		alone, err := p.alone(ctx)
-		if err != nil {
-			return fmt.Errorf("alone: %w", err)
-		}
-		if p.config, err = s.swapConfig(name, hostMB(missing+missing/4)); err != nil {
-			return err
-		}
-		both, err := p.together(ctx)
-		if err != nil {
-			return fmt.Errorf("together: %w", err)
-		}
-		s.add(p.row(name, g, alone, both))
-		return nil
+// measurePair measures two programs that swap, beside one after the other.
+func measurePair(ctx context.Context, s *session, name string) error {
+	bytes, missing, err := s.fitting(s.info.MemoryBytes, pairShare)
+	if err != nil {
+		return err
 	}
+	p := &pairOfPrograms{session: s, bytes: bytes}
+	alone, err := p.alone(ctx)
+	if err != nil {
+		return fmt.Errorf("alone: %w", err)
+	}
+	if p.config, err = s.swapConfig(name, hostMB(missing+missing/4)); err != nil {
+		return err
+	}
+	both, err := p.together(ctx)
+	if err != nil {
+		return fmt.Errorf("together: %w", err)
+	}
+	s.add(p.row(name, alone, both))
+	return nil
 }
 
 // pairOfPrograms are two programs that do the same while they are measured.
 type pairOfPrograms struct {
 	*session
-	kind, config string
-	bytes        uint64
-	steps        int
+	config string
+	bytes  uint64
+	steps  int
 }
 
 // pairRun is what the programs did.
@@ -61,14 +55,6 @@ type pairRun struct {
 }
 
 const pairWarmUp = 3 // steps
-
-func (p *pairOfPrograms) begin(ctx context.Context, role string) (*worker, error) {
-	if p.kind == "" {
-		return p.startHolding(ctx, role, p.config, p.bytes)
-	}
-	return p.startScript(ctx, script{name: "memory_program.py", role: role, config: p.config, arguments: []string{p.kind, strconv.FormatUint(p.bytes, 10)},
-		environment: []string{"CUBLAS_WORKSPACE_CONFIG=:4096:8"}, limits: limits{start: holdAnswer, answer: answerLimit}})
-}
 
 // ready waits until a program has its memory, and has warmed up.
 func (p *pairOfPrograms) ready(ctx context.Context, w *worker) (each float64, err error) {
@@ -87,7 +73,7 @@ func (p *pairOfPrograms) ready(ctx context.Context, w *worker) (each float64, er
 
 // alone is one program without the library. It chooses the number of steps.
 func (p *pairOfPrograms) alone(ctx context.Context) (run pairRun, err error) {
-	w, err := p.begin(ctx, "")
+	w, err := p.startHolding(ctx, "", p.config, p.bytes)
 	if err != nil {
 		return run, err
 	}
@@ -111,7 +97,7 @@ func (p *pairOfPrograms) together(ctx context.Context) (run pairRun, err error) 
 	var workers []*worker
 	defer func() { p.finishAll(workers) }()
 	for range 2 {
-		w, err := p.begin(ctx, "be")
+		w, err := p.startHolding(ctx, "be", p.config, p.bytes)
 		if err != nil {
 			return run, err
 		}
@@ -144,7 +130,7 @@ func (p *pairOfPrograms) together(ctx context.Context) (run pairRun, err error) 
 	return run, nil
 }
 
-func (p *pairOfPrograms) row(name string, g goal, alone, both pairRun) result.Row {
+func (p *pairOfPrograms) row(name string, alone, both pairRun) result.Row {
 	identical := !slices.ContainsFunc(both.sums, func(sum string) bool { return sum != alone.sums[0] })
 	var out, in, swapNs, turns uint64
 	for _, m := range both.memory {
@@ -152,7 +138,7 @@ func (p *pairOfPrograms) row(name string, g goal, alone, both pairRun) result.Ro
 	}
 	ratio := 2 * alone.seconds / both.seconds
 	swapped := out > 0 // else both fit, or one waited for the other's end: that says nothing of swapping
-	return valued(name, ratio, "of one after the other", g, identical && swapped,
+	return valued(name, ratio, "of one after the other", pairGoal, identical && swapped,
 		"2 x %.1f GB on %.1f GB, %d steps: %.1f s alone, %.1f s both; %d memory turns, %.1f GB out, %.1f GB in, swapping %.1f s in all with the start; %s",
 		float64(p.bytes)/gb, float64(p.info.MemoryBytes)/gb, p.steps, alone.seconds, both.seconds, turns, float64(out)/gb, float64(in)/gb, float64(swapNs)/1e9,
 		map[bool]string{true: "identical", false: "DIFFERENT: " + strings.Join(append(alone.sums, both.sums...), " ")}[identical])

@@ -25,7 +25,6 @@ type script struct {
 	arguments          []string
 	environment        []string
 	place              workload.Place
-	limits             limits // zero: the usual ones
 }
 
 func (s *session) startScript(ctx context.Context, one script) (*worker, error) {
@@ -36,7 +35,7 @@ func (s *session) startScript(ctx context.Context, one script) (*worker, error) 
 	if one.role != "" {
 		name += " (" + one.role + ")"
 	}
-	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), place: one.place, limits: one.limits,
+	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), place: one.place,
 		environment: append(s.configuredBy(one.config, one.role).environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
 	return s.launch(ctx, p, one.role)
