@@ -20,12 +20,7 @@ import (
 )
 
 const (
-	startAhead = 40 * time.Millisecond  // from the order of a run to its start
-	calibrated = 700 * time.Millisecond // a run that tells how long a request takes
-	tries      = 2                      // of a system that fails, in a workload; and of one that hangs, in all workloads
-)
-
-const (
+	startAhead     = 40 * time.Millisecond // from the order of a run to its start
 	defaultRepeats = 3
 	defaultSeconds = 4 // of a run
 )
@@ -38,23 +33,18 @@ type evaluation struct {
 	remove  func()            // the session's folders
 	configs map[string]string // by system: path of the library's configuration
 	running map[string]*worker
-	hung    map[string]int    // by system: how often its programs were waited for in vain
 	mps     *mpsDaemon        // that serves those under MPS; nil: none runs
 	skipped map[string]string // by system: what it needs and this machine lacks
-	known   *result.Evaluation
-	began   time.Time // the first workload
 	length  time.Duration
 }
 
 func newEvaluation(options Options) *evaluation {
 	return &evaluation{options: options, session: newSession(options), remove: func() {},
-		running: map[string]*worker{}, configs: map[string]string{}, hung: map[string]int{},
-		skipped: map[string]string{}}
+		running: map[string]*worker{}, configs: map[string]string{}, skipped: map[string]string{}}
 }
 
-// evaluate measures the workloads of a suite under every system, interleaved, and returns the results of all
-// that the folder has by then. Workloads that could not be measured make an error beside the results of the
-// others.
+// evaluate measures the workloads that the folder lacks, each under every system, interleaved. The results are of all that it has by then. A
+// workload that could not be measured makes an error beside the results of the others.
 func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) {
 	e := newEvaluation(options)
 	picked, err := e.pick()
@@ -66,49 +56,29 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	if err := e.prepare(ctx); err != nil {
 		return nil, err
 	}
-	if e.known, err = result.ReadEvaluation(options.Folder); err != nil && !errors.Is(err, result.ErrNoEvaluation) {
+	todo, err := e.lacking(picked)
+	if err != nil {
 		return nil, err
 	}
-	if e.known != nil {
-		if err := e.result().CheckGoOn(options.Folder, e.known.Head); err != nil {
-			return nil, err
-		}
-	}
-	var todo []workload.Workload
-	for _, w := range picked {
-		if err := e.checkLength(w); err != nil {
-			return nil, err
-		}
-		if e.runs(w) == 0 {
-			e.session.log("%s: measured already, in %s", w.Name, options.Folder)
-			continue
-		}
-		todo = append(todo, w)
-	}
-	e.unknownFirst(todo)
-	costs := e.costs(todo)
-	e.began = time.Now()
+	costs, began := e.costs(todo), time.Now()
 	var failed []error
 	var left []string
 	for i, w := range todo {
-		if first := costs[i] - e.runSeconds(e.runs(w)-e.firstRuns(w)); i > 0 && !e.timeFor(first) {
+		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
 			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
-			left = append(left, names(todo[i:])...)
+			left = names(todo[i:])
 			break
 		}
 		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), clock(result.Sum(costs[i:])))
-		whole, err := e.measure(ctx, w)
-		if err != nil && ctx.Err() != nil {
-			failed, left = append(failed, fmt.Errorf("workload %s: %w", w.Name, ctx.Err())), append(left, names(todo[i:])...)
-			break
-		}
+		err := e.measure(ctx, w)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, err))
 			e.session.log("%v", failed[len(failed)-1])
 			e.keepOnly(nil)
 		}
-		if !whole && err == nil {
-			left = append(left, w.Name)
+		if ctx.Err() != nil {
+			left = names(todo[i:])
+			break
 		}
 		e.keepOnly(todo[i+1:])
 	}
@@ -120,24 +90,78 @@ func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) 
 	return results, errors.Join(failed...)
 }
 
+// partial is the file with the results of a workload.
+func (e *evaluation) partial(w workload.Workload) string {
+	return filepath.Join(e.options.Folder, w.Name+".json")
+}
+
+// lacking are the workloads that the folder does not have whole.
+func (e *evaluation) lacking(picked []workload.Workload) (todo []workload.Workload, err error) {
+	known, err := result.ReadEvaluation(e.options.Folder)
+	if errors.Is(err, result.ErrNoEvaluation) {
+		return picked, nil
+	}
+	if err == nil {
+		err = e.result().CheckGoOn(e.options.Folder, known.Head)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range picked {
+		if slices.ContainsFunc(e.variants(w), func(v *variant) bool { return !e.has(known.Of(w.Name, v.name()), v, w) }) {
+			todo = append(todo, w)
+		} else {
+			e.session.log("%s: measured already, in %s", w.Name, e.options.Folder)
+		}
+	}
+	return todo, nil
+}
+
+// has says whether a case is what measuring a variant of a workload would give.
+func (e *evaluation) has(c *result.EvaluationCase, v *variant, w workload.Workload) bool {
+	switch {
+	case c == nil || c.Note != "":
+		return false
+	case v.skipped != "":
+		return true
+	}
+	return len(c.Runs) >= e.runsOf(v, w) && c.Runs[0].Seconds == e.length.Seconds()
+}
+
+// repeats are how many runs of a workload there are under each system: as many as are asked for, and so many that their LC requests are as
+// many as are asked for.
+func (e *evaluation) repeats(w workload.Workload) int {
+	repeats, requests := 0, 0
+	for repeats < e.options.Repeats || requests < e.options.Requests {
+		repeats++
+		for _, m := range members(w, true, false) {
+			for _, arrival := range m.arrivals(w, repeats, e.length) {
+				if arrival >= result.WarmUp {
+					requests++
+				}
+			}
+		}
+	}
+	return repeats
+}
+
+func (e *evaluation) runsOf(v *variant, w workload.Workload) int {
+	if v.once {
+		return 1
+	}
+	return e.repeats(w)
+}
+
+// arrivals are those of a member's requests in a repeat, the same under all systems.
+func (m member) arrivals(w workload.Workload, repeat int, length time.Duration) []time.Duration {
+	return m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.index))
+}
+
 func names(workloads []workload.Workload) (all []string) {
 	for _, w := range workloads {
 		all = append(all, w.Name)
 	}
 	return all
-}
-
-// unknownFirst puts workloads first that were not measured to their end alone: those of which a system is tried again, perhaps in vain,
-// could take all the time of each call.
-func (e *evaluation) unknownFirst(todo []workload.Workload) {
-	again := func(w workload.Workload) int {
-		w = e.rated(w)
-		if c := e.knownCase(w, result.LCAlone); c != nil && len(c.Runs) >= e.repeats(w) {
-			return 1
-		}
-		return 0
-	}
-	slices.SortStableFunc(todo, func(a, b workload.Workload) int { return again(a) - again(b) })
 }
 
 // pick is what the options ask for.
@@ -275,153 +299,86 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 	return run, nil
 }
 
-// calibrate sets the rates that are given as a load, unless an earlier call did.
-func (e *evaluation) calibrate(ctx context.Context, w *workload.Workload, wanted []member) error {
-	for i := range wanted {
-		m := &wanted[i]
-		if m.Load == 0 || w.LC[i].RateHz > 0 {
-			continue
-		}
-		m.RateHz, m.Arrival = 20, ""
-		run, err := e.run(ctx, workload.System{}, *w, 0, calibrated, []member{*m})
-		if err != nil {
-			return err
-		}
-		latencies, _ := run.Tasks[0].Latencies(calibrated)
-		slices.Sort(latencies)
-		w.LC = slices.Clone(w.LC)
-		w.LC[i].RateHz = result.Round(w.LC[i].Load*1e6/result.Quantile(latencies, .5), 1)
-	}
-	return nil
-}
-
-// measure measures what the folder lacks of a workload under all systems, in a new order in each repeat. It is whole where the time
-// sufficed. The result's notes say what went wrong; where the programs cannot even run without any system, err says it, too.
-func (e *evaluation) measure(ctx context.Context, w workload.Workload) (whole bool, err error) {
-	w = e.rated(w)
+// measure measures a workload under all systems, in a new order in each repeat. The result's notes say what went wrong; where the programs
+// cannot even run without any system, err says it, too.
+func (e *evaluation) measure(ctx context.Context, w workload.Workload) error {
 	variants := e.variants(w)
-	lacks := func(v *variant) bool {
-		for repeat := range e.repeats(w) {
-			if v.lacks(repeat + 1) {
-				return true
-			}
-		}
-		return false
-	}
-	var measured []*variant
-	for _, v := range variants {
-		if lacks(v) {
-			measured = append(measured, v)
-		}
-	}
-	whole, err = e.measureVariants(ctx, &w, measured, func() error { return e.save(w, variants, false) })
+	err := e.measureVariants(ctx, w, slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.skipped != "" }))
 	if ctx.Err() != nil {
-		return false, ctx.Err()
+		return ctx.Err()
 	}
-	aloneToo := slices.ContainsFunc(variants, func(v *variant) bool { return v.name() == result.LCAlone && len(v.runs) > v.recalled })
+	one := e.result()
 	for _, v := range variants {
-		switch {
-		case v.skipped != "":
-		case err != nil && v.note == "" && len(v.runs) == 0:
-			v.note = err.Error()
-		case v.note == "" && v.lc && v.recalled == 0 && len(v.runs) > 0 && !aloneToo:
-			v.note = result.AnotherRun
+		if err != nil && v.skipped == "" {
+			v.note = cmp.Or(v.note, err.Error())
 		}
+		one.Cases = append(one.Cases, result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed,
+			Note: v.note, Skipped: v.skipped, Runs: v.runs})
 	}
-	return whole, errors.Join(err, e.save(w, variants, whole || err != nil))
+	one.Summarise()
+	return errors.Join(err, result.WriteJSON(e.partial(w), one, " "))
 }
 
-// measureVariants measures what variants lack of a workload, and saves it after each run. It ends before a repeat for which there is no time,
-// but not before the first.
-func (e *evaluation) measureVariants(ctx context.Context, w *workload.Workload, variants []*variant, save func() error) (whole bool, err error) {
+// measureVariants measures a workload. A variant that fails is over.
+func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, variants []*variant) error {
 	began := time.Now()
-	fail := func(v *variant, err error, times int) {
-		v.failures += times
+	fail := func(v *variant, err error, mps bool) {
 		v.note = err.Error()
 		e.session.log("%s under %s: %v", w.Name, v.name(), err)
-		hung := errors.Is(err, errNoAnswer)
-		if hung {
-			e.hung[v.name()]++
-		}
-		e.forget(v.tasks, v.system.MPS && (hung || times < tries)) // one that does not even start has done nothing to others
+		e.forget(v.tasks, mps)
 	}
 	step := func(v *variant, work func() error) error {
-		if v.failures >= tries {
+		if v.note != "" {
 			return nil
 		}
 		err := work()
 		if err == nil || v.system.Name == result.LCAlone || ctx.Err() != nil {
 			return err
 		}
-		fail(v, err, tries) // it would fail again
+		fail(v, err, false) // it has done nothing to others
 		return nil
 	}
 	for _, v := range variants {
-		if e.hung[v.name()] >= tries && v.system.Name != result.LCAlone { // each time costs a minute
-			v.failures, v.note = tries, "not tried: it did not answer in earlier workloads"
-		}
-	}
-	for _, v := range variants {
 		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
-			return false, err
+			return err
 		}
 	}
 	for _, phase := range startPhases(variants) {
 		for _, v := range phase {
 			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
-				return false, err
+				return err
 			}
 		}
 		for _, v := range phase {
 			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
-				return false, err
+				return err
 			}
 		}
 	}
 	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())
-	if err := e.calibrate(ctx, w, variants[0].tasks); err != nil {
-		return false, err
-	}
-	for _, v := range variants {
-		fresh := members(*w, v.lc, v.be)
-		for i := range v.tasks {
-			v.tasks[i].Task = fresh[i].Task
-		}
-	}
-	repeats, first := e.repeats(*w), true
+	repeats := e.repeats(w)
 	for repeat := 1; repeat <= repeats; repeat++ {
-		shuffled := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.failures >= tries || !v.lacks(repeat) })
-		if len(shuffled) == 0 {
-			continue
-		}
-		if !first && !e.timeFor(e.runSeconds(len(shuffled))) {
-			e.session.log("%s: another call with the same --out goes on with repeat %d of %d", w.Name, repeat, repeats)
-			return false, nil
-		}
-		first = false
+		shuffled := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.note != "" || v.once && repeat > 1 })
 		random := workload.Seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
 			err := e.restart(ctx, v)
 			var run result.RunResult
 			if err == nil {
-				run, err = e.run(ctx, v.system, *w, repeat, e.length, v.tasks)
+				run, err = e.run(ctx, v.system, w, repeat, e.length, v.tasks)
 			}
 			if ctx.Err() != nil {
-				return false, ctx.Err()
+				return ctx.Err()
 			}
 			if err != nil {
-				fail(v, fmt.Errorf("repeat %d: %w", repeat, err), 1)
+				fail(v, fmt.Errorf("repeat %d: %w", repeat, err), v.system.MPS)
 				continue
 			}
 			v.runs = append(v.runs, run)
-			if err := save(); err != nil {
-				return false, err
-			}
 			e.session.log("%-10s %d/%d %-18s %s", w.Name, repeat, repeats, v.name(), run.Brief())
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // restart starts again what ended when a run failed, be it another system's that has the same programs.

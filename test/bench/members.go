@@ -212,16 +212,13 @@ func (e *evaluation) stopMPS() {
 
 // variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
 type variant struct {
-	system   workload.System
-	lc, be   bool
-	once     bool // and not in each repeat
-	tasks    []member
-	failures int
-	note     string // of the last of them
-	skipped  string // why it is not measured: what this machine lacks
-	runs     []result.RunResult
-	recalled int   // so many of them are of earlier calls
-	over     []int // repeats in which it failed, or not, in earlier calls
+	system  workload.System
+	lc, be  bool
+	once    bool // and not in each repeat
+	tasks   []member
+	note    string // how it failed
+	skipped string // why it is not measured: what this machine lacks
+	runs    []result.RunResult
 }
 
 // variants are what a workload is measured under. Runs of the BE tasks alone hardly vary: one is enough.
@@ -232,9 +229,7 @@ func (e *evaluation) variants(w workload.Workload) []*variant {
 		all = append(all, &variant{system: system, lc: true, be: true})
 	}
 	for _, v := range all {
-		v.skipped = e.skipped[v.system.Name]
-		e.recall(v, w)
-		if v.skipped == "" {
+		if v.skipped = e.skipped[v.system.Name]; v.skipped == "" {
 			v.tasks = members(w, v.lc, v.be)
 		}
 	}

@@ -27,7 +27,13 @@ func (e *evaluation) costs(workloads []workload.Workload) []float64 {
 	running := map[string]bool{}
 	for _, w := range workloads {
 		starting, _ := e.starting(w, running)
-		all = append(all, e.runSeconds(e.runs(w))+starting.Seconds())
+		runs := 0
+		for _, v := range e.variants(w) {
+			if v.skipped == "" {
+				runs += e.runsOf(v, w)
+			}
+		}
+		all = append(all, (starting + time.Duration(runs)*(e.length+startAhead+aroundRun+backlog)).Seconds())
 	}
 	return all
 }

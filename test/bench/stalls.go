@@ -65,7 +65,9 @@ func (t stallTarget) limit(alone *result.Latency) float64 {
 
 const (
 	roundSeconds = 30.0
-	stallUs      = 2000.0 // above what is usual
+	calibrated   = 700 * time.Millisecond // a run that tells how long a request takes
+	tries        = 2                      // of a round that fails
+	stallUs      = 2000.0                 // above what is usual
 	longestUs    = 10_000.0
 	stallsP999   = 1.15
 	stallsKept   = 4000 // in a partial result
@@ -469,7 +471,7 @@ func (m *stallMeasurement) begin(ctx context.Context) (stop func(), err error) {
 		}
 		if alone != nil && alone.RateHz > 0 {
 			w.LC[0].RateHz = alone.RateHz // the same load
-		} else if err := m.e.calibrate(ctx, &w, m.members); err != nil {
+		} else if err := m.calibrate(ctx, &w); err != nil {
 			return stop, err
 		}
 		m.part.RateHz = w.LC[0].RateHz
@@ -509,6 +511,22 @@ func (m *stallMeasurement) configure() error {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
 	m.measured.LC["GPREEMPT_CONFIG"] = own
+	return nil
+}
+
+// calibrate sets the rate that is given as a load.
+func (m *stallMeasurement) calibrate(ctx context.Context, w *workload.Workload) error {
+	if w.LC[0].Load == 0 {
+		return nil
+	}
+	m.members[0].RateHz, m.members[0].Arrival = 20, ""
+	run, err := m.e.run(ctx, workload.System{}, *w, 0, calibrated, m.members[:1])
+	if err != nil {
+		return err
+	}
+	latencies, _ := run.Tasks[0].Latencies(calibrated)
+	slices.Sort(latencies)
+	w.LC[0].RateHz = result.Round(w.LC[0].Load*1e6/result.Quantile(latencies, .5), 1)
 	return nil
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -255,7 +254,8 @@ func ReadEvaluation(paths ...string) (*Evaluation, error) {
 	if all == nil {
 		return nil, fmt.Errorf("%s: %w", strings.Join(paths, ", "), ErrNoEvaluation)
 	}
-	return all, all.Summarise()
+	all.Summarise()
+	return all, nil
 }
 
 // ReadFigures reads a result file without its raw form, which it need not have. It leaves out workloads that the suite no longer has.
@@ -303,19 +303,7 @@ func readEvaluationFile(path string) (*Evaluation, error) {
 	return &one, nil
 }
 
-// OfWorkload returns the results of one workload.
-func (e *Evaluation) OfWorkload(name string) *Evaluation {
-	one := *e
-	one.Cases = slices.DeleteFunc(slices.Clone(e.Cases), func(c EvaluationCase) bool { return c.Case != name })
-	return &one
-}
-
-// AnotherRun is the note of a case that was not measured again when its workload was, under other systems: it is compared with
-// what was measured before.
-const AnotherRun = "of an earlier run than what it is compared with"
-
-// With returns these results with the cases of later ones. A later case replaces an earlier one of the same name and system, unless only
-// the earlier one was measured.
+// With returns these results with later ones, whose workloads take the place of those of the same names.
 func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	if e == nil {
 		e = &Evaluation{Head: later.Head, Environment: later.Environment}
@@ -323,46 +311,20 @@ func (e *Evaluation) With(later *Evaluation) *Evaluation {
 	all := *e
 	all.Date = max(e.Date, later.Date)
 	all.Command = AddWords(e.Command, later.Command)
-	all.Cases = nil
-	for _, c := range e.Cases {
-		switch {
-		case later.Of(c.Case, c.System) != nil && (len(c.Runs) == 0 || later.Of(c.Case, c.System).Skipped == ""):
-			continue
-		case later.Of(c.Case, LCAlone) != nil && len(c.Runs) > 0 && !later.Of(c.Case, LCAlone).goesOn(e.Of(c.Case, LCAlone)):
-			c.Note = AnotherRun
-		}
-		all.Cases = append(all.Cases, c)
+	has := func(cases []EvaluationCase, name string) bool {
+		return slices.ContainsFunc(cases, func(c EvaluationCase) bool { return c.Case == name })
 	}
-	for _, c := range later.Cases {
-		if all.Of(c.Case, c.System) == nil {
-			all.Cases = append(all.Cases, c)
-		}
-	}
+	all.Cases = append(slices.DeleteFunc(slices.Clone(e.Cases), func(c EvaluationCase) bool { return has(later.Cases, c.Case) }), later.Cases...)
 	slices.SortStableFunc(all.Cases, func(a, b EvaluationCase) int {
 		if by := workloadOrder(a.Case) - workloadOrder(b.Case); by != 0 {
 			return by
 		}
 		return SystemOrder(a.System) - SystemOrder(b.System)
 	})
-	has := func(e *Evaluation, name string) bool {
-		return slices.ContainsFunc(e.Cases, func(c EvaluationCase) bool { return c.Case == name })
-	}
-	all.Left = slices.DeleteFunc(slices.Concat(e.Left, later.Left), func(name string) bool {
-		if has(later, name) { // which may not be whole
-			return !slices.Contains(later.Left, name)
-		}
-		return has(e, name) && !slices.Contains(e.Left, name)
-	})
+	all.Left = slices.DeleteFunc(slices.Concat(e.Left, later.Left), func(name string) bool { return has(all.Cases, name) })
 	slices.Sort(all.Left)
 	all.Left = slices.Compact(all.Left)
 	return &all
-}
-
-// goesOn says whether a case has all runs of an earlier one.
-func (c *EvaluationCase) goesOn(earlier *EvaluationCase) bool {
-	return earlier != nil && !slices.ContainsFunc(earlier.Runs, func(run RunResult) bool {
-		return !slices.ContainsFunc(c.Runs, func(ours RunResult) bool { return reflect.DeepEqual(ours, run) })
-	})
 }
 
 // AddWords is a list of different words.
@@ -378,13 +340,10 @@ func AddWords(list, more string) string {
 
 const listed = "; "
 
-// failed says whether the case could not be measured, or not in all its runs.
-func (c EvaluationCase) failed() bool { return c.Note != "" && c.Note != AnotherRun }
-
 // Failed names the cases that could not be measured, or not in all their runs.
 func (e *Evaluation) Failed() (names []string) {
 	for _, c := range e.Cases {
-		if c.failed() {
+		if c.Note != "" {
 			names = append(names, c.Case+" under "+c.System)
 		}
 	}

@@ -229,7 +229,7 @@ func Sum(values []float64) float64 {
 }
 
 // Summarise makes the figures of all cases from their runs.
-func (e *Evaluation) Summarise() error {
+func (e *Evaluation) Summarise() {
 	find := func(workload, system string) *EvaluationCase {
 		if c := e.Of(workload, system); c != nil && len(c.Runs) > 0 {
 			return c
@@ -294,7 +294,6 @@ func (e *Evaluation) Summarise() error {
 		}
 		c.judge()
 	}
-	return nil
 }
 
 // Targets, on the workloads that they are claimed for.
