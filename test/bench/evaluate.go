@@ -196,9 +196,9 @@ func (e *evaluation) prepare(ctx context.Context) error {
 		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
 	}
 	for _, system := range e.systems {
-		if lacks := e.session.lacks(system); lacks != "" {
-			e.skipped[system.Name] = lacks
-			e.session.log("%s: skipped: %s", system.Name, lacks)
+		if _, err := e.session.findMPS(); system.MPS && err != nil {
+			e.skipped[system.Name] = err.Error()
+			e.session.log("%s: skipped: %v", system.Name, err)
 			continue
 		}
 		segment := filepath.Join(e.session.folder, "segment-"+system.Name)

@@ -17,30 +17,6 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// A stand-in for nvidia-smi that answers from files.
-func TestGPUBusy(t *testing.T) {
-	t.Parallel()
-	folder := t.TempDir()
-	script := "#!/bin/sh\ncase \"$*\" in *compute-apps*) cat " + folder + "/apps;; *) head -n 1 " + folder + "/used; sed -i 1d " + folder + "/used;; esac\n"
-	if err := os.WriteFile(filepath.Join(folder, "nvidia-smi"), []byte(script), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	s := &session{options: Options{tests: forTests{tools: folder}}}
-	for _, test := range []struct{ apps, used, want string }{
-		{"", "0\n", ""}, {"", "60\n4\n", ""}, {"12, python3\n", "0\n", "processes use it: 12, python3"},
-		{"", "60\n70\n80\n", "80 % utilised"}, {"", "[N/A]\n", ""},
-	} {
-		for name, text := range map[string]string{"apps": test.apps, "used": test.used} {
-			if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if got := s.gpuBusy(context.Background()); got != test.want {
-			t.Errorf("%+v: %q", test, got)
-		}
-	}
-}
-
 // fakeMPS makes a folder with a stand-in for the MPS control daemon: it ends at the order quit, and its child does not.
 func fakeMPS(t *testing.T) (folder string) {
 	t.Helper()
@@ -104,7 +80,7 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	options := Options{Suite: "paper", Only: []string{"spin"}, Library: builtLibrary(t), Progress: &progress, Systems: []string{"default", "gpreempt"},
-		Repeats: 1, Requests: 150, Seconds: .8, Folder: t.TempDir(), Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
+		Repeats: 1, Requests: 150, Seconds: .8, Folder: t.TempDir(), Python: "python3", tests: forTests{environment: simulated(t)}}
 	results, err := evaluate(t.Context(), options)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, &progress)
@@ -163,7 +139,7 @@ func TestTorchProgramsServe(t *testing.T) {
 	python, torch := standInTorch(t)
 	var progress bytes.Buffer
 	options := Options{Suite: "paper", Only: []string{"A", "D"}, Library: builtLibrary(t), Progress: &progress,
-		Systems: []string{"default", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python, Busy: true,
+		Systems: []string{"default", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python,
 		tests: forTests{environment: append(simulated(t), torch...)}}
 	results, err := evaluate(context.Background(), options)
 	if err != nil {
@@ -191,7 +167,7 @@ func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
 	t.Helper()
 	python, torch := standInTorch(t)
 	return Options{Suite: "paper", Only: []string{"A"}, Library: builtLibrary(t), Progress: progress, Systems: []string{"default"},
-		Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python, Busy: true,
+		Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python,
 		tests: forTests{environment: slices.Concat(simulated(t), torch, stub)}}
 }
 
@@ -367,7 +343,7 @@ func TestPlan(t *testing.T) {
 // Requests that wait at the end of a run are served, unless the run is over for a program because the file is there.
 func TestRunsEnd(t *testing.T) {
 	t.Parallel()
-	options := Options{Library: builtLibrary(t), Python: "python3", Progress: io.Discard, Busy: true}
+	options := Options{Library: builtLibrary(t), Python: "python3", Progress: io.Discard}
 	t.Run("C", func(t *testing.T) {
 		t.Parallel()
 		options := options

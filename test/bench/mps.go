@@ -26,8 +26,25 @@ const (
 	lowerPriority         = "CUDA_MPS_CLIENT_PRIORITY=1" // of best-effort work
 )
 
+// driverTools is where containers have the driver's programs that are not on the PATH.
+const driverTools = "/usr/local/nvidia/bin"
+
+func (s *session) findMPS() (string, error) {
+	if folder := s.options.tests.tools; folder != "" {
+		return filepath.Join(folder, mpsControl), nil
+	}
+	if path, err := exec.LookPath(mpsControl); err == nil {
+		return path, nil
+	}
+	path := filepath.Join(driverTools, mpsControl)
+	if !exists(path) {
+		return "", fmt.Errorf("%s is neither on the PATH nor in %s", mpsControl, driverTools)
+	}
+	return path, nil
+}
+
 func (s *session) startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
-	tool, err := s.findTool(mpsControl)
+	tool, err := s.findMPS()
 	if err != nil {
 		return nil, err
 	}

@@ -28,7 +28,6 @@ type Options struct {
 	Folder  string   // of partial results; what files there hold is not measured again
 	Minutes float64  // nothing is begun that would not end by then; 0 = all is
 	Library string   // path of libgpreempt.so
-	Busy    bool     // measure though others use the GPU
 
 	Requests int      // LC requests of a run; 0 = as the case says
 	Seconds  float64  // of a run
@@ -121,9 +120,6 @@ func (s *session) prepare(ctx context.Context) error {
 	}
 	if err := CheckFolder(s.options.Folder); err != nil {
 		return err
-	}
-	if busy := s.gpuBusy(ctx); busy != "" && !s.options.Busy {
-		return fmt.Errorf("the GPU is busy (%s); --busy measures all the same", busy)
 	}
 	if s.python, err = exec.LookPath(s.options.Python); err != nil {
 		s.python = ""

@@ -253,7 +253,7 @@ func testStallsInTheReadme(t *testing.T, wanted int, slowest float64, says strin
 
 func stallOptions(t *testing.T, progress *bytes.Buffer, only string) Options {
 	return Options{Suite: result.StallsSuite, Only: []string{only}, Library: builtLibrary(t), Version: "test", Progress: progress,
-		Folder: t.TempDir(), Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
+		Folder: t.TempDir(), Python: "python3", tests: forTests{environment: simulated(t)}}
 }
 
 // Results are of all calls with the same folder, and what is complete is not measured again.

@@ -25,7 +25,7 @@ import (
 func simulatedOptions(t *testing.T, suite string, progress *bytes.Buffer, only ...string) Options {
 	t.Helper()
 	return Options{Suite: suite, Only: only, Library: builtLibrary(t), Version: "test", Progress: progress, Folder: t.TempDir(),
-		Python: "python3", Busy: true, tests: forTests{environment: simulated(t)}}
+		Python: "python3", tests: forTests{environment: simulated(t)}}
 }
 
 // rowsOfAStream are those of a case of blp-stream: four systems, and the stops under the library.

@@ -218,10 +218,10 @@ func TestSessionWithWheels(t *testing.T) {
 // Results of several lines are one file of their suite and their GPU.
 func TestSessionIsMerged(t *testing.T) {
 	driver := build(t, "sim/libcuda.so.1")
-	const plan = `0 200 short  build/gpreempt bench --busy --suite blp-stream --only stream-10us-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON
-0 200 long   build/gpreempt bench --busy --suite blp-stream --only stream-100us-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON
+	const plan = `0 200 short  build/gpreempt bench --suite blp-stream --only stream-10us-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON
+0 200 long   build/gpreempt bench --suite blp-stream --only stream-100us-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON
 0 200 probe  echo '{}' > $JSON
-0 200 fails  build/gpreempt bench --busy --suite blp-stream --only stream-narrow-16-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON; false
+0 200 fails  build/gpreempt bench --suite blp-stream --only stream-narrow-16-blocks --requests 1 --minutes $MINUTES --out $PARTS --json $JSON; false
 `
 	work, merged := filepath.Join(t.TempDir(), "work"), t.TempDir()
 	if printed, _, err := session(t, []string{plan}, "600", "SESSION_WORK="+work, "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir()); err == nil {

@@ -19,7 +19,7 @@ func TestPlansCanBeRun(t *testing.T) {
 		t.Fatalf("no plans, %v", err)
 	}
 	// runs matches options that say how to run a case, and not what is measured.
-	runs := regexp.MustCompile(`--busy|--(minutes|out|json) \S+`)
+	runs := regexp.MustCompile(`--(minutes|out|json) \S+`)
 	line := regexp.MustCompile(`^(\d+) +(\d+) +([\w-]+) +(?:CUDA_VISIBLE_DEVICES=[\d,]+ )?(build/\S+) (.*)$`)
 	for _, plan := range plans {
 		text, err := os.ReadFile(plan)
@@ -65,7 +65,7 @@ func TestPlansOfTheEvaluation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	line := regexp.MustCompile(`(?m)^0 +(\d+) +paper +build/gpreempt bench --busy --suite paper --only (\S+) (.*) --minutes \$MINUTES --out \$PARTS --json \$JSON$`)
+	line := regexp.MustCompile(`(?m)^0 +(\d+) +paper +build/gpreempt bench --suite paper --only (\S+) (.*) --minutes \$MINUTES --out \$PARTS --json \$JSON$`)
 	estimate := regexp.MustCompile(`About (\d+):(\d\d) in all`)
 	var workloads []string
 	for _, plan := range plans {

@@ -61,7 +61,6 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite blp-fire --requests 3", `--requests does not apply to suite "blp-fire"`},
 		{"--suite blp-fire --repeats 2", `--repeats does not apply to suite "blp-fire"`},
 		{"--suite stalls --repeats 2", `--repeats does not apply to suite "stalls"`},
-		{"--suite paper --plan --busy", "--busy does not apply to --plan"},
 		{"--suite paper --plan --minutes 1", "--minutes does not apply to --plan"},
 		{"--suite foundation --requests 0", "--requests 0: must be more than 0"},
 		{"--suite paper --seconds -1", "--seconds -1: must be more than 0"},
@@ -125,20 +124,20 @@ static void __attribute__((constructor)) end(void)
 func TestBenchSaysWhatFailed(t *testing.T) {
 	env, library := simulated(t), broken(t)
 	results := filepath.Join(t.TempDir(), "results.json")
-	r := run(t, env, "--suite", "foundation", "--only", "be-alone", "--library", library, "--json", results, "--quiet", "--busy")
+	r := run(t, env, "--suite", "foundation", "--only", "be-alone", "--library", library, "--json", results, "--quiet")
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured") || strings.Count(r.stdout, "MISSED: ") != 1 {
 		t.Errorf("cases: %+v", r)
 	}
 	if text, err := os.ReadFile(results); err != nil || !bytes.Contains(text, []byte("be-alone")) {
 		t.Errorf("the results: %v\n%s", err, text)
 	}
-	r = run(t, env, "--suite", "paper", "--only", "spin", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1", "--busy",
+	r = run(t, env, "--suite", "paper", "--only", "spin", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1",
 		"--library", library, "--out", t.TempDir(), "--quiet")
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not to the end: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
 		t.Errorf("an evaluation: %+v", r)
 	}
 	folder := t.TempDir()
-	r = run(t, env, "--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", folder, "--quiet")
+	r = run(t, env, "--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--library", library, "--out", folder, "--quiet")
 	if r.status != 1 || !strings.Contains(r.stderr, "spin under gpreempt-hints") || !strings.Contains(r.stdout, "alone") {
 		t.Errorf("stalls: %+v", r)
 	}
@@ -158,7 +157,7 @@ func TestBenchSaysWhatItLeft(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := []string{"--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--busy", "--library", library, "--out", t.TempDir(), "--quiet"}
+	options := []string{"--suite", "stalls", "--only", "spin", "--seconds", "0.5", "--library", library, "--out", t.TempDir(), "--quiet"}
 	if r := run(t, env, append(options, "--systems", "alone")...); r.status != 0 || strings.Contains(r.stdout, "NOT WHOLE") {
 		t.Fatalf("all: %+v", r)
 	}
@@ -182,7 +181,7 @@ func TestBenchWantsALibraryThatLoads(t *testing.T) {
 func TestBenchIsInterrupted(t *testing.T) {
 	folder := t.TempDir()
 	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
-		command := exec.Command(built+"/gpreempt-bench", "--suite", "stalls", "--only", "spin", "--busy", "--out", folder, "--library", "../../../../build/libgpreempt.so")
+		command := exec.Command(built+"/gpreempt-bench", "--suite", "stalls", "--only", "spin", "--out", folder, "--library", "../../../../build/libgpreempt.so")
 		command.Env = append(os.Environ(), simulated(t)...)
 		stderr, err := command.StderrPipe()
 		if err != nil {

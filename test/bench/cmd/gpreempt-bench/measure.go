@@ -46,7 +46,6 @@ func measureCommand() *cobra.Command {
 	flags.BoolVarP(&m.quiet, "quiet", "q", false, "no progress on standard error")
 	flags.Float64Var(&o.Minutes, "minutes", 0, "begin nothing that would end later (default: no limit)")
 	flags.StringVar(&o.Library, "library", "", "`path` of libgpreempt.so (default: the installed one)")
-	flags.BoolVar(&o.Busy, "busy", false, "measure although other programs use the GPU")
 	flags.BoolVar(&m.plan, "plan", false, "say what would be measured, and how long it takes; alone: which suites there are")
 	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run, or of a workload under a system")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case")
