@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -20,6 +19,8 @@ var caseSuites = []caseSuite{
 		flags: []string{"requests"}, begin: configured(onlyBLP + noHints)},
 	{name: result.ServingSuite, about: "a model server beside training: alone, by default, under MPS, and with objectives", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: withModels},
+	{name: result.StallsSuite, about: "tens of thousands of requests, and what the few that take much longer wait for", mode: "time-sliced",
+		flags: []string{"seconds", "requests", "python"}},
 	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
 	{name: programsSuite, about: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
@@ -69,11 +70,6 @@ func Suites() []Suite {
 	for _, c := range caseSuites {
 		all = append(all, c.suite())
 	}
-	all = append(all, Suite{Name: result.StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for",
-		flags: []string{"seconds", "requests", "systems", "python"}, plan: planStalls,
-		measure: func(ctx context.Context, options Options) (Result, error) {
-			return asResult(measureStalls(ctx, options))
-		}})
 	return append(all, Suite{Name: workload.Suite, About: "the workloads of the GPreempt paper and more, under each way to share the GPU",
 		flags: []string{"seconds", "repeats", "requests", "systems", "python"}, plan: planEvaluation,
 		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
@@ -93,13 +89,6 @@ func FindSuite(name string) (Suite, error) {
 
 // ReadParts is what the partial results of folders give, a report for each suite. Where several have the same case, the last one counts.
 func ReadParts(folders ...string) (reports []*result.Report, err error) {
-	stalls, err := readStalls(folders...)
-	if err != nil && !errors.Is(err, errNoParts) {
-		return nil, err
-	}
-	if stalls != nil {
-		reports = append(reports, stalls)
-	}
 	for _, c := range caseSuites {
 		parts, err := c.readParts(folders...)
 		if err != nil {

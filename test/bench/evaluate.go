@@ -38,15 +38,15 @@ type evaluation struct {
 	length  time.Duration
 }
 
-func newEvaluation(options Options) *evaluation {
-	return &evaluation{options: options, session: newSession(options), remove: func() {},
+func newEvaluation(s *session) *evaluation {
+	return &evaluation{options: s.options, session: s, remove: func() {},
 		running: map[string]*worker{}, configs: map[string]string{}, skipped: map[string]string{}}
 }
 
 // evaluate measures the workloads that the folder lacks, each under every system, interleaved. The results are of all that it has by then. A
 // workload that could not be measured makes an error beside the results of the others.
 func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) {
-	e := newEvaluation(options)
+	e := newEvaluation(newSession(options))
 	picked, err := e.pick()
 	if err != nil {
 		return nil, err
@@ -195,6 +195,11 @@ func (e *evaluation) prepare(ctx context.Context) error {
 	if e.session.python == "" {
 		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
 	}
+	return e.configure()
+}
+
+// configure makes what each system needs.
+func (e *evaluation) configure() error {
 	for _, system := range e.systems {
 		if _, err := e.session.findMPS(); system.MPS && err != nil {
 			e.skipped[system.Name] = err.Error()

@@ -361,7 +361,7 @@ func TestRunsEnd(t *testing.T) {
 
 func runsEnd(t *testing.T, options Options, program string) {
 	t.Helper()
-	e := newEvaluation(options)
+	e := newEvaluation(newSession(options))
 	defer e.close()
 	if err := e.prepare(t.Context()); err != nil {
 		t.Fatal(err)

@@ -359,3 +359,20 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	r.parts[one.Name] = part
 	return result.WriteJSON(part.file, part, "")
 }
+
+// partFiles are those with a suite's partial results: sorted, folder by folder. Of one name the last is meant.
+func partFiles(folders []string, suite string) (files []string, err error) {
+	for _, folder := range folders {
+		found, err := filepath.Glob(filepath.Join(folder, suite+"-*.json"))
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		files = slices.DeleteFunc(files, func(file string) bool {
+			return slices.ContainsFunc(found, func(other string) bool { return filepath.Base(file) == filepath.Base(other) })
+		})
+		files = append(files, found...)
+	}
+	return files, nil
+}
+
+var errNoParts = errors.New("no partial results of any suite")

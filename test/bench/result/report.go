@@ -243,7 +243,7 @@ func (r *Report) WithdrawTargets() {
 
 // Failed says whether the row tells why a case could not be measured, or not to its end.
 func (row Row) Failed() bool {
-	return row.Pass != nil && !*row.Pass && row.Note != "" && (row.LC == nil && row.Value == nil && row.BE == nil || row.Stalls != nil)
+	return row.Pass != nil && !*row.Pass && row.Note != "" && row.LC == nil && row.Value == nil && row.BE == nil
 }
 
 // Failed names what could not be measured.
