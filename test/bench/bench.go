@@ -80,8 +80,9 @@ func (r *lcResult) mean() float64 {
 
 // Units of BE rates.
 const (
-	kernelsPerSecond = "kernels/s"
-	stepsPerSecond   = "steps/s"
+	kernelsPerSecond  = "kernels/s"
+	stepsPerSecond    = "steps/s"
+	requestsPerSecond = "requests/s"
 )
 
 // share is the rate of BE, of its rate alone and of what the requests beside it leave. Where nobody makes way for them

@@ -39,13 +39,13 @@ func TestRates(t *testing.T) {
 }
 
 // suiteOfCases finds a suite of cases.
-func suiteOfCases(t *testing.T, name string) caseSuite {
+func suiteOfCases(t *testing.T, name string) Suite {
 	t.Helper()
-	i := slices.IndexFunc(caseSuites, func(c caseSuite) bool { return c.name == name })
+	i := slices.IndexFunc(Suites, func(c Suite) bool { return c.Name == name })
 	if i < 0 {
 		t.Fatalf("no suite %q", name)
 	}
-	return caseSuites[i]
+	return Suites[i]
 }
 
 func TestCases(t *testing.T) {
@@ -56,18 +56,18 @@ func TestCases(t *testing.T) {
 		return names
 	}
 	of := map[string]int{}
-	for _, suite := range caseSuites {
+	for _, suite := range Suites {
 		cases, err := suite.cases(nil)
 		if err != nil || len(cases) == 0 {
-			t.Errorf("%s: %v, %v", suite.name, names(cases), err)
+			t.Errorf("%s: %v, %v", suite.Name, names(cases), err)
 		}
 		for i, c := range cases {
 			of[c.Name]++
 			if slices.Contains(names(cases[:i]), c.Name) {
-				t.Errorf("%s: two cases are called %s", suite.name, c.Name)
+				t.Errorf("%s: two cases are called %s", suite.Name, c.Name)
 			}
 			if c.seconds <= 0 {
-				t.Errorf("%s: nobody knows how long %s takes", suite.name, c.Name)
+				t.Errorf("%s: nobody knows how long %s takes", suite.Name, c.Name)
 			}
 		}
 	}

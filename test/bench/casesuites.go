@@ -9,34 +9,36 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// caseSuites are the suites of cases.
-var caseSuites = []caseSuite{
-	{name: "foundation", about: "synthetic LC and BE processes, what the library costs, that results are the same", mode: "time-sliced",
+// Suites are all there are.
+var Suites = []Suite{
+	{Name: "foundation", About: "synthetic LC and BE processes, what the library costs, that results are the same", mode: "time-sliced",
 		flags: []string{"requests"}, begin: configured(noHints)},
-	{name: "blp-mps", about: "LC beside BE under an MPS server: default, with priorities, and under the library", mode: "MPS",
+	{Name: "blp-mps", About: "LC beside BE under an MPS server: default, with priorities, and under the library", mode: "MPS",
 		flags: []string{"requests"}, begin: clientsOfMPS},
-	{name: "blp-stream", about: "one process: a saturated stream is stopped for urgent work on another", mode: "block-level preemption",
+	{Name: "blp-stream", About: "one process: a saturated stream is stopped for urgent work on another", mode: "block-level preemption",
 		flags: []string{"requests"}, begin: configured(onlyBLP + noHints)},
-	{name: result.ServingSuite, about: "a model server beside training: alone, by default, under MPS, and with objectives", mode: "time-sliced",
+	{Name: result.ServingSuite, About: "a model server beside training: alone, by default, under MPS, and with objectives", mode: "time-sliced",
 		flags: []string{"requests", "python"}, begin: withModels},
-	{name: result.StallsSuite, about: "tens of thousands of requests, and what the few that take much longer wait for", mode: "time-sliced",
+	{Name: result.StallsSuite, About: "tens of thousands of requests, and what the few that take much longer wait for", mode: "time-sliced",
 		flags: []string{"seconds", "requests", "python"}},
-	{name: "identity", about: "programs print the same without the library and with it in each role", mode: "time-sliced",
+	{Name: "identity", About: "programs print the same without the library and with it in each role", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
-	{name: programsSuite, about: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
+	{Name: programsSuite, About: "programs of public packages print the same in each role, with BLP, evicted and preempted", mode: "time-sliced",
 		flags: []string{"python"}, jobs: 3, begin: configured("")},
-	{name: "blp-fire", about: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
+	{Name: "blp-fire", About: "programs compute the same, bit by bit, while they are preempted a thousand times", mode: "block-level preemption",
 		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(onlyStops, false)},
-	{name: "blp-fire-mps", about: "the same with all processes clients of an MPS server", mode: "MPS",
+	{Name: "blp-fire-mps", About: "the same with all processes clients of an MPS server", mode: "MPS",
 		flags: []string{"seconds", "python"}, jobs: 5, begin: firing(`"auto"`, true)},
-	{name: "blp-cost", about: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
+	{Name: "blp-cost", About: "what block-level preemption covers, and costs where nobody preempts", mode: "block-level preemption",
 		flags: []string{"python"}, begin: knowing(onlyStops)},
-	{name: memorySuite, about: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",
+	{Name: memorySuite, About: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",
 		flags: []string{"seconds", "requests", "python"}, begin: knowing(memoryMechanisms)},
-	{name: memoryFireSuite, about: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
+	{Name: memoryFireSuite, About: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
 		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(memoryMechanisms, false)},
-	{name: memoryFireMPSSuite, about: "the same with all processes clients of an MPS server", mode: "MPS",
+	{Name: memoryFireMPSSuite, About: "the same with all processes clients of an MPS server", mode: "MPS",
 		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(`["gate", "blp", "mps", "swap"]`, true)}, // "auto" leaves memory alone there,
+	{Name: workload.Suite, About: "workloads of the GPreempt paper, under each way to share the GPU", mode: "time-sliced and MPS",
+		flags: []string{"seconds", "repeats", "requests", "systems", "python"}, begin: withSystems},
 }
 
 // configured gives the workers a configuration.
@@ -64,21 +66,10 @@ func clientsOfMPS(ctx context.Context, s *session) (end func(), err error) {
 	return quit, nil
 }
 
-// Suites are all there are.
-func Suites() []Suite {
-	var all []Suite
-	for _, c := range caseSuites {
-		all = append(all, c.suite())
-	}
-	return append(all, Suite{Name: workload.Suite, About: "the workloads of the GPreempt paper and more, under each way to share the GPU",
-		flags: []string{"seconds", "repeats", "requests", "systems", "python"}, plan: planEvaluation,
-		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(evaluate(ctx, options)) }})
-}
-
 // FindSuite finds a suite by its name.
 func FindSuite(name string) (Suite, error) {
 	var names []string
-	for _, s := range Suites() {
+	for _, s := range Suites {
 		if s.Name == name {
 			return s, nil
 		}
@@ -89,7 +80,7 @@ func FindSuite(name string) (Suite, error) {
 
 // ReadParts is what the partial results of folders give, a report for each suite. Where several have the same case, the last one counts.
 func ReadParts(folders ...string) (reports []*result.Report, err error) {
-	for _, c := range caseSuites {
+	for _, c := range Suites {
 		parts, err := c.readParts(folders...)
 		if err != nil {
 			return nil, err

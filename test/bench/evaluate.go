@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,12 +22,11 @@ const (
 	defaultSeconds = 4 // of a run
 )
 
-// evaluation is one call of evaluate.
+// evaluation is what measures workloads: their programs under each system, which run on from one workload to the next.
 type evaluation struct {
 	session *session
 	options Options
 	systems []workload.System
-	remove  func()            // the session's folders
 	configs map[string]string // by system: path of the library's configuration
 	running map[string]*worker
 	mps     *mpsDaemon        // that serves those under MPS; nil: none runs
@@ -39,93 +35,38 @@ type evaluation struct {
 }
 
 func newEvaluation(s *session) *evaluation {
-	return &evaluation{options: s.options, session: s, remove: func() {},
-		running: map[string]*worker{}, configs: map[string]string{}, skipped: map[string]string{}}
+	return &evaluation{options: s.options, session: s, running: map[string]*worker{}, configs: map[string]string{}, skipped: map[string]string{}}
 }
 
-// evaluate measures the workloads that the folder lacks, each under every system, interleaved. The results are of all that it has by then. A
-// workload that could not be measured makes an error beside the results of the others.
-func evaluate(ctx context.Context, options Options) (*result.Evaluation, error) {
-	e := newEvaluation(newSession(options))
-	picked, err := e.pick()
-	if err != nil {
+// withSystems lets the session measure workloads.
+func withSystems(_ context.Context, s *session) (end func(), err error) {
+	e := newEvaluation(s)
+	if e.systems, err = workload.Systems(s.options.Systems); err != nil {
 		return nil, err
 	}
-	defer e.close()
-	e.session.log("%s: %d workloads, about %s; partial results are in %s", options.Suite, len(picked), clock(result.Sum(e.costs(picked))), options.Folder)
-	if err := e.prepare(ctx); err != nil {
+	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
+	e.length = time.Duration(cmp.Or(e.options.Seconds, defaultSeconds) * float64(time.Second))
+	if e.length < 2*result.WarmUp {
+		return nil, fmt.Errorf("runs of %s: at least %s", e.length, 2*result.WarmUp)
+	}
+	if err := e.configure(); err != nil {
 		return nil, err
 	}
-	todo, err := e.lacking(picked)
-	if err != nil {
-		return nil, err
-	}
-	costs, began := e.costs(todo), time.Now()
-	var failed []error
-	var left []string
-	for i, w := range todo {
-		if limit := options.Minutes * 60; limit > 0 && i > 0 && time.Since(began).Seconds()+costs[i] > limit {
-			e.session.log("%d workloads are left for another call with the same --out: the next is %s", len(todo)-i, w.Name)
-			left = names(todo[i:])
-			break
-		}
-		e.session.log("%s: %d of %d, about %s left", w.Name, i+1, len(todo), clock(result.Sum(costs[i:])))
-		err := e.measure(ctx, w)
-		if err != nil {
-			failed = append(failed, fmt.Errorf("workload %s: %w", w.Name, err))
-			e.session.log("%v", failed[len(failed)-1])
-			e.keepOnly(nil)
-		}
-		if ctx.Err() != nil {
-			left = names(todo[i:])
-			break
-		}
-		e.keepOnly(todo[i+1:])
-	}
-	results, err := result.ReadEvaluation(options.Folder)
-	if err != nil {
-		return nil, errors.Join(append(failed, err)...)
-	}
-	results.Left = left
-	return results, errors.Join(failed...)
+	s.evaluation = e
+	return e.close, nil
 }
 
-// partial is the file with the results of a workload.
-func (e *evaluation) partial(w workload.Workload) string {
-	return filepath.Join(e.options.Folder, w.Name+".json")
-}
+const workloadSeconds = 80 // of one under five systems, 1000 requests each
 
-// lacking are the workloads that the folder does not have whole.
-func (e *evaluation) lacking(picked []workload.Workload) (todo []workload.Workload, err error) {
-	known, err := result.ReadEvaluation(e.options.Folder)
-	if errors.Is(err, result.ErrNoEvaluation) {
-		return picked, nil
+func paperCases() (cases []Case) {
+	for _, w := range workload.All {
+		cases = append(cases, Case{w.Name, "", []string{workload.Suite}, workloadSeconds, func(ctx context.Context, s *session, _ string) error {
+			rows, err := s.evaluation.measure(ctx, w)
+			s.add(rows...)
+			return err
+		}})
 	}
-	if err == nil {
-		err = e.result().CheckGoOn(e.options.Folder, known.Head)
-	}
-	if err != nil {
-		return nil, err
-	}
-	for _, w := range picked {
-		if slices.ContainsFunc(e.variants(w), func(v *variant) bool { return !e.has(known.Of(w.Name, v.name()), v, w) }) {
-			todo = append(todo, w)
-		} else {
-			e.session.log("%s: measured already, in %s", w.Name, e.options.Folder)
-		}
-	}
-	return todo, nil
-}
-
-// has says whether a case is what measuring a variant of a workload would give.
-func (e *evaluation) has(c *result.EvaluationCase, v *variant, w workload.Workload) bool {
-	switch {
-	case c == nil || c.Note != "":
-		return false
-	case v.skipped != "":
-		return true
-	}
-	return len(c.Runs) >= e.runsOf(v, w) && c.Runs[0].Seconds == e.length.Seconds()
+	return cases
 }
 
 // repeats are how many runs of a workload there are under each system: as many as are asked for, and so many that their LC requests are as
@@ -145,57 +86,9 @@ func (e *evaluation) repeats(w workload.Workload) int {
 	return repeats
 }
 
-func (e *evaluation) runsOf(v *variant, w workload.Workload) int {
-	if v.once {
-		return 1
-	}
-	return e.repeats(w)
-}
-
 // arrivals are those of a member's requests in a repeat, the same under all systems.
 func (m member) arrivals(w workload.Workload, repeat int, length time.Duration) []time.Duration {
 	return m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.index))
-}
-
-func names(workloads []workload.Workload) (all []string) {
-	for _, w := range workloads {
-		all = append(all, w.Name)
-	}
-	return all
-}
-
-// pick is what the options ask for.
-func (e *evaluation) pick() ([]workload.Workload, error) {
-	picked, err := workload.Workloads(e.options.Only)
-	if err != nil {
-		return nil, err
-	}
-	if e.systems, err = workload.Systems(e.options.Systems); err != nil {
-		return nil, err
-	}
-	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
-	e.options.Seconds = cmp.Or(e.options.Seconds, defaultSeconds)
-	e.length = time.Duration(e.options.Seconds * float64(time.Second))
-	if e.options.Repeats < 1 || e.length < 2*result.WarmUp {
-		return nil, fmt.Errorf("%d repeats of %s: at least 1 repeat of %s", e.options.Repeats, e.length, 2*result.WarmUp)
-	}
-	return picked, nil
-}
-
-// prepare looks at the machine, and makes what the programs need.
-func (e *evaluation) prepare(ctx context.Context) error {
-	err := e.session.prepare(ctx)
-	if err != nil {
-		return err
-	}
-	if e.remove, err = e.session.makeFolders(); err != nil {
-		e.remove = func() {}
-		return err
-	}
-	if e.session.python == "" {
-		e.session.log("no %s: workloads with PyTorch cannot be measured", e.options.Python)
-	}
-	return e.configure()
 }
 
 // configure makes what each system needs.
@@ -229,7 +122,6 @@ func (e *evaluation) configure() error {
 func (e *evaluation) close() {
 	e.end(func(string, *worker) bool { return true })
 	e.stopMPS()
-	e.remove()
 }
 
 func monotonic() (time.Duration, error) {
@@ -242,7 +134,7 @@ func monotonic() (time.Duration, error) {
 
 // run lets the programs serve a run, which all of them begin at the same time.
 func (e *evaluation) run(ctx context.Context, system workload.System, w workload.Workload, repeat int, length time.Duration, wanted []member) (result.RunResult, error) {
-	run := result.RunResult{Repeat: repeat, Seconds: length.Seconds()}
+	run := result.RunResult{Seconds: length.Seconds()}
 	now, err := monotonic()
 	if err != nil {
 		return run, err
@@ -293,8 +185,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 		if m.role == "lc" && system.Hints == "given" && !a.Hinted {
 			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
 		}
-		task := result.TaskRun{Task: m.Task, Role: m.role, Offered: len(all[i]), Completed: result.Round(a.Completed, 3), Unserved: a.Unserved,
-			CPUSeconds: result.Round(float64(a.CPUNs)/1e9, 4), Identical: a.Identical}
+		task := result.TaskRun{Task: m.Task, Role: m.role, Completed: a.Completed, Identical: a.Identical}
 		if m.role == "lc" {
 			task.Set(all[i], a.SubmittedNs, a.DoneNs)
 			task.Trace = a.Trace
@@ -304,24 +195,65 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 	return run, nil
 }
 
-// measure measures a workload under all systems, in a new order in each repeat. The result's notes say what went wrong; where the programs
-// cannot even run without any system, err says it, too.
-func (e *evaluation) measure(ctx context.Context, w workload.Workload) error {
+// measure measures a workload under all systems, in a new order in each repeat. The rows say what went wrong; where the programs cannot even
+// run without any system, err says it.
+func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []result.Row, err error) {
 	variants := e.variants(w)
-	err := e.measureVariants(ctx, w, slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.skipped != "" }))
-	if ctx.Err() != nil {
-		return ctx.Err()
+	e.keepOnly(variants)
+	if err := e.measureVariants(ctx, w, slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.skipped != "" })); err != nil {
+		e.keepOnly(nil)
+		return nil, err
 	}
-	one := e.result()
+	var alone, beAlone, plain result.Row
 	for _, v := range variants {
-		if err != nil && v.skipped == "" {
-			v.note = cmp.Or(v.note, err.Error())
+		row := v.row(w)
+		switch v.name() {
+		case result.LCAlone:
+			alone = row
+		case result.BEAlone:
+			beAlone = row
+		case "default":
+			plain = row
 		}
-		one.Cases = append(one.Cases, result.EvaluationCase{Case: w.Name, System: v.name(), About: w.About, PrepareUs: w.PrepareUs, Claimed: w.Claimed,
-			Note: v.note, Skipped: v.skipped, Runs: v.runs})
+		rows = append(rows, row)
 	}
-	one.Summarise()
-	return errors.Join(err, result.WriteJSON(e.partial(w), one, " "))
+	for i := range rows {
+		row := &rows[i]
+		if row.Throughput == nil || row.System == result.LCAlone || row.System == result.BEAlone {
+			continue
+		}
+		row.LCAlone, row.Ratio = alone.LC, result.RatioOf(row.LC, alone.LC)
+		if beAlone.Throughput != nil && beAlone.Throughput.BE > 0 {
+			row.BE = rateOf(row.Throughput.BE, beAlone.Throughput.BE, requestsPerSecond)
+		}
+		if plain.Throughput != nil && plain.Throughput.BE > 0 {
+			row.Throughput.BEOfDefault = result.Round(row.Throughput.BE/plain.Throughput.BE, 3)
+			row.Throughput.OfDefault = result.Round((row.Throughput.LC+row.Throughput.BE)/(plain.Throughput.LC+plain.Throughput.BE), 3)
+		}
+		row.JudgePaper()
+	}
+	return rows, nil
+}
+
+// row is what was measured of a workload under a variant.
+func (v *variant) row(w workload.Workload) result.Row {
+	row := result.Row{Case: w.Name, System: v.name(), Note: v.note, Skipped: v.skipped}
+	switch {
+	case v.skipped != "":
+		return row
+	case v.note != "":
+		return row.Judged(measured, false)
+	}
+	var us []float64
+	var lc, be, seconds float64
+	for _, run := range v.runs {
+		us = append(us, run.Latencies()...)
+		lc, be, seconds = lc+run.Completed("lc"), be+run.Completed("be"), seconds+run.Seconds
+	}
+	slices.Sort(us)
+	row.LC = result.LatencyOfMany(us)
+	row.Throughput = &result.Throughput{LC: result.Round(lc/seconds, 2), BE: result.Round(be/seconds, 2)}
+	return row
 }
 
 // measureVariants measures a workload. A variant that fails is over.
@@ -392,14 +324,4 @@ func (e *evaluation) restart(ctx context.Context, v *variant) error {
 		return err
 	}
 	return ready(ctx, v.tasks)
-}
-
-// result is the head of a result file of this machine.
-func (e *evaluation) result() *result.Evaluation {
-	result := &result.Evaluation{Head: newHead(e.session.info, e.options, "time-sliced and MPS"),
-		Environment: map[string]string{"processors": strconv.Itoa(runtime.NumCPU()), "user": strconv.Itoa(os.Getuid())}}
-	if kernel, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		result.Environment["kernel"] = strings.TrimSpace(string(kernel))
-	}
-	return result
 }

@@ -3,7 +3,6 @@ package bench
 import (
 	"bytes"
 	"context"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
@@ -75,47 +75,55 @@ func TestMPSDaemon(t *testing.T) {
 	}
 }
 
+// evaluated measures workloads on the simulated driver.
+func evaluated(t *testing.T, options Options) *result.Report {
+	t.Helper()
+	r, err := suiteOfCases(t, workload.Suite).Measure(t.Context(), options)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, options.Progress)
+	}
+	return r
+}
+
+// under is the row of a workload under a system.
+func under(r *result.Report, name, system string) *result.Row {
+	for i := range r.Cases {
+		if r.Cases[i].Case == name && r.Cases[i].System == system {
+			return &r.Cases[i]
+		}
+	}
+	return &result.Row{}
+}
+
 // A workload without PyTorch on the simulated driver. So many repeats are measured that there are as many requests as are asked for.
 func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	options := Options{Suite: "paper", Only: []string{"spin"}, Library: builtLibrary(t), Progress: &progress, Systems: []string{"default", "gpreempt"},
-		Repeats: 1, Requests: 150, Seconds: .8, Folder: t.TempDir(), Python: "python3", tests: forTests{environment: simulated(t)}}
-	results, err := evaluate(t.Context(), options)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &progress)
+	options := simulatedOptions(t, workload.Suite, &progress, "spin")
+	options.Systems, options.Repeats, options.Requests, options.Seconds = []string{"default", "gpreempt"}, 1, 150, .8
+	r := evaluated(t, options)
+	if !r.Simulated || len(r.Failed()) > 0 || len(r.Cases) != 4 {
+		t.Fatalf("%+v\n%s", r, &progress)
 	}
-	if !results.Simulated || len(results.Failed()) > 0 || len(results.Unmeasured()) > 0 {
-		t.Errorf("simulated %v, failed %v, left %v", results.Simulated, results.Failed(), results.Unmeasured())
-	}
-	// 100 requests a second for 0.6 s that count: 150 are 3 repeats.
-	for system, runs := range map[string]int{"alone": 3, "be-alone": 1, "default": 3, "gpreempt": 3} {
-		c := results.Of("spin", system)
-		if c == nil || len(c.Runs) != runs || system != "be-alone" && (c.LC == nil || c.LC.N < 150) || system != "alone" && (c.BE == nil || c.BE.Share <= 0) {
-			t.Errorf("%s: %+v\n%s", system, c, &progress)
+	for _, row := range r.Cases { // 100 requests a second for 0.6 s that count: 150 are 3 repeats
+		if row.System != result.BEAlone && (row.LC == nil || row.LC.N < 150) || row.System != result.LCAlone && row.Throughput.BE <= 0 {
+			t.Errorf("%+v\n%s", row, &progress)
 		}
 	}
-	progress.Reset()
-	if _, err := evaluate(t.Context(), options); err != nil || !strings.Contains(progress.String(), "spin: measured already") {
-		t.Errorf("again: %v\n%s", err, &progress)
+	if row := under(r, "spin", "gpreempt"); row.Ratio == nil || row.Ratio.Mean <= 0 || row.BE == nil || row.BE.Share <= 0 || row.Throughput.BEOfDefault <= 0 {
+		t.Errorf("%+v", row)
 	}
-	other := options
-	other.Version = "another"
-	if _, err := evaluate(t.Context(), other); err == nil || !strings.Contains(err.Error(), options.Folder+`: commit is "", and "another" now: name another folder with --out`) {
-		t.Errorf("goes on from another build's results: %v", err)
+	progress.Reset()
+	if evaluated(t, options); !strings.Contains(progress.String(), "spin: measured already") {
+		t.Errorf("again:\n%s", &progress)
 	}
 	options.Requests, options.Systems = 0, []string{systemFile(t, "deaf", `hints = "given"`)}
-	if results, err := evaluate(t.Context(), options); err != nil || !strings.Contains(results.Of("spin", "deaf").Note, "takes no hints") || results.Of("spin", "gpreempt") != nil {
-		t.Errorf("hints that nobody takes, by another system than before: %v", err)
+	if r := evaluated(t, options); len(r.Cases) != 3 || !strings.Contains(under(r, "spin", "deaf").Note, "takes no hints") {
+		t.Errorf("hints that nobody takes, by another system than before: %+v", r)
 	}
-	options.Systems, options.Folder = []string{"default", "gpreempt"}, t.TempDir()
-	options.Only, options.Python = []string{"A", "spin"}, "no-such-python"
-	if results, err := evaluate(t.Context(), options); err == nil || !strings.Contains(err.Error(), "workload A") || results.Of("spin", "gpreempt") == nil {
-		t.Errorf("without Python: %v, results %v", err, results)
-	}
-	options.Folder, options.Minutes = t.TempDir(), .001
-	if results, err := evaluate(t.Context(), options); err == nil || results == nil || !slices.Equal(results.Unmeasured(), []string{"spin"}) {
-		t.Errorf("no time for the second: %v, results %+v", err, results)
+	options.Systems, options.Only, options.Python = []string{"default"}, []string{"A", "spin"}, "no-such-python"
+	if r := evaluated(t, options); len(r.Failed()) != 1 || under(r, "spin", "default").LC == nil {
+		t.Errorf("without Python: %+v", r)
 	}
 }
 
@@ -136,29 +144,17 @@ func standInTorch(t *testing.T) (python string, environment []string) {
 // The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.
 func TestTorchProgramsServe(t *testing.T) {
 	t.Parallel()
-	python, torch := standInTorch(t)
 	var progress bytes.Buffer
-	options := Options{Suite: "paper", Only: []string{"A", "D"}, Library: builtLibrary(t), Progress: &progress,
-		Systems: []string{"default", "gpreempt-hints"}, Repeats: 1, Seconds: 1, Folder: t.TempDir(), Python: python,
-		tests: forTests{environment: append(simulated(t), torch...)}}
-	results, err := evaluate(context.Background(), options)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &progress)
-	}
-	for _, workload := range []string{"A", "D"} {
-		for _, system := range []string{"alone", "default", "gpreempt-hints"} {
-			c := results.Of(workload, system)
-			if c == nil || c.Note != "" || c.LC == nil || c.LCSubmitted == nil || c.LC.N == 0 || c.LC.N+c.Unserved < 18 || c.Runs[0].Tasks[0].Offered < 18 {
-				t.Fatalf("%s under %s: %+v\n%s", workload, system, c, &progress)
-			}
-			// A request is prepared before it is submitted.
-			if c.LCSubmitted.P50Us <= 0 || c.LCSubmitted.P50Us >= c.LC.P50Us {
-				t.Errorf("%s under %s: %g us from submission, %g from arrival", workload, system, c.LCSubmitted.P50Us, c.LC.P50Us)
-			}
-			if system != "alone" && c.Throughput.BE <= 0 {
-				t.Errorf("%s under %s: BE did nothing", workload, system)
-			}
+	options := failing(t, &progress)
+	options.Only, options.Systems, options.Repeats, options.Seconds = []string{"A", "D"}, []string{"default", "gpreempt-hints"}, 1, 1
+	r := evaluated(t, options)
+	for _, row := range r.Cases {
+		if row.Note != "" || row.System != result.BEAlone && (row.LC == nil || row.LC.N < 15) || row.System != result.LCAlone && row.Throughput.BE <= 0 {
+			t.Errorf("%+v\n%s", row, &progress)
 		}
+	}
+	if len(r.Cases) != 8 {
+		t.Errorf("%d rows\n%s", len(r.Cases), &progress)
 	}
 }
 
@@ -166,9 +162,10 @@ func TestTorchProgramsServe(t *testing.T) {
 func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
 	t.Helper()
 	python, torch := standInTorch(t)
-	return Options{Suite: "paper", Only: []string{"A"}, Library: builtLibrary(t), Progress: progress, Systems: []string{"default"},
-		Repeats: 2, Seconds: 0.4, Folder: t.TempDir(), Python: python,
-		tests: forTests{environment: slices.Concat(simulated(t), torch, stub)}}
+	options := simulatedOptions(t, workload.Suite, progress, "A")
+	options.Python, options.Systems, options.Repeats, options.Seconds = python, []string{"default"}, 2, .4
+	options.tests.environment = slices.Concat(options.tests.environment, torch, stub)
+	return options
 }
 
 // systemFile describes a system of one's own.
@@ -185,9 +182,7 @@ func systemFile(t *testing.T, name, settings string) (path string) {
 func TestFailuresAreTheirOwn(t *testing.T) {
 	t.Parallel()
 	type row struct {
-		workload, system string
-		runs             int
-		note             string
+		workload, system, note string
 	}
 	const mps, ofLC, ofBE = "mps = true\n", "[lc]\nSTUB_FAILS = ", "[be]\nSTUB_FAILS = "
 	for name, test := range map[string]struct {
@@ -195,14 +190,14 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 		rows    []row
 	}{
 		"in a run": {map[string]string{"ends": mps + ofLC + `"in-run"`, "beside": mps, "waits": ofLC + `"hangs-in-run"`}, []row{
-			{"A", "default", 2, ""}, {"A", "beside", 2, ""}, {"B", "default", 2, ""}, {"B", "beside", 2, ""},
-			{"A", "ends", 0, "repeat 1: lc vgg19 (ends): the program ended: as told"}, {"B", "ends", 0, "as told"},
-			{"A", "waits", 0, "repeat 1: lc vgg19 (waits): no answer in"}, {"B", "waits", 0, "no answer in"},
+			{"A", "default", ""}, {"A", "beside", ""}, {"B", "default", ""}, {"B", "beside", ""},
+			{"A", "ends", "repeat 1: lc vgg19 (ends): the program ended: as told"}, {"B", "ends", "as told"},
+			{"A", "waits", "repeat 1: lc vgg19 (waits): no answer in"}, {"B", "waits", "no answer in"},
 		}},
 		"at the start": {map[string]string{"refuses": ofBE + `"at-start"`, "never": ofBE + `"hangs-at-start"`}, []row{
-			{"A", "alone", 2, ""}, {"A", "be-alone", 1, ""}, {"A", "default", 2, ""}, {"B", "default", 2, ""},
-			{"A", "refuses", 0, "be resnet152 (refuses): the program ended: as told"},
-			{"A", "never", 0, "be resnet152 (never): no answer in"}, {"B", "never", 0, "be resnet152 (never): no answer in"},
+			{"A", "alone", ""}, {"A", "be-alone", ""}, {"A", "default", ""}, {"B", "default", ""},
+			{"A", "refuses", "be resnet152 (refuses): the program ended: as told"},
+			{"A", "never", "be resnet152 (never): no answer in"}, {"B", "never", "be resnet152 (never): no answer in"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,14 +211,11 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 			for system, text := range test.systems {
 				options.Systems = append(options.Systems, systemFile(t, system, text))
 			}
-			results, err := evaluate(t.Context(), options)
-			if err != nil {
-				t.Fatalf("%v\n%s", err, &progress)
-			}
+			r := evaluated(t, options)
 			for _, want := range test.rows {
-				c := results.Of(want.workload, want.system)
-				if c == nil || len(c.Runs) != want.runs || !strings.Contains(c.Note, want.note) || want.note == "" && c.Note != "" {
-					t.Errorf("%s under %s: %+v, want %d runs and %q", want.workload, want.system, c, want.runs, want.note)
+				row := under(r, want.workload, want.system)
+				if !strings.Contains(row.Note, want.note) || (want.note == "") != (row.Throughput != nil) {
+					t.Errorf("%s under %s: %+v, want %q", want.workload, want.system, row, want.note)
 				}
 			}
 		})
@@ -240,19 +232,16 @@ func TestSharedProgramThatFailedOnce(t *testing.T) {
 	var progress bytes.Buffer
 	options := failing(t, &progress, "STUB_ONCE="+once, "STUB_FAILS=in-run")
 	options.Systems = append(options.Systems, systemFile(t, "other", ""))
-	results, err := evaluate(t.Context(), options)
-	if err != nil {
-		t.Fatalf("%v\n%s", err, &progress)
-	}
-	runs, notes := 0, 0
-	for _, c := range results.Cases {
-		runs += len(c.Runs)
-		if strings.Contains(c.Note, "as told") {
+	notes := 0
+	for _, row := range evaluated(t, options).Cases {
+		if strings.Contains(row.Note, "as told") {
 			notes++
+		} else if row.Throughput == nil {
+			t.Errorf("%+v", row)
 		}
 	}
-	if notes != 1 || runs < 5 {
-		t.Errorf("a program that failed once: %d runs of at most 7, %d notes\n%s", runs, notes, &progress)
+	if notes != 1 {
+		t.Errorf("a program that failed once: %d notes\n%s", notes, &progress)
 	}
 }
 
@@ -261,18 +250,12 @@ func TestProgramsThatDoNotStart(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	options := failing(t, &progress, "STUB_FAILS=at-start")
-	results, err := evaluate(t.Context(), options)
-	if err == nil || results == nil {
-		t.Fatalf("no program starts: %v, %+v", err, results)
-	}
-	for _, c := range results.Cases {
-		if !strings.Contains(c.Note, "the program ended: as told") {
-			t.Errorf("A under %s: %q", c.System, c.Note)
-		}
+	if r := evaluated(t, options); len(r.Cases) != 1 || len(r.Failed()) != 1 || !strings.Contains(r.Cases[0].Note, "the program ended: as told") {
+		t.Fatalf("no program starts: %+v", r)
 	}
 	options.tests.environment = append(options.tests.environment, "STUB_FAILS=")
-	if results, err = evaluate(t.Context(), options); err != nil || results.Of("A", "default").LC == nil {
-		t.Errorf("tried again: %v\n%s", err, &progress)
+	if r := evaluated(t, options); under(r, "A", "default").LC == nil {
+		t.Errorf("tried again: %+v\n%s", r, &progress)
 	}
 }
 
@@ -313,59 +296,27 @@ func TestVisibleDevice(t *testing.T) {
 	}
 }
 
-func TestPlan(t *testing.T) {
-	var out bytes.Buffer
-	options := Options{Suite: "paper", Repeats: 2, Seconds: 1.5}
-	if err := planEvaluation(&out, options); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"2 runs of 1.5s", "alone, be-alone, default, mps", "\nA  ", "\nREAL  "} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the plan lacks %q:\n%s", want, &out)
-		}
-	}
-	// The first of two workloads with the same programs starts them; a system without settings needs none of its own.
-	e := &evaluation{options: Options{Suite: "paper", Only: []string{"A", "B"}, Systems: []string{"default", systemFile(t, "other", "")}, Repeats: 1, Seconds: 1}}
-	picked, err := e.pick()
-	if err != nil {
-		t.Fatal(err)
-	}
-	running := map[string]bool{}
-	first, count := e.starting(picked[0], running)
-	if first < importTorch || count != 2 || len(running) != 2 {
-		t.Errorf("A: %s, %d processes", first, count)
-	}
-	if again, count := e.starting(picked[1], running); again != 0 || count != 2 {
-		t.Errorf("B after A: %s, %d processes", again, count)
-	}
-}
-
 // Requests that wait at the end of a run are served, unless the run is over for a program because the file is there.
 func TestRunsEnd(t *testing.T) {
 	t.Parallel()
-	options := Options{Library: builtLibrary(t), Python: "python3", Progress: io.Discard}
+	options := simulatedOptions(t, workload.Suite, &bytes.Buffer{})
 	t.Run("C", func(t *testing.T) {
 		t.Parallel()
-		options := options
-		options.tests.environment = simulated(t)
 		runsEnd(t, options, "spin-short")
 	})
 	t.Run("Python", func(t *testing.T) {
 		t.Parallel()
 		python, torch := standInTorch(t)
 		options := options
-		options.Python, options.tests.environment = python, append(simulated(t), torch...)
+		options.Python, options.tests.environment = python, slices.Concat(options.tests.environment, torch)
 		runsEnd(t, options, "vgg19")
 	})
 }
 
 func runsEnd(t *testing.T, options Options, program string) {
 	t.Helper()
-	e := newEvaluation(newSession(options))
+	e := newEvaluation(prepared(t, options))
 	defer e.close()
-	if err := e.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	stop := filepath.Join(e.session.folder, "stop")
 	if err := os.WriteFile(stop, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -31,14 +31,12 @@ func (m member) own() bool {
 	return own
 }
 
-// keepOnly ends the programs that the next workload does not need, and what served only them.
-func (e *evaluation) keepOnly(next []workload.Workload) {
+// keepOnly ends the programs that these variants do not need, and what served only them.
+func (e *evaluation) keepOnly(variants []*variant) {
 	needed := map[string]bool{}
-	if len(next) > 0 {
-		for _, v := range e.variants(next[0]) {
-			for _, m := range v.tasks {
-				needed[m.key(v.system)] = true
-			}
+	for _, v := range variants {
+		for _, m := range v.tasks {
+			needed[m.key(v.system)] = true
 		}
 	}
 	e.end(func(k string, _ *worker) bool { return !needed[k] })

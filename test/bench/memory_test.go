@@ -99,7 +99,7 @@ func TestMemorySuite(t *testing.T) {
 		options := simulatedOptions(t, memorySuite, &progress, only...)
 		options.Seconds = seconds
 		options.tests.environment = append(options.tests.environment, smallGPU...)
-		report, err := suiteOfCases(t, memorySuite).measure(t.Context(), options)
+		report, err := suiteOfCases(t, memorySuite).Measure(t.Context(), options)
 		if err != nil || len(report.Failed()) != 0 {
 			t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
 		}

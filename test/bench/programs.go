@@ -53,7 +53,6 @@ func writeTorchPrograms(folder string) error {
 type answer struct {
 	Completed   float64  `json:"completed"`
 	Unserved    int      `json:"unserved"`
-	CPUNs       uint64   `json:"cpu_ns"`
 	ArrivalNs   []uint64 `json:"arrival_ns"` // of programs whose requests wait for those before; the others' are given
 	SubmittedNs []uint64 `json:"submitted_ns"`
 	DoneNs      []uint64 `json:"done_ns"`

@@ -6,14 +6,13 @@ set -uo pipefail
 cd "$(dirname "$0")/../.." || exit
 results=build/results
 mkdir -p "$results"
-for suite in ${RESULT_SUITES:-foundation identity blp-fire blp-cost blp-mps blp-stream}; do
-	build/gpreempt-bench --suite "$suite" --out "$results/parts"
+for suite in ${RESULT_SUITES:-foundation identity blp-fire blp-cost blp-mps blp-stream paper}; do
+	flags=
+	[ "$suite" != paper ] || flags=${PAPER_FLAGS:---seconds 1.2 --repeats 2}
+	# shellcheck disable=SC2086 # several words
+	build/gpreempt-bench --suite "$suite" $flags --out "$results"
 	status=$?
 	[ $status -lt 128 ] || exit $status
 done
-# shellcheck disable=SC2086 # several words
-build/gpreempt-bench --suite paper ${PAPER_FLAGS:---seconds 1.2 --repeats 2} --out "$results/paper"
-status=$?
-[ $status -lt 128 ] || exit $status
-build/gpreempt-bench report --into test/bench/results "$results/parts" "$results/paper"
+build/gpreempt-bench report --into test/bench/results "$results"
 make readme

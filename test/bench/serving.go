@@ -120,7 +120,7 @@ func (s *session) reference(name string) (*result.Row, error) {
 			return &row, nil
 		}
 	}
-	parts, err := caseSuite{name: result.ServingSuite}.readParts(s.options.Folder)
+	parts, err := Suite{Name: result.ServingSuite}.readParts(s.options.Folder)
 	if err != nil {
 		return nil, err
 	}

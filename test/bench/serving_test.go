@@ -16,14 +16,14 @@ import (
 )
 
 // stubs are cases with servers that stand in for vLLM, on the simulated driver.
-func stubs(t *testing.T, progress *bytes.Buffer, requests int, only ...string) (caseSuite, Options) {
+func stubs(t *testing.T, progress *bytes.Buffer, requests int, only ...string) (Suite, Options) {
 	t.Helper()
 	stub, err := filepath.Abs("testdata/python")
 	if err != nil {
 		t.Fatal(err)
 	}
 	suite := suiteOfCases(t, result.ServingSuite)
-	options := simulatedOptions(t, suite.name, progress, only...)
+	options := simulatedOptions(t, suite.Name, progress, only...)
 	options.Requests, options.tests.beAlone = requests, 100*time.Millisecond
 	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
 	return suite, options
@@ -34,7 +34,7 @@ func TestServing(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
 	suite, options := stubs(t, &progress, 5, "vllm-12", "vllm-12-objectives")
-	report, err := suite.measure(t.Context(), options)
+	report, err := suite.Measure(t.Context(), options)
 	if err != nil || len(report.Failed()) > 0 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}
@@ -72,7 +72,7 @@ func TestServerThatEnds(t *testing.T) {
 	const requests = 5
 	suite, options := stubs(t, &progress, requests, "vllm-12")
 	options.tests.environment = append(options.tests.environment, "STUB_SERVER_ANSWERS="+fmt.Sprint(requests*(len(warmUp)+1)+3)) // in the run beside best effort
-	report, err := suite.measure(t.Context(), options)
+	report, err := suite.Measure(t.Context(), options)
 	if err != nil || len(report.Failed()) > 0 || len(report.Cases) != 2 || report.Cases[0].Serving == nil {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}
@@ -91,10 +91,10 @@ func TestServingLacks(t *testing.T) {
 	for path, want := range map[string]string{stub: "vllm-12 is what this is compared with, and is not measured yet", "/nowhere": "has no vllm"} {
 		var progress bytes.Buffer
 		suite := suiteOfCases(t, result.ServingSuite)
-		options := simulatedOptions(t, suite.name, &progress, "vllm-12-objectives")
+		options := simulatedOptions(t, suite.Name, &progress, "vllm-12-objectives")
 		options.Requests = 1
 		options.tests.environment = append(options.tests.environment, "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
-		report, err := suite.measure(t.Context(), options)
+		report, err := suite.Measure(t.Context(), options)
 		if err != nil || len(report.Cases) != 1 || !strings.Contains(report.Cases[0].Note+progress.String(), want) {
 			t.Errorf("%s: %v, %+v\n%s", path, err, report, &progress)
 		}

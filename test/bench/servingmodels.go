@@ -182,14 +182,14 @@ func (m *models) server(ctx context.Context, s *session, e engine, w way) (*mode
 // prepare starts at once the first servers that are needed, as many as there is memory for: a start takes minutes. A case whose server did
 // not start tries again, and reports the error.
 func (m *models) prepare(ctx context.Context, s *session) error {
-	done, err := caseSuite{name: result.ServingSuite}.readParts(s.options.Folder)
+	done, err := Suite{Name: result.ServingSuite}.readParts(s.options.Folder)
 	if err != nil {
 		return err
 	}
 	first := map[string]servingCase{}
 	for _, c := range allServing {
 		picked := len(s.options.Only) == 0 || slices.Contains(s.options.Only, c.name)
-		if picked && len(first) < room(s.info.MemoryBytes) && !done[c.name].isDone() {
+		if picked && len(first) < room(s.info.MemoryBytes) && !done[c.name].isDone(s.options) {
 			first[nameOf(c.engine, c.way)] = c
 		}
 	}

@@ -64,6 +64,7 @@ type session struct {
 	added      map[string][]string // variables of the environment, by kind of worker
 	addMPS     []string            // those that make a worker a client of our MPS server
 	models     *models             // of the suite serving
+	evaluation *evaluation         // of the suite paper
 	python     string              // "": there is none
 	info       info
 	iterations map[work]uint64

@@ -113,7 +113,7 @@ var stallCases = func() []stallCase {
 		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others),
 		gemmsCase("gemms-apart", "gemms with two processors that no other program gets").apart(),
 	}
-	spin := stallCase{name: "spin", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times; no PyTorch",
+	spin := stallCase{name: "spin-beside-guests", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times; no PyTorch",
 		lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
 		explicit: true, seconds: 20, target: allExplained, systems: []string{result.LCAlone, judgedSystem}}
 	spin.guests = []guest{{"be", workload.Task{Program: "spin-long"}}, {"lc", spin.lc}}
@@ -216,8 +216,7 @@ func (m *stallMeasurement) left() float64 {
 // latencies are sorted.
 func (m *stallMeasurement) latencies() (all []float64) {
 	for _, round := range m.rounds {
-		fromArrival, _ := round.Of("lc")[0].Latencies(round.Length())
-		all = append(all, fromArrival...)
+		all = append(all, round.Latencies()...)
 	}
 	slices.Sort(all)
 	return all
@@ -290,8 +289,7 @@ func (m *stallMeasurement) calibrate(ctx context.Context) (rateHz float64, err e
 	if err != nil {
 		return 0, err
 	}
-	latencies, _ := run.Tasks[0].Latencies(calibrated)
-	return result.Round(m.lc.Load*1e6/result.Median(latencies), 1), nil
+	return result.Round(m.lc.Load*1e6/result.Median(run.Latencies()), 1), nil
 }
 
 // launch starts the members that do not run.
@@ -342,9 +340,7 @@ func (m *stallMeasurement) add(run result.RunResult, limitUs float64, w witnesse
 	m.rounds = append(m.rounds, run)
 	t := run.Of("lc")[0]
 	m.cameMs = append(m.cameMs, w.came(uint64(run.Begin), uint64(run.Begin+run.Length()))...)
-	latencies, _ := t.Latencies(run.Length())
-	slices.Sort(latencies)
-	usual := result.Quantile(latencies, .5)
+	usual := result.Median(run.Latencies())
 	limitUs = min(usual+stallUs, cmp.Or(limitUs, math.Inf(1)))
 	for i, arrival := range t.Times.Arrival {
 		if arrival < result.WarmUp {
@@ -365,17 +361,6 @@ func (m *stallMeasurement) add(run result.RunResult, limitUs float64, w witnesse
 	}
 	slices.SortStableFunc(m.stalls, func(a, b result.Stall) int { return cmp.Compare(b.LatencyUs, a.LatencyUs) })
 	m.stalls = m.stalls[:min(len(m.stalls), stallsKept)]
-}
-
-// latency sums up what was measured so far; nil if that is nothing.
-func (m *stallMeasurement) latency() *result.Latency {
-	all := m.latencies()
-	if len(all) == 0 {
-		return nil
-	}
-	l := result.LatencyOfSorted(all)
-	l.AddP999(all)
-	return l
 }
 
 // sumUp are the requests that took longer than a limit. Alone may be nil.
@@ -410,7 +395,7 @@ func (m *stallMeasurement) sumUp(alone *result.Latency, limitUs float64) *result
 
 // row is what was measured. Alone may be nil.
 func (m *stallMeasurement) row(alone *result.Latency) result.Row {
-	row := result.Row{Case: m.name, System: m.system.Name, LC: m.latency()}
+	row := result.Row{Case: m.name, System: m.system.Name, LC: result.LatencyOfMany(m.latencies())}
 	if row.LC == nil {
 		return row.Judged(cmp.Or(m.target.text, measured), false)
 	}

@@ -90,7 +90,7 @@ func synthetic(name, system string, micros ...float64) *stallMeasurement {
 		arrivals = append(arrivals, result.WarmUp+time.Duration(i)*10*time.Millisecond)
 		submitted, done = append(submitted, 1000), append(done, uint64(us*1000))
 	}
-	t := result.TaskRun{Role: "lc", Offered: len(micros)}
+	t := result.TaskRun{Role: "lc"}
 	t.Set(arrivals, submitted, done)
 	m := &stallMeasurement{stallCase: c, system: workload.System{Name: system}, rateHz: 100, seen: map[string]int{}}
 	m.add(result.RunResult{Seconds: 10, Begin: time.Second, Tasks: []result.TaskRun{t}}, c.target.limit(nil), witnesses{watch: &watch{}})
@@ -179,9 +179,9 @@ func TestUnknownStallsAreListed(t *testing.T) {
 func TestStallsOnTheSimulatedDriver(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	options := simulatedOptions(t, result.StallsSuite, &progress, "spin")
+	options := simulatedOptions(t, result.StallsSuite, &progress, "spin-beside-guests")
 	options.Seconds = .6
-	report, err := suiteOfCases(t, result.StallsSuite).measure(t.Context(), options)
+	report, err := suiteOfCases(t, result.StallsSuite).Measure(t.Context(), options)
 	if err != nil || len(report.Cases) != 2 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}
@@ -211,7 +211,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 	options := simulatedOptions(t, result.StallsSuite, &progress, "load-50")
 	options.tests.environment = append(options.tests.environment, torch...)
 	options.Python, options.Requests = python, 60
-	report, err := suiteOfCases(t, result.StallsSuite).measure(t.Context(), options)
+	report, err := suiteOfCases(t, result.StallsSuite).Measure(t.Context(), options)
 	if err != nil || len(report.Cases) != 2 {
 		t.Fatalf("%v, %+v\n%s", err, report, &progress)
 	}

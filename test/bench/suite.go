@@ -18,22 +18,6 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// Result is what a suite gives.
-type Result interface {
-	Print(out io.Writer) error
-	Write(path string) error
-	Failed() []string     // what could not be measured, or not to its end
-	Unmeasured() []string // what there was no time for
-}
-
-// Suite is what one call measures.
-type Suite struct {
-	Name, About string
-	flags       []string // that it has beside those that all have
-	plan        func(out io.Writer, options Options) error
-	measure     func(ctx context.Context, options Options) (Result, error)
-}
-
 // commonFlags are those of all suites.
 var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "plan", "help"}
 
@@ -41,39 +25,15 @@ var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "
 var planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats"}
 
 // HasFlag says whether an option applies to the suite.
-func (s Suite) HasFlag(name string) bool {
-	return slices.Contains(commonFlags, name) || slices.Contains(s.flags, name)
+func (c Suite) HasFlag(name string) bool {
+	return slices.Contains(commonFlags, name) || slices.Contains(c.flags, name)
 }
 
 // PlanHasFlag says whether an option applies where a plan is made.
 func PlanHasFlag(name string) bool { return slices.Contains(planFlags, name) }
 
-// Folder is where partial results lie if the caller names no folder.
-func (s Suite) Folder() string { return filepath.Join("build", s.Name) }
-
-// Plan says what would be measured and about how long that takes. It needs no GPU.
-func (s Suite) Plan(out io.Writer, options Options) error { return s.plan(out, s.with(options)) }
-
-// Measure measures and returns the results of all that the folder has by then. An error beside them says what went wrong.
-func (s Suite) Measure(ctx context.Context, options Options) (Result, error) {
-	return s.measure(ctx, s.with(options))
-}
-
-func (s Suite) with(options Options) Options {
-	options.Suite = s.Name
-	return options
-}
-
-// asResult is nil where there is none.
-func asResult[R interface {
-	*result.Report | *result.Evaluation
-	Result
-}](r R, err error) (Result, error) {
-	if r == nil {
-		return nil, err
-	}
-	return r, err
-}
+// DefaultFolder is where partial results lie if the caller names no folder.
+func (c Suite) DefaultFolder() string { return filepath.Join("build", c.Name) }
 
 // Case is one situation that a suite measures.
 type Case struct {
@@ -90,27 +50,23 @@ type leftOut string
 
 func (l leftOut) Error() string { return string(l) }
 
-// caseSuite is a suite of cases, which are measured one after another.
-type caseSuite struct {
-	name, about, mode string
-	flags             []string
-	jobs              int // cases at once; 0: one
+// Suite is what one call measures: cases, one after another.
+type Suite struct {
+	Name, About, mode string
+	flags             []string // that it has beside those that all have
+	jobs              int      // cases at once; 0: one
 	// begin prepares the session for all cases, until end; it may be nil.
 	begin func(ctx context.Context, s *session) (end func(), err error)
 }
 
-func (c caseSuite) suite() Suite {
-	return Suite{Name: c.name, About: c.about, flags: c.flags, plan: c.plan,
-		measure: func(ctx context.Context, options Options) (Result, error) { return asResult(c.measure(ctx, options)) }}
-}
-
 // cases picks those that are named; without names all.
-func (c caseSuite) cases(only []string) ([]Case, error) {
-	all := slices.DeleteFunc(slices.Clone(allCases), func(one Case) bool { return !slices.Contains(one.suites, c.name) })
-	return workload.Pick(c.name, "case", all, func(one Case) string { return one.Name }, only)
+func (c Suite) cases(only []string) ([]Case, error) {
+	all := slices.DeleteFunc(slices.Clone(allCases), func(one Case) bool { return !slices.Contains(one.suites, c.Name) })
+	return workload.Pick(c.Name, "case", all, func(one Case) string { return one.Name }, only)
 }
 
-func (c caseSuite) plan(out io.Writer, options Options) error {
+// Plan says what would be measured and about how long that takes. It needs no GPU.
+func (c Suite) Plan(out io.Writer, options Options) error {
 	cases, err := c.cases(options.Only)
 	if err != nil {
 		return err
@@ -127,7 +83,7 @@ func (c caseSuite) plan(out io.Writer, options Options) error {
 }
 
 // left is about how many seconds the cases take together.
-func (c caseSuite) left(cases []Case) (seconds float64) {
+func (c Suite) left(cases []Case) (seconds float64) {
 	longest := 0.0
 	for _, one := range cases {
 		seconds += one.seconds
@@ -141,20 +97,31 @@ type casePart struct {
 	result.Report
 	Part       string `json:"part"`                 // the case
 	Unfinished bool   `json:"unfinished,omitempty"` // the case was not measured to its end, and is measured again
+	Asked      string `json:"asked,omitempty"`      // by options; where these are others now, the case is measured again
 	file       string
 }
 
-func (c caseSuite) partPath(folder, name string) string {
-	return filepath.Join(folder, c.name+"-"+name+".json")
+func (c Suite) partPath(folder, name string) string {
+	return filepath.Join(folder, c.Name+"-"+name+".json")
 }
 
 // isDone says whether the case need not be measured again.
-func (p *casePart) isDone() bool { return p != nil && !p.Unfinished && len(p.Failed()) == 0 }
+func (p *casePart) isDone(options Options) bool {
+	return p != nil && !p.Unfinished && len(p.Failed()) == 0 && p.Asked == options.asked()
+}
+
+// asked are the options by which figures differ.
+func (o Options) asked() string {
+	if o.Requests == 0 && o.Seconds == 0 && o.Repeats == 0 && o.Systems == nil {
+		return ""
+	}
+	return fmt.Sprint(o.Requests, o.Seconds, o.Repeats, o.Systems)
+}
 
 // readParts reads the partial results of folders, by case.
-func (c caseSuite) readParts(folders ...string) (map[string]*casePart, error) {
+func (c Suite) readParts(folders ...string) (map[string]*casePart, error) {
 	parts := map[string]*casePart{}
-	files, err := partFiles(folders, c.name)
+	files, err := partFiles(folders, c.Name)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +131,7 @@ func (c caseSuite) readParts(folders ...string) (map[string]*casePart, error) {
 			return nil, fmt.Errorf("read results: %w", err)
 		}
 		p := &casePart{}
-		if err := json.Unmarshal(text, p); err != nil || p.Schema != 1 || p.Benchmark != c.name || p.Part == "" {
+		if err := json.Unmarshal(text, p); err != nil || p.Schema != 1 || p.Benchmark != c.Name || p.Part == "" {
 			continue // a result file of this suite or of another
 		}
 		p.file = file
@@ -174,7 +141,7 @@ func (c caseSuite) readParts(folders ...string) (map[string]*casePart, error) {
 }
 
 // join is the report of partial results, in the order of the suite's cases.
-func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
+func (c Suite) join(parts map[string]*casePart) (*result.Report, error) {
 	var report *result.Report
 	first := ""
 	add := func(p *casePart) error {
@@ -189,7 +156,7 @@ func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
 		return nil
 	}
 	for _, one := range allCases {
-		if p := parts[one.Name]; p != nil && slices.Contains(one.suites, c.name) {
+		if p := parts[one.Name]; p != nil && slices.Contains(one.suites, c.Name) {
 			if err := add(p); err != nil {
 				return nil, err
 			}
@@ -200,7 +167,7 @@ func (c caseSuite) join(parts map[string]*casePart) (*result.Report, error) {
 
 // caseRun is a suite while it is measured.
 type caseRun struct {
-	caseSuite
+	Suite
 	s       *session
 	mutex   sync.Mutex
 	parts   map[string]*casePart
@@ -222,15 +189,16 @@ func (r *caseRun) nextSeconds() float64 {
 	return r.todo[0].seconds * max(r.spent/r.priced, .5)
 }
 
-// measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
+// Measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
 // fails stays in the report with what went wrong, and is tried again by the next call.
-func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report, error) {
+func (c Suite) Measure(ctx context.Context, options Options) (*result.Report, error) {
+	options.Suite = c.Name
 	cases, err := c.cases(options.Only)
 	if err != nil {
 		return nil, err
 	}
 	s := newSession(options)
-	s.log("%s: %d cases, about %s; partial results are in %s", c.name, len(cases), clock(c.left(cases)), options.Folder)
+	s.log("%s: %d cases, about %s; partial results are in %s", c.Name, len(cases), clock(c.left(cases)), options.Folder)
 	if err := s.prepare(ctx); err != nil {
 		return nil, err
 	}
@@ -240,7 +208,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 	}
 	defer remove()
 	s.report = &result.Report{Head: newHead(s.info, options, c.mode)}
-	r := &caseRun{caseSuite: c, s: s}
+	r := &caseRun{Suite: c, s: s}
 	if r.parts, err = c.readParts(options.Folder); err != nil {
 		return nil, err
 	}
@@ -250,7 +218,7 @@ func (c caseSuite) measure(ctx context.Context, options Options) (*result.Report
 		}
 	}
 	for _, one := range cases {
-		if r.parts[one.Name].isDone() {
+		if r.parts[one.Name].isDone(options) {
 			s.log("%s: measured already, in %s", one.Name, options.Folder)
 			continue
 		}
@@ -327,7 +295,7 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	began := time.Now()
 	s := r.s.forCase()
-	part := &casePart{Part: one.Name, file: r.partPath(r.s.options.Folder, one.Name)}
+	part := &casePart{Part: one.Name, Asked: s.options.asked(), file: r.partPath(r.s.options.Folder, one.Name)}
 	s.keep = func(report *result.Report) {
 		part.Report, part.Unfinished = *report, true
 		if err := result.WriteJSON(part.file, part, ""); err != nil {

@@ -36,9 +36,9 @@ func TestPartialResults(t *testing.T) {
 	t.Parallel()
 	suite := suiteOfCases(t, "blp-stream")
 	var progress bytes.Buffer
-	options := simulatedOptions(t, suite.name, &progress, "stream-10us-blocks")
+	options := simulatedOptions(t, suite.Name, &progress, "stream-10us-blocks")
 	options.Requests = 1
-	first, err := suite.measure(t.Context(), options)
+	first, err := suite.Measure(t.Context(), options)
 	if err != nil || len(first.Cases) != rowsOfAStream || !first.Simulated {
 		t.Fatalf("%v, %+v\n%s", err, first, &progress)
 	}
@@ -50,7 +50,7 @@ func TestPartialResults(t *testing.T) {
 	}
 	progress.Reset()
 	options.Only = []string{"stream-10us-blocks", "stream-100us-blocks"}
-	both, err := suite.measure(t.Context(), options)
+	both, err := suite.Measure(t.Context(), options)
 	if err != nil || len(both.Cases) != 2*rowsOfAStream || strings.Count(progress.String(), "measured already") != 1 {
 		t.Fatalf("%v, %+v\n%s", err, both, &progress)
 	}
@@ -58,12 +58,12 @@ func TestPartialResults(t *testing.T) {
 		t.Errorf("%+v, earlier %+v", both.Cases, first.Cases)
 	}
 	reports, err := ReadParts(options.Folder)
-	if err != nil || len(reports) != 1 || reports[0].Benchmark != suite.name || len(reports[0].Cases) != len(both.Cases) {
+	if err != nil || len(reports) != 1 || reports[0].Benchmark != suite.Name || len(reports[0].Cases) != len(both.Cases) {
 		t.Errorf("read: %v, %+v", err, reports)
 	}
 	path := suite.partPath(options.Folder, "stream-10us-blocks")
 	options.Version = "another"
-	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), ": commit is \"test\", and \"another\" now: name another folder with --out") {
+	if _, err := suite.Measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), ": commit is \"test\", and \"another\" now: name another folder with --out") {
 		t.Errorf("went on from another build's results: %v", err)
 	}
 	options.Version = "test"
@@ -76,12 +76,12 @@ func TestPartialResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	progress.Reset()
-	if again, err := suite.measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || len(again.Unmeasured()) != 0 || strings.Count(progress.String(), "measured already") != 1 {
+	if again, err := suite.Measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || len(again.Unmeasured()) != 0 || strings.Count(progress.String(), "measured already") != 1 {
 		t.Errorf("what failed: %v, %v\n%s", err, again.Failed(), &progress)
 	}
 	options.Folder, options.Minutes = t.TempDir(), .01
 	progress.Reset()
-	if short, err := suite.measure(t.Context(), options); err != nil || len(short.Cases) != rowsOfAStream || !strings.Contains(progress.String(), "1 cases are left for another call") ||
+	if short, err := suite.Measure(t.Context(), options); err != nil || len(short.Cases) != rowsOfAStream || !strings.Contains(progress.String(), "1 cases are left for another call") ||
 		!slices.Equal(short.Unmeasured(), []string{"stream-100us-blocks"}) {
 		t.Errorf("no time for the second: %v\n%s", err, &progress)
 	}
@@ -89,7 +89,7 @@ func TestPartialResults(t *testing.T) {
 		t.Error("a report of nothing")
 	}
 	options.Folder = "/dev/null/results"
-	if _, err := suite.measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), "make the folder of results") {
+	if _, err := suite.Measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), "make the folder of results") {
 		t.Errorf("a folder that cannot be made: %v", err)
 	}
 }
@@ -99,9 +99,9 @@ func TestUnfinishedCase(t *testing.T) {
 	t.Parallel()
 	suite := suiteOfCases(t, "blp-stream")
 	var progress bytes.Buffer
-	options := simulatedOptions(t, suite.name, &progress)
-	r := &caseRun{caseSuite: suite, s: newSession(options), parts: map[string]*casePart{}}
-	r.s.report = &result.Report{Head: result.Head{Schema: 1, Benchmark: suite.name}}
+	options := simulatedOptions(t, suite.Name, &progress)
+	r := &caseRun{Suite: suite, s: newSession(options), parts: map[string]*casePart{}}
+	r.s.report = &result.Report{Head: result.Head{Schema: 1, Benchmark: suite.Name}}
 	path := suite.partPath(options.Folder, "two-rows")
 	read := func() *casePart {
 		parts, err := suite.readParts(options.Folder)
@@ -118,7 +118,7 @@ func TestUnfinishedCase(t *testing.T) {
 				t.Error("a part before there is a row")
 			}
 			s.add(row("alone"))
-			if p := read(); p == nil || len(p.Cases) != 1 || p.isDone() {
+			if p := read(); p == nil || len(p.Cases) != 1 || p.isDone(options) {
 				t.Errorf("after one row: %+v", p)
 			}
 			if fails {
@@ -131,7 +131,7 @@ func TestUnfinishedCase(t *testing.T) {
 			t.Fatal(err)
 		}
 		cancel()
-		if p := read(); p == nil || p.isDone() == fails || len(p.Cases) != map[bool]int{true: 1, false: 2}[fails] {
+		if p := read(); p == nil || p.isDone(options) == fails || len(p.Cases) != map[bool]int{true: 1, false: 2}[fails] {
 			t.Errorf("cut off %v: %+v", fails, p)
 		}
 	}
@@ -395,7 +395,7 @@ func TestSuiteInterrupted(t *testing.T) {
 		options := simulatedOptions(t, suite, &progress, only)
 		options.tests.tools, options.tests.temporary = fakeMPS(t), t.TempDir()
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		report, err := suiteOfCases(t, suite).measure(ctx, options)
+		report, err := suiteOfCases(t, suite).Measure(ctx, options)
 		cancel()
 		if err == nil || report != nil {
 			t.Errorf("%s: %v, %+v\n%s", suite, err, report, &progress)

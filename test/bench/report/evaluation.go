@@ -10,6 +10,7 @@ import (
 	"gonum.org/v1/plot/vg"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Words of plots' axes.
@@ -20,132 +21,137 @@ const (
 
 // evaluationTables shows evaluations in a document: for each workload the LC latencies of the systems relative to alone, of all GPUs in one
 // table; or a summary of each.
-func evaluationTables(paths []string, what string) (string, error) {
-	var all []*result.Evaluation
-	var summaries []string
-	origins := ""
-	for _, path := range paths {
-		e, err := result.ReadFigures(path)
-		if err != nil {
-			return "", err
-		}
-		all, summaries = append(all, e), append(summaries, summaryTable(e)+origin(e.Head, path))
-		origins += origin(e.Head, path)[1:]
-	}
+func evaluationTables(files []measured, what string) string {
 	if what == summary {
-		return strings.Join(summaries, "\n"), nil
+		var summaries []string
+		for _, f := range files {
+			summaries = append(summaries, summaryTable(f.Report)+origin(f.Head, f.path))
+		}
+		return strings.Join(summaries, "\n")
 	}
-	text := p99Table(all) + "\n"
-	for _, e := range all {
-		text += targets(e)
+	text := p99Table(files) + "\n"
+	for _, f := range files {
+		text += targets(f.Report)
 	}
-	return text + "\n" + oneLine(origins), nil
+	return text + "\n" + origins(files)
+}
+
+// workloadsOf are the workloads of the suite that a report has: earlier ones had more.
+func workloadsOf(r *result.Report) (names []string) {
+	for _, w := range workload.All {
+		if rowOf(r.Cases, w.Name, result.LCAlone) != nil {
+			names = append(names, w.Name)
+		}
+	}
+	return names
 }
 
 // targets says what of the targets was reached, and by how much others were missed.
-func targets(e *result.Evaluation) string {
+func targets(r *result.Report) string {
 	var missed []string
 	all := 0
-	for i := range e.Cases {
-		c := &e.Cases[i]
-		if !c.HasTarget() {
+	for i := range r.Cases {
+		row := &r.Cases[i]
+		if !row.IsClaimed() {
 			continue
 		}
 		all++
 		switch {
-		case c.Pass == nil:
-			missed = append(missed, fmt.Sprintf("%s, %s: %s", c.Case, c.System, c.Unmeasured()))
-		case !*c.Pass:
-			missed = append(missed, fmt.Sprintf("%s, %s: %s", c.Case, c.System, c.Missed))
+		case row.Pass == nil || row.LC == nil:
+			missed = append(missed, fmt.Sprintf("%s, %s: not measured: %s", row.Case, row.System, plain(row.Note+row.Skipped)))
+		case !*row.Pass:
+			missed = append(missed, fmt.Sprintf("%s, %s: %s", row.Case, row.System, row.Missed))
 		}
 	}
-	text := fmt.Sprintf("- %s: targets reached in %d of %d cases", e.GPU, all-len(missed), all)
+	text := fmt.Sprintf("- %s: targets reached in %d of %d cases", r.GPU, all-len(missed), all)
 	if len(missed) == 0 {
 		return text + ".\n"
 	}
 	return text + ", not in " + strings.Join(missed, "; ") + ".\n"
 }
 
-// summaryTable compares the systems of the headline over all workloads.
-func summaryTable(e *result.Evaluation) string {
-	in := func(c *result.EvaluationCase) bool {
-		return slices.Contains(headlineSystems, c.System) && c.Ratio != nil && c.Throughput != nil && c.Throughput.BEOfDefault > 0
+// ofDefault is a row's throughput of BE, relative to that under default time slicing; 0 where there is none.
+func ofDefault(row *result.Row) float64 {
+	if row == nil || row.Throughput == nil {
+		return 0
 	}
-	var table strings.Builder
-	fmt.Fprintf(&table, "| median of %d workloads (worst) | LC p99, relative to alone | LC mean, relative to alone | BE throughput, relative to default |\n|---|---|---|---|\n", len(e.Names(result.CaseName, in)))
+	return row.Throughput.BEOfDefault
+}
+
+// summaryTable compares the systems of the headline over all workloads.
+func summaryTable(r *result.Report) string {
+	var lines strings.Builder
+	most := 0
 	for _, system := range headlineSystems {
 		var p99, mean, be []float64
-		for i := range e.Cases {
-			if c := &e.Cases[i]; c.System == system && in(c) {
-				p99, mean, be = append(p99, c.Ratio.P99), append(mean, c.Ratio.Mean), append(be, c.Throughput.BEOfDefault)
+		for _, name := range workloadsOf(r) {
+			if row := rowOf(r.Cases, name, system); row != nil && row.Ratio != nil && ofDefault(row) > 0 {
+				p99, mean, be = append(p99, row.Ratio.P99), append(mean, row.Ratio.Mean), append(be, ofDefault(row))
 			}
 		}
 		if len(p99) == 0 {
 			continue
 		}
-		slices.Sort(p99)
-		slices.Sort(mean)
-		slices.Sort(be)
-		fmt.Fprintf(&table, "| %s | %.2f (%.2f) | %.2f (%.2f) | %.2f (%.2f) |\n", systemLabel(system),
-			result.Quantile(p99, .5), p99[len(p99)-1], result.Quantile(mean, .5), mean[len(mean)-1], result.Quantile(be, .5), be[0])
+		most = max(most, len(p99))
+		fmt.Fprintf(&lines, "| %s | %.2f (%.2f) | %.2f (%.2f) | %.2f (%.2f) |\n", systemLabel(system),
+			result.Median(p99), slices.Max(p99), result.Median(mean), slices.Max(mean), result.Median(be), slices.Min(be))
 	}
-	return table.String()
+	return fmt.Sprintf("| median of %d workloads (worst) | LC p99, relative to alone | LC mean, relative to alone | BE throughput, relative to default |\n|---|---|---|---|\n", most) + lines.String()
 }
 
 // p99Table compares the systems, with a row for each workload; a cell has what each GPU gave.
-func p99Table(all []*result.Evaluation) string {
+func p99Table(files []measured) string {
 	var systems, workloads, gpus []string
-	for _, e := range all {
-		in := func(c *result.EvaluationCase) bool { return c.System != result.LCAlone && c.System != result.BEAlone }
-		for _, name := range e.Names(result.SystemName, in) {
-			systems = addNew(systems, name)
+	for _, f := range files {
+		for _, row := range f.Cases {
+			if row.System != result.LCAlone && row.System != result.BEAlone && row.Skipped == "" {
+				systems = addNew(systems, row.System)
+			}
 		}
-		for _, name := range e.Names(result.CaseName, in) {
+		for _, name := range workloadsOf(f.Report) {
 			workloads = addNew(workloads, name)
 		}
-		gpus = append(gpus, e.GPU)
+		gpus = append(gpus, f.GPU)
 	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "| %s | LC p99 alone | %s |\n|%s\n", strings.Join(gpus, " / "), strings.Join(systems, " | "), strings.Repeat("---|", len(systems)+2))
-	row := func(of func(e *result.Evaluation) string) {
+	row := func(of func(r *result.Report) string) {
 		var cells []string
-		for _, e := range all {
-			cells = append(cells, of(e))
+		for _, f := range files {
+			cells = append(cells, of(f.Report))
 		}
 		text.WriteString(" " + strings.Join(cells, " / ") + " |")
 	}
-	for _, workload := range workloads {
-		fmt.Fprintf(&text, "| %s |", workload)
-		row(func(e *result.Evaluation) string {
-			if c := e.Of(workload, result.LCAlone); c != nil && c.LC != nil {
-				return microseconds(c.LC.P99Us)
+	for _, name := range workloads {
+		fmt.Fprintf(&text, "| %s |", name)
+		row(func(r *result.Report) string {
+			if alone := rowOf(r.Cases, name, result.LCAlone); alone != nil && alone.LC != nil {
+				return microseconds(alone.LC.P99Us)
 			}
 			return "-"
 		})
 		for _, system := range systems {
-			row(func(e *result.Evaluation) string { return p99Cell(e.Of(workload, system)) })
+			row(func(r *result.Report) string { return p99Cell(rowOf(r.Cases, name, system)) })
 		}
 		text.WriteString("\n")
 	}
 	return text.String()
 }
 
-func p99Cell(c *result.EvaluationCase) string {
+func p99Cell(row *result.Row) string {
 	switch {
-	case c == nil:
-		return "-"
-	case c.Ratio == nil && c.Skipped != "":
+	case row != nil && row.Ratio == nil && row.Skipped != "":
 		return "skipped"
-	case c.Ratio == nil && c.Note != "":
+	case row != nil && row.Ratio == nil && row.Note != "":
 		return "failed"
-	case c.Ratio == nil:
+	case row == nil || row.Ratio == nil:
 		return "-"
 	}
-	cell := fmt.Sprintf("%.2f", c.Ratio.P99)
-	if c.Throughput != nil && c.Throughput.BEOfDefault > 0 {
-		cell += fmt.Sprintf(" (%.2f)", c.Throughput.BEOfDefault)
+	cell := fmt.Sprintf("%.2f", row.Ratio.P99)
+	if be := ofDefault(row); be > 0 {
+		cell += fmt.Sprintf(" (%.2f)", be)
 	}
-	if c.Pass != nil && !*c.Pass {
+	if row.Pass != nil && !*row.Pass {
 		cell += " **missed**"
 	}
 	return cell

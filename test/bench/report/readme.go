@@ -75,7 +75,7 @@ func markdownTables(pattern, what string) (string, error) {
 	}
 	switch suite := all[0].Benchmark; {
 	case suite == workload.Suite:
-		return evaluationTables(files, what)
+		return evaluationTables(all, what), nil
 	case suite == result.StallsSuite:
 		return stallsTable(all), nil
 	case suite != result.ServingSuite:

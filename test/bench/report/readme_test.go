@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/result/resulttest"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 var update = flag.Bool("update", false, "write the documents' tables and plots from the committed results")
@@ -103,16 +103,25 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 func TestTwoGPUsInTheDocuments(t *testing.T) {
 	folder := t.TempDir()
 	gpus := map[string]string{"h100-paper.json": "NVIDIA First", "h200-paper.json": "NVIDIA Second"}
+	of := func(gpu string) *result.Report {
+		r := &result.Report{Head: result.Head{Schema: 1, Benchmark: workload.Suite, GPU: gpu, Driver: "of " + gpu, Commit: "at " + gpu}}
+		for _, name := range []string{"A", "C", "earlier"} {
+			for system, p99 := range map[string]float64{result.LCAlone: 1500, "default": 5000, "gpreempt": 1700, "gpreempt-hints": 1800} {
+				row := result.Row{Case: name, System: system, LC: &result.Latency{N: 9, P99Us: p99}, Throughput: &result.Throughput{BEOfDefault: .95, OfDefault: .95}}
+				if system != result.LCAlone {
+					row.Ratio = &result.Ratio{P99: result.Round(p99/1500, 3), Mean: 1.02}
+				}
+				row.JudgePaper()
+				r.Cases = append(r.Cases, row)
+			}
+		}
+		r.Cases = append(r.Cases, result.Row{Case: "A", System: "mps", Note: "no daemon"})
+		return r
+	}
 	for file, gpu := range gpus {
-		e := resulttest.Evaluation()
-		e.GPU, e.Driver, e.Commit = gpu, "of "+gpu, "at "+gpu
-		e.Summarise()
-		if err := e.Write(filepath.Join(folder, file)); err != nil {
+		if err := of(gpu).Write(filepath.Join(folder, file)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	if _, err := result.ReadEvaluation(folder); err == nil {
-		t.Error("two GPUs are one evaluation")
 	}
 	const begin, end = tableBegin + "*-paper.json", tableEnd + "\n"
 	document, err := FillTables([]byte(begin+" summary -->\n"+end+begin+" -->\n"+end), folder)
@@ -125,8 +134,14 @@ func TestTwoGPUsInTheDocuments(t *testing.T) {
 			t.Errorf("%s:\n%s", gpu, document)
 		}
 	}
-	if !strings.Contains(long, "| NVIDIA First / NVIDIA Second | LC p99 alone | default |") {
-		t.Errorf("the table:\n%s", long)
+	for _, want := range []string{"| NVIDIA First / NVIDIA Second | LC p99 alone |", " 1.13 (0.95) / 1.13 (0.95) |", " 1.20 (0.95) **missed** / 1.20 (0.95) **missed** |", " failed / failed |",
+		"- NVIDIA Second: targets reached in 2 of 4 cases, not in A, gpreempt-hints: p99 1.200 x alone (95 %: 0.000 to 0.000), 0.100 above 1.1; C, "} {
+		if !strings.Contains(long, want) {
+			t.Errorf("the table lacks %q:\n%s", want, long)
+		}
+	}
+	if want := "| median of 2 workloads (worst) |"; !strings.Contains(short, want) || strings.Contains(long, "earlier") {
+		t.Errorf("the summary:\n%s\n%s", short, long)
 	}
 	headline, err := Headline(folder)
 	if err != nil {
@@ -138,10 +153,9 @@ func TestTwoGPUsInTheDocuments(t *testing.T) {
 		}
 	}
 	// A workload that one of them lacks under one system is not passed over.
-	e := resulttest.Evaluation()
-	e.Cases = slices.DeleteFunc(e.Cases, func(c result.EvaluationCase) bool { return c.Case == "C" && c.System == "gpreempt" })
-	e.Summarise()
-	if err := e.Write(filepath.Join(folder, "h100-paper.json")); err != nil {
+	r := of("NVIDIA First")
+	r.Cases = slices.DeleteFunc(r.Cases, func(row result.Row) bool { return row.System == "mps" || row.Case == "C" && row.System == "gpreempt" })
+	if err := r.Write(filepath.Join(folder, "h100-paper.json")); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Headline(folder); err == nil || !strings.Contains(err.Error(), "no C under gpreempt") {

@@ -1,7 +1,6 @@
 package result
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -29,53 +28,22 @@ func (h *Head) FileName() string { return ShortGPU(h.GPU) + "-" + h.Benchmark + 
 // Into writes the results into a folder of results under their name, in the place of earlier ones. It refuses to where those have
 // cases that these lack.
 func (r *Report) Into(folder string) (path string, err error) {
-	return into(folder, &r.Head, r.Write, r.Cases, func(row Row) caseUnder { return caseUnder{row.Case, row.System} })
-}
-
-// Into is like that of Report.
-func (e *Evaluation) Into(folder string) (path string, err error) {
-	return into(folder, &e.Head, e.Write, e.Cases, func(c EvaluationCase) caseUnder { return caseUnder{c.Case, c.System} })
-}
-
-func into[C any](folder string, head *Head, write func(path string) error, cases []C, name func(C) caseUnder) (path string, err error) {
-	path = filepath.Join(folder, head.FileName())
-	var here []caseUnder
-	for _, c := range cases {
-		here = append(here, name(c))
-	}
-	if err := hasAllOf(path, here); err != nil {
-		return "", err
-	}
-	return path, write(path)
-}
-
-type caseUnder struct {
-	Case   string `json:"case"`
-	System string `json:"system"`
-}
-
-func hasAllOf(path string, here []caseUnder) error {
-	text, err := os.ReadFile(path)
+	path = filepath.Join(folder, r.FileName())
+	there, err := ReadReport(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil
+		return path, r.Write(path)
 	}
 	if err != nil {
-		return fmt.Errorf("read results: %w", err)
-	}
-	var there struct {
-		Cases []caseUnder `json:"cases"`
-	}
-	if err := json.Unmarshal(text, &there); err != nil {
-		return fmt.Errorf("read results %s: %w", path, err)
+		return "", err
 	}
 	var lost []string
-	for _, c := range there.Cases {
-		if !slices.Contains(here, c) {
-			lost = append(lost, c.Case+" under "+c.System)
+	for _, old := range there.Cases {
+		if !slices.ContainsFunc(r.Cases, func(row Row) bool { return row.Case == old.Case && row.System == old.System }) {
+			lost = append(lost, old.Case+" under "+old.System)
 		}
 	}
 	if len(lost) > 0 {
-		return fmt.Errorf("%s has what the new results lack, remove it if that is meant: %s", path, strings.Join(lost, ", "))
+		return "", fmt.Errorf("%s has what the new results lack, remove it if that is meant: %s", path, strings.Join(lost, ", "))
 	}
-	return nil
+	return path, r.Write(path)
 }

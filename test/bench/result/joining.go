@@ -1,6 +1,10 @@
 package result
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // Figures of another build, GPU or driver are of another measurement. Results that differ in one of them are never joined, and
 // what is measured does not go on from them.
@@ -33,3 +37,16 @@ func (h Head) CheckGoOn(path string, there Head) error {
 	}
 	return nil
 }
+
+// AddWords is a list of different words.
+func AddWords(list, more string) string {
+	words := strings.Split(list, listed)
+	for _, word := range strings.Split(more, listed) {
+		if !slices.Contains(words, word) {
+			words = append(words, word)
+		}
+	}
+	return strings.Join(words, listed)
+}
+
+const listed = "; "

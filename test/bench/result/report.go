@@ -68,6 +68,8 @@ type Row struct {
 	Target  string   `json:"target,omitempty"`
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
+	Missed  string   `json:"missed,omitempty"`  // what of the target, and by how much
+	Skipped string   `json:"skipped,omitempty"` // why it was not measured, which is no failure
 
 	// Why the target is neither reached nor missed: too little was measured to tell. Pass is nil then.
 	Undecided string `json:"undecided,omitempty"`
@@ -78,6 +80,8 @@ type Row struct {
 	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
 
 	Serving *Serving `json:"serving,omitempty"` // of the suite of that name
+
+	Throughput *Throughput `json:"throughput,omitempty"` // of suite paper
 }
 
 // Figure is the row of a single value under the library.
@@ -108,6 +112,8 @@ type Latency struct {
 	P50CIUs  [2]float64 `json:"p50_ci_us,omitzero"`
 	P99CIUs  [2]float64 `json:"p99_ci_us,omitzero"`
 	P999CIUs [2]float64 `json:"p999_ci_us,omitzero"`
+	MeanUs   float64    `json:"mean_us,omitempty"`
+	MeanCIUs [2]float64 `json:"mean_ci_us,omitzero"`
 }
 
 // Request is what became of the hints for a request: a line of the file that the setting hints.log names.
@@ -144,6 +150,8 @@ type Ratio struct {
 	P50CI  [2]float64 `json:"p50_ci,omitzero"`
 	P99CI  [2]float64 `json:"p99_ci,omitzero"`
 	P999CI [2]float64 `json:"p999_ci,omitzero"`
+	Mean   float64    `json:"mean,omitempty"`
+	MeanCI [2]float64 `json:"mean_ci,omitzero"`
 }
 
 // Share is what the BE processes got: the rates alone and now, and Share, their part of what LC left them.
@@ -170,9 +178,14 @@ func LatencyOfSorted(sorted []float64) *Latency {
 	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1), P50CIUs: orderInterval(sorted, .5), P99CIUs: orderInterval(sorted, .99)}
 }
 
-// AddP999 adds the p99.9 of sorted latencies in microseconds.
-func (l *Latency) AddP999(sorted []float64) {
-	l.P999Us, l.P999CIUs = Round(Quantile(sorted, .999), 1), orderInterval(sorted, .999)
+// LatencyOfMany also has the p99.9 and the mean.
+func LatencyOfMany(sorted []float64) *Latency {
+	l := LatencyOfSorted(sorted)
+	if l != nil {
+		l.P999Us, l.P999CIUs = Round(Quantile(sorted, .999), 1), orderInterval(sorted, .999)
+		l.MeanUs, l.MeanCIUs = Round(mean(sorted), 1), meanInterval(sorted)
+	}
+	return l
 }
 
 // RatioOf compares with alone; nil where one of them is missing.
@@ -184,6 +197,9 @@ func RatioOf(now, alone *Latency) *Ratio {
 		P50CI: ratioInterval(now.P50Us, alone.P50Us, now.P50CIUs, alone.P50CIUs), P99CI: ratioInterval(now.P99Us, alone.P99Us, now.P99CIUs, alone.P99CIUs)}
 	if now.P999Us > 0 && alone.P999Us > 0 {
 		r.P999, r.P999CI = Round(now.P999Us/alone.P999Us, 3), ratioInterval(now.P999Us, alone.P999Us, now.P999CIUs, alone.P999CIUs)
+	}
+	if now.MeanUs > 0 && alone.MeanUs > 0 {
+		r.Mean, r.MeanCI = Round(now.MeanUs/alone.MeanUs, 3), ratioInterval(now.MeanUs, alone.MeanUs, now.MeanCIUs, alone.MeanCIUs)
 	}
 	return r
 }
@@ -273,6 +289,9 @@ func (row Row) verdict() string {
 	}
 	if row.Undecided != "" {
 		text = strings.TrimSuffix("undecided, "+row.Undecided+": "+text, ": ")
+	}
+	if row.Missed != "" {
+		text += ": " + row.Missed
 	}
 	if row.Note != "" {
 		text = strings.TrimSpace(text + " (" + row.Note + ")")

@@ -1,37 +1,9 @@
 package result
 
 import (
-	"fmt"
 	"math"
-	"math/rand/v2"
 	"slices"
-	"strings"
-
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
-
-// Distribution sums up latencies. Intervals hold the true value with 95 % confidence (bootstrap).
-type Distribution struct {
-	N        int        `json:"n"`
-	MeanUs   float64    `json:"mean_us"`
-	P50Us    float64    `json:"p50_us"`
-	P95Us    float64    `json:"p95_us"`
-	P99Us    float64    `json:"p99_us"`
-	P999Us   float64    `json:"p999_us"`
-	MaxUs    float64    `json:"max_us"`
-	P50CIUs  [2]float64 `json:"p50_ci_us,omitzero"`
-	P99CIUs  [2]float64 `json:"p99_ci_us,omitzero"`
-	MeanCIUs [2]float64 `json:"mean_ci_us,omitzero"`
-}
-
-// Ratios compare with the same LC tasks alone.
-type Ratios struct {
-	Mean   float64    `json:"mean"`
-	P50    float64    `json:"p50"`
-	P99    float64    `json:"p99"`
-	MeanCI [2]float64 `json:"mean_ci"`
-	P99CI  [2]float64 `json:"p99_ci"`
-}
 
 // Quantile of sorted values, between two in proportion.
 func Quantile(sorted []float64, q float64) float64 {
@@ -65,77 +37,6 @@ func mean(values []float64) float64 {
 		sum += value
 	}
 	return sum / float64(len(values))
-}
-
-const resamplings = 400
-
-// estimates are the statistics of as many resamplings: of the runs first, whose conditions differ, and of the
-// requests of each run then.
-type estimates struct{ mean, p50, p99 []float64 }
-
-func bootstrap(runs [][]float64, random *rand.Rand) estimates {
-	var e estimates
-	sorted := slices.Sorted(slices.Values(slices.Concat(runs...)))
-	if len(sorted) == 0 {
-		return e
-	}
-	places := make([][]int, len(runs)) // of a run's values among all: what is drawn is counted there, not sorted
-	for i, run := range runs {
-		for _, value := range run {
-			place, _ := slices.BinarySearch(sorted, value)
-			places[i] = append(places[i], place)
-		}
-	}
-	times := make([]int, len(sorted))
-	for range resamplings {
-		clear(times)
-		n := 0
-		for range places {
-			run := places[random.IntN(len(places))]
-			for range run {
-				times[run[random.IntN(len(run))]]++
-			}
-			n += len(run)
-		}
-		if n == 0 {
-			continue
-		}
-		total := 0.0
-		for place, count := range times {
-			total += float64(count) * sorted[place]
-		}
-		e.mean = append(e.mean, total/float64(n))
-		e.p50 = append(e.p50, quantileOfCounted(sorted, times, n, .5))
-		e.p99 = append(e.p99, quantileOfCounted(sorted, times, n, .99))
-	}
-	return e
-}
-
-// quantileOfCounted is the quantile of n values, each of the sorted ones being there so many times.
-func quantileOfCounted(sorted []float64, times []int, n int, q float64) float64 {
-	place := q * float64(n-1)
-	below, before := int(place), 0
-	for i, count := range times {
-		if before += count; before <= below {
-			continue
-		}
-		low, high := sorted[i], sorted[i]
-		if below+1 >= before { // the next one is another
-			for j := i + 1; j < len(times); j++ {
-				if times[j] > 0 {
-					high = sorted[j]
-					break
-				}
-			}
-		}
-		return low + (place-float64(below))*(high-low)
-	}
-	return math.NaN()
-}
-
-func interval(values []float64, digits int) [2]float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return [2]float64{Round(Quantile(sorted, .025), digits), Round(Quantile(sorted, .975), digits)}
 }
 
 // fewest is the number of values from which on two of them hold the median with 95 % confidence.
@@ -179,186 +80,17 @@ func ratioInterval(a, b float64, ofA, ofB [2]float64) [2]float64 {
 	return [2]float64{Round(a/b*math.Exp(-low), 3), Round(a/b*math.Exp(high), 3)}
 }
 
-func distribution(runs [][]float64, e estimates) *Distribution {
-	all := slices.Sorted(slices.Values(slices.Concat(runs...)))
-	if len(all) == 0 {
-		return nil
+// meanInterval holds the mean of what values are of with 95 % confidence, if they are many and independent.
+func meanInterval(values []float64) [2]float64 {
+	if len(values) < fewest {
+		return [2]float64{}
 	}
-	us := func(q float64) float64 { return Round(Quantile(all, q), 1) }
-	d := &Distribution{N: len(all), MeanUs: Round(mean(all), 1), P50Us: us(.5), P95Us: us(.95), P99Us: us(.99), P999Us: us(.999), MaxUs: us(1)}
-	if len(e.p50) > 0 {
-		d.P50CIUs, d.P99CIUs, d.MeanCIUs = interval(e.p50, 1), interval(e.p99, 1), interval(e.mean, 1)
-	}
-	return d
-}
-
-// lcLatencies are a case's latencies by run, of all its LC tasks.
-func (c *EvaluationCase) lcLatencies() (fromArrival, fromSubmission [][]float64) {
-	for _, run := range c.Runs {
-		var arrival, submission []float64
-		for _, t := range run.Of("lc") {
-			a, s := t.Latencies(run.Length())
-			arrival, submission = append(arrival, a...), append(submission, s...)
-		}
-		if len(arrival) > 0 {
-			fromArrival, fromSubmission = append(fromArrival, arrival), append(fromSubmission, submission)
-		}
-	}
-	return fromArrival, fromSubmission
-}
-
-// perSecond is the throughput of a role's tasks together.
-func (c *EvaluationCase) perSecond(role string) float64 {
-	var completed, seconds float64
-	for _, run := range c.Runs {
-		seconds += run.Seconds
-		for _, t := range run.Of(role) {
-			completed += t.Completed
-		}
-	}
-	return completed / seconds
-}
-
-// Sum is that of all values.
-func Sum(values []float64) float64 {
-	total := 0.0
+	m, squares := mean(values), 0.0
 	for _, value := range values {
-		total += value
+		squares += (value - m) * (value - m)
 	}
-	return total
-}
-
-// Summarise makes the figures of all cases from their runs.
-func (e *Evaluation) Summarise() {
-	find := func(workload, system string) *EvaluationCase {
-		if c := e.Of(workload, system); c != nil && len(c.Runs) > 0 {
-			return c
-		}
-		return nil
-	}
-	estimated, alone := make([]estimates, len(e.Cases)), map[string]estimates{}
-	for i := range e.Cases {
-		c := &e.Cases[i]
-		if len(c.Runs) == 0 {
-			continue
-		}
-		fromArrival, fromSubmission := c.lcLatencies()
-		// A seed of its own makes a report the same each time.
-		estimated[i] = bootstrap(fromArrival, workload.Seed(c.Case, c.System))
-		c.LC = distribution(fromArrival, estimated[i])
-		c.LCSubmitted = distribution(fromSubmission, estimates{})
-		c.Throughput = &Throughput{LC: Round(c.perSecond("lc"), 2), BE: Round(c.perSecond("be"), 2)}
-		c.CPU, c.Queued, c.Unserved = c.sumUp()
-		if c.System == LCAlone {
-			alone[c.Case] = estimated[i]
-		}
-	}
-	for i := range e.Cases {
-		c := &e.Cases[i]
-		c.LCAlone, c.Ratio, c.BE = nil, nil, nil
-		c.Target, c.Pass, c.Missed = "", nil, ""
-		lc, be, plain := find(c.Case, LCAlone), find(c.Case, BEAlone), find(c.Case, "default")
-		if len(c.Runs) == 0 || c.System == LCAlone {
-			continue
-		}
-		if lc != nil && lc.LC != nil && c.LC != nil {
-			c.LCAlone = lc.LC
-			ratios := func(now, alone []float64) [2]float64 {
-				all := make([]float64, min(len(now), len(alone)))
-				for j := range all {
-					all[j] = now[j] / alone[j]
-				}
-				return interval(all, 3)
-			}
-			c.Ratio = &Ratios{Mean: Round(c.LC.MeanUs/lc.LC.MeanUs, 3), P50: Round(c.LC.P50Us/lc.LC.P50Us, 3),
-				P99: Round(c.LC.P99Us/lc.LC.P99Us, 3), MeanCI: ratios(estimated[i].mean, alone[c.Case].mean), P99CI: ratios(estimated[i].p99, alone[c.Case].p99)}
-			if lc.Throughput.LC > 0 {
-				c.Throughput.LCOfAlone = Round(c.Throughput.LC/lc.Throughput.LC, 3)
-			}
-		}
-		if be != nil {
-			if now, without := c.perSecond("be"), be.perSecond("be"); without > 0 {
-				c.BE = &Share{Share: Round(now/without, 3), Alone: Round(without, 2), Now: Round(now, 2), Unit: "requests/s"}
-			}
-		}
-		if c.System == BEAlone {
-			continue
-		}
-		if plain != nil {
-			if plain.Throughput.BE > 0 {
-				c.Throughput.BEOfDefault = Round(c.Throughput.BE/plain.Throughput.BE, 3)
-			}
-			if total := plain.Throughput.LC + plain.Throughput.BE; total > 0 {
-				c.Throughput.OfDefault = Round((c.Throughput.LC+c.Throughput.BE)/total, 3)
-			}
-		}
-		c.judge()
-	}
-}
-
-// Targets, on the workloads that they are claimed for.
-const (
-	p99Limit, hintedP99Limit = 1.25, 1.10
-	hintedMeanLimit          = 1.024 // the paper's figure, on its hardware
-	throughputLimit          = 0.90
-)
-
-// HasTarget says whether there is a target for a case.
-func (c *EvaluationCase) HasTarget() bool {
-	return c.Claimed && (c.System == "gpreempt" || c.System == "gpreempt-hints")
-}
-
-func (c *EvaluationCase) judge() {
-	if !c.HasTarget() || c.Ratio == nil || c.Throughput.OfDefault == 0 {
-		return
-	}
-	var missed []string
-	atMost := func(what string, value, limit float64, ci [2]float64) {
-		if value > limit {
-			missed = append(missed, fmt.Sprintf("%s %.3f x alone (95 %%: %.3f to %.3f), %.3f above %g", what, value, ci[0], ci[1], value-limit, limit))
-		}
-	}
-	if c.System == "gpreempt" {
-		c.Target = "lc p99 <= 1.25 x alone, total >= 0.90 of default"
-		atMost("p99", c.Ratio.P99, p99Limit, c.Ratio.P99CI)
-	} else {
-		c.Target = "lc p99 <= 1.10 x alone, mean <= 1.024 x alone, total >= 0.90 of default"
-		atMost("p99", c.Ratio.P99, hintedP99Limit, c.Ratio.P99CI)
-		atMost("mean", c.Ratio.Mean, hintedMeanLimit, c.Ratio.MeanCI)
-	}
-	if c.Throughput.OfDefault < throughputLimit {
-		missed = append(missed, fmt.Sprintf("total %.3f of default, %.3f below %.2f", c.Throughput.OfDefault, throughputLimit-c.Throughput.OfDefault, throughputLimit))
-	}
-	pass := len(missed) == 0
-	c.Pass, c.Missed = &pass, strings.Join(missed, ", ")
-}
-
-func (c *EvaluationCase) sumUp() (*CPU, int, int) {
-	var lc, be, requests, seconds float64
-	queued, unserved := 0, 0
-	c.Identical = nil
-	for _, run := range c.Runs {
-		seconds += run.Seconds
-		for _, t := range run.Tasks {
-			if t.Identical != nil && (c.Identical == nil || *c.Identical) {
-				c.Identical = t.Identical
-			}
-		}
-		for _, t := range run.Of("be") {
-			be += t.CPUSeconds
-		}
-		for _, t := range run.Of("lc") {
-			lc += t.CPUSeconds
-			requests += float64(t.Offered - t.Unserved)
-			queued += t.queued()
-			unserved += t.Unserved
-		}
-	}
-	cpu := &CPU{BECores: Round(be/seconds, 3)}
-	if requests > 0 {
-		cpu.LCMs = Round(1000*lc/requests, 3)
-	}
-	return cpu, queued, unserved
+	half := 1.96 * math.Sqrt(squares) / float64(len(values)) // nearly: of the squares' sum by n - 1
+	return [2]float64{Round(m-half, 1), Round(m+half, 1)}
 }
 
 // Round rounds to so many digits after the point.

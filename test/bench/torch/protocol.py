@@ -136,18 +136,17 @@ def serve_rounds(facts, rounds_of):
         answer({"rounds": rounds, "different": different, "first_different": where, "seconds": round(seconds, 3)})
 
 
-def open_loop(go, submitted, done, cpu_ns):
+def open_loop(go, submitted, done):
     """What is answered about requests that arrived: when they were submitted and done, counted from arrival."""
     in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))
-    return {"completed": in_time, "unserved": len(go.arrivals) - len(done), "cpu_ns": cpu_ns,
+    return {"completed": in_time, "unserved": len(go.arrivals) - len(done),
             "submitted_ns": submitted, "done_ns": done, **TRACE.take()}
 
 
 def serve_continuously(request, go):
     """Requests back to back; one that is under way at the end counts in proportion."""
-    completed, cpu = 0, 0
+    completed = 0
     wait_for(go.start)
-    began = time.process_time_ns()
     after = time.monotonic_ns()
     while go.goes_on():
         before = after
@@ -155,14 +154,12 @@ def serve_continuously(request, go):
         after = time.monotonic_ns()
         if before < go.end:
             completed += 1 if after <= go.end else (go.end - before) / (after - before)
-            cpu = time.process_time_ns() - began
-    return {"completed": round(completed, 3), "cpu_ns": cpu}
+    return {"completed": round(completed, 3)}
 
 
 def serve_arrivals(request, go, hint):
     """A request is served when it arrives or, if others are still before it, after them; none is dropped."""
     submitted, done = [], []
-    cpu = time.process_time_ns()
     for arrival in go.arrivals:
         if not go.goes_on():
             break
@@ -178,7 +175,7 @@ def serve_arrivals(request, go, hint):
         request()
         done.append(time.monotonic_ns() - arrival)
         TRACE.done(arrival)
-    return open_loop(go, submitted, done, time.process_time_ns() - cpu)
+    return open_loop(go, submitted, done)
 
 
 def serve_requests(request, go, hint):

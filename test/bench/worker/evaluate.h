@@ -147,7 +147,7 @@ static void serve_continuously(const struct evaluation_work *work, const struct 
 {
 	double completed = 0;
 	wait_for(go->start);
-	uint64_t from = now_ns(CLOCK_PROCESS_CPUTIME_ID), cpu = 0, before, after = monotonic_ns();
+	uint64_t before, after = monotonic_ns();
 	do {
 		before = after;
 		work->request();
@@ -155,9 +155,8 @@ static void serve_continuously(const struct evaluation_work *work, const struct 
 		if (before >= go->end)
 			continue;
 		completed += after <= go->end ? 1 : (double)(go->end - before) / (after - before);
-		cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - from;
 	} while (goes_on(go));
-	printf("{\"completed\":%.3f,\"cpu_ns\":%llu", completed, (unsigned long long)cpu);
+	printf("{\"completed\":%.3f", completed);
 }
 
 // The kernel's counts for the calling thread.
@@ -204,7 +203,6 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 	bool trace = getenv("GPREEMPT_BENCH_TRACE"), closed = number("closed", 0);
 	int64_t served = 0, in_time = 0;
 	uint64_t last = go->start; // the end of the request before
-	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID);
 	struct scheduled before = scheduled_so_far();
 	for (; served < go->count && goes_on(go); served++) {
 		uint64_t arrival = go->start + go->arrival_ns[served];
@@ -233,9 +231,7 @@ static void serve_arrivals(const struct evaluation_work *work, const struct eval
 		switches[served] = after.switches - before.switches;
 		before = after;
 	}
-	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
-	printf("{\"completed\":%lld,\"unserved\":%lld,\"cpu_ns\":%llu", (long long)in_time,
-	       (long long)(closed ? 0 : go->count - served), (unsigned long long)cpu);
+	printf("{\"completed\":%lld,\"unserved\":%lld", (long long)in_time, (long long)(closed ? 0 : go->count - served));
 	if (closed)
 		print_list(",\"arrival_ns\"", arrived, served);
 	print_list(",\"submitted_ns\"", submitted, served);

@@ -55,7 +55,7 @@ var fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "
 // Suite is the name of the suite that consists of the workloads.
 const Suite = "paper"
 
-// All lists the workloads in the order of the report: those of the GPreempt paper that are models alone, and one that needs no PyTorch.
+// All lists the workloads: those of the GPreempt paper that are models alone, and one that needs no PyTorch.
 var All = []Workload{
 	{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
 	{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
@@ -67,23 +67,9 @@ var All = []Workload{
 		Continuous("spin-long"), PrepareUs, false},
 }
 
-// firstMeasured come before the others: in this order each program is started once, or runs on from the workload before.
-var firstMeasured = []string{"D", "E", "REAL", "C", "A", "B"}
-
-// Workloads picks those that are named, in the order in which they are measured; without names all.
-func Workloads(only []string) ([]Workload, error) {
-	picked, err := Pick(Suite, "workload", All, func(w Workload) string { return w.Name }, only)
-	if err != nil {
-		return nil, err
-	}
-	turn := func(w Workload) int {
-		if i := slices.Index(firstMeasured, w.Name); i >= 0 {
-			return i
-		}
-		return len(firstMeasured)
-	}
-	slices.SortStableFunc(picked, func(a, b Workload) int { return turn(a) - turn(b) })
-	return picked, nil
+// IsClaimed says whether targets hold for a workload.
+func IsClaimed(name string) bool {
+	return slices.ContainsFunc(All, func(w Workload) bool { return w.Name == name && w.Claimed })
 }
 
 // Pick picks those of a suite that are named; without names all. Kind is what people call one.

@@ -19,7 +19,7 @@ var update = flag.Bool("update", false, "write the manual page")
 func TestManualIsCurrent(t *testing.T) {
 	page := commandPage(rootCommand())
 	clitest.CheckPage(t, "../../../../docs/man/gpreempt-bench.1", page, *update)
-	for _, suite := range bench.Suites() {
+	for _, suite := range bench.Suites {
 		if !bytes.Contains(page, []byte("\n.B "+clitest.Roff(suite.Name)+"\n")) {
 			t.Errorf("gpreempt-bench(1) lacks suite %s", suite.Name)
 		}

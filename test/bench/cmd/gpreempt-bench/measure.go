@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpreempt/gpreempt/internal/cli"
 	"github.com/gpreempt/gpreempt/test/bench"
+	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
 // measureCommand is `gpreempt bench`. Its worker processes are `gpreempt-bench bench-worker`, which never gets
@@ -58,7 +59,7 @@ func measureCommand() *cobra.Command {
 // suites are all, a line each.
 func suites() string {
 	var text strings.Builder
-	for _, s := range bench.Suites() {
+	for _, s := range bench.Suites {
 		fmt.Fprintf(&text, "  %-16s %s\n", s.Name, s.About)
 	}
 	return strings.TrimSuffix(text.String(), "\n")
@@ -93,7 +94,7 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 		return suite.Plan(out, m.Options)
 	}
 	if m.Folder == "" {
-		m.Folder = suite.Folder()
+		m.Folder = suite.DefaultFolder()
 	}
 	if err := m.checkPaths(); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 const notWhole = 3
 
 // show prints the results and writes them to the file that is asked for.
-func (m *measurement) show(out io.Writer, measured bench.Result) error {
+func (m *measurement) show(out io.Writer, measured *result.Report) error {
 	if err := measured.Print(out); err != nil {
 		return err
 	}
