@@ -69,7 +69,6 @@ type session struct {
 	info       info
 	iterations map[work]uint64
 	report     *result.Report
-	keep       func(*result.Report)   // writes the rows that a case has so far; nil: nobody does
 	counted    *result.Counted        // by the library, in the last BE process that ran together with LC
 	mechanisms string                 // of the configurations for block-level preemption, as TOML
 	native     func() (string, error) // path of the compiled programs under fire

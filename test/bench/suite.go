@@ -95,10 +95,9 @@ func (c Suite) left(cases []Case) (seconds float64) {
 // casePart is the partial result of a case.
 type casePart struct {
 	result.Report
-	Part       string `json:"part"`                 // the case
-	Unfinished bool   `json:"unfinished,omitempty"` // the case was not measured to its end, and is measured again
-	Asked      string `json:"asked,omitempty"`      // by options; where these are others now, the case is measured again
-	file       string
+	Part  string `json:"part"`            // the case
+	Asked string `json:"asked,omitempty"` // by options; where these are others now, the case is measured again
+	file  string
 }
 
 func (c Suite) partPath(folder, name string) string {
@@ -107,7 +106,7 @@ func (c Suite) partPath(folder, name string) string {
 
 // isDone says whether the case need not be measured again.
 func (p *casePart) isDone(options Options) bool {
-	return p != nil && !p.Unfinished && len(p.Failed()) == 0 && p.Asked == options.asked()
+	return p != nil && len(p.Failed()) == 0 && p.Asked == options.asked()
 }
 
 // asked are the options by which figures differ.
@@ -121,9 +120,13 @@ func (o Options) asked() string {
 // readParts reads the partial results of folders, by case.
 func (c Suite) readParts(folders ...string) (map[string]*casePart, error) {
 	parts := map[string]*casePart{}
-	files, err := partFiles(folders, c.Name)
-	if err != nil {
-		return nil, err
+	var files []string
+	for _, folder := range folders {
+		found, err := filepath.Glob(filepath.Join(folder, c.Name+"-*.json")) // sorted
+		if err != nil {
+			return nil, fmt.Errorf("read results: %w", err)
+		}
+		files = append(files, found...)
 	}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -174,19 +177,6 @@ type caseRun struct {
 	todo    []Case   // that have not begun
 	untimed []string // those for which there is no time
 	begun   int      // so many have
-	spent   float64  // seconds, by those that are done
-	priced  float64  // what these were thought to take
-	done    int      // so many are
-}
-
-// nextSeconds is how long the next case takes at most. A few cases say how long others take on this machine, but not that these take less than
-// half of what was thought. The caller holds the mutex.
-func (r *caseRun) nextSeconds() float64 {
-	const few = 3
-	if r.done < few {
-		return r.todo[0].seconds
-	}
-	return r.todo[0].seconds * max(r.spent/r.priced, .5)
 }
 
 // Measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
@@ -277,7 +267,7 @@ func (r *caseRun) next(spent float64) (one Case, found bool) {
 	if len(r.todo) == 0 {
 		return one, false
 	}
-	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+r.begun > 0 && spent+r.nextSeconds() > limit {
+	if limit := r.s.options.Minutes * 60; limit > 0 && len(r.parts)+r.begun > 0 && spent+r.todo[0].seconds > limit {
 		r.s.log("%d cases are left for another call with the same --out: the next is %s", len(r.todo), r.todo[0].Name)
 		for _, one := range r.todo {
 			r.untimed = append(r.untimed, one.Name)
@@ -296,17 +286,9 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	began := time.Now()
 	s := r.s.forCase()
 	part := &casePart{Part: one.Name, Asked: s.options.asked(), file: r.partPath(r.s.options.Folder, one.Name)}
-	s.keep = func(report *result.Report) {
-		part.Report, part.Unfinished = *report, true
-		if err := result.WriteJSON(part.file, part, ""); err != nil {
-			s.log("%s: %v", one.Name, err)
-		}
-	}
 	err := one.measure(ctx, s, one.Name)
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
-	seconds := time.Since(began).Seconds()
-	r.spent, r.priced, r.done = r.spent+seconds, r.priced+one.seconds, r.done+1
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -322,25 +304,10 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 		row := result.Row{Case: one.Name, System: "gpreempt", Note: err.Error()}
 		s.report.Cases = append(s.report.Cases, row.Judged(cmp.Or(one.Target, measured), false))
 	}
-	s.log("%-24s %5.1f s", one.Name, seconds)
-	part.Report, part.Unfinished = *s.report, false
+	s.log("%-24s %5.1f s", one.Name, time.Since(began).Seconds())
+	part.Report = *s.report
 	r.parts[one.Name] = part
 	return result.WriteJSON(part.file, part, "")
-}
-
-// partFiles are those with a suite's partial results: sorted, folder by folder. Of one name the last is meant.
-func partFiles(folders []string, suite string) (files []string, err error) {
-	for _, folder := range folders {
-		found, err := filepath.Glob(filepath.Join(folder, suite+"-*.json"))
-		if err != nil {
-			return nil, fmt.Errorf("read results: %w", err)
-		}
-		files = slices.DeleteFunc(files, func(file string) bool {
-			return slices.ContainsFunc(found, func(other string) bool { return filepath.Base(file) == filepath.Base(other) })
-		})
-		files = append(files, found...)
-	}
-	return files, nil
 }
 
 var errNoParts = errors.New("no partial results of any suite")

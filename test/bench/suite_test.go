@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"maps"
 	"math"
 	"os"
@@ -91,49 +90,6 @@ func TestPartialResults(t *testing.T) {
 	options.Folder = "/dev/null/results"
 	if _, err := suite.Measure(t.Context(), options); err == nil || !strings.Contains(err.Error(), "make the folder of results") {
 		t.Errorf("a folder that cannot be made: %v", err)
-	}
-}
-
-// The rows of a case that was not measured to its end are in the folder, and a later call measures the case again.
-func TestUnfinishedCase(t *testing.T) {
-	t.Parallel()
-	suite := suiteOfCases(t, "blp-stream")
-	var progress bytes.Buffer
-	options := simulatedOptions(t, suite.Name, &progress)
-	r := &caseRun{Suite: suite, s: newSession(options), parts: map[string]*casePart{}}
-	r.s.report = &result.Report{Head: result.Head{Schema: 1, Benchmark: suite.Name}}
-	path := suite.partPath(options.Folder, "two-rows")
-	read := func() *casePart {
-		parts, err := suite.readParts(options.Folder)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return parts["two-rows"]
-	}
-	row := func(system string) result.Row { return result.Row{Case: "two-rows", System: system} }
-	for _, fails := range []bool{true, false} {
-		ctx, cancel := context.WithCancel(t.Context())
-		if err := r.measureCase(ctx, Case{Name: "two-rows", measure: func(_ context.Context, s *session, _ string) error {
-			if _, err := os.Stat(path); fails && err == nil {
-				t.Error("a part before there is a row")
-			}
-			s.add(row("alone"))
-			if p := read(); p == nil || len(p.Cases) != 1 || p.isDone(options) {
-				t.Errorf("after one row: %+v", p)
-			}
-			if fails {
-				cancel() // as the machine is taken away
-				return nil
-			}
-			s.add(row("gpreempt"))
-			return nil
-		}}); err != nil {
-			t.Fatal(err)
-		}
-		cancel()
-		if p := read(); p == nil || p.isDone(options) == fails || len(p.Cases) != map[bool]int{true: 1, false: 2}[fails] {
-			t.Errorf("cut off %v: %+v", fails, p)
-		}
 	}
 }
 
@@ -468,35 +424,6 @@ func TestStoppableTime(t *testing.T) {
 	} {
 		if got, note := kernels.stoppable(test.refused, test.uncovered); math.Abs(got-test.want) > 1e-9 || !strings.Contains(note, test.note) {
 			t.Errorf("%v, %g uncovered: %g, %s; want %g, %s", test.refused, test.uncovered, got, note, test.want, test.note)
-		}
-	}
-}
-
-// Where cases take less time than was thought, more of them are begun; where they take more, fewer.
-func TestWhatThereIsTimeFor(t *testing.T) {
-	for _, c := range []struct {
-		what          string
-		done          int
-		spent, priced float64
-		begins        bool
-	}{
-		{"as thought", 4, 40, 40, false},
-		{"faster", 4, 24, 40, true},
-		{"faster, but few are known", 2, 12, 20, false},
-		{"far faster: half at least", 4, 1, 40, true},
-		{"slower", 4, 80, 40, false},
-	} {
-		r := &caseRun{s: newSession(Options{Minutes: 1, Progress: io.Discard}), todo: []Case{{Name: "next", seconds: 10}},
-			parts: map[string]*casePart{"before": nil}, spent: c.spent, priced: c.priced, done: c.done}
-		if _, begins := r.next(53); begins != c.begins || (len(r.untimed) == 0) != begins {
-			t.Errorf("%s: begins %v, left %v", c.what, begins, r.untimed)
-		}
-	}
-	for seconds, begins := range map[float64]bool{54: true, 56: false} { // the far faster one
-		r := &caseRun{s: newSession(Options{Minutes: 1, Progress: io.Discard}), todo: []Case{{Name: "next", seconds: 10}},
-			parts: map[string]*casePart{"before": nil}, spent: 1, priced: 40, done: 4}
-		if _, got := r.next(seconds); got != begins {
-			t.Errorf("at %g s: begins %v", seconds, got)
 		}
 	}
 }

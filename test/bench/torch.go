@@ -113,10 +113,5 @@ func (w *worker) beside(ctx context.Context, serve func() (lcResult, error)) (r 
 	return r, be.rate(r.StartNs, r.EndNs), nil
 }
 
-// add adds rows of the case that is measured. They are in the folder at once, for a machine may be taken away before the case ends.
-func (s *session) add(rows ...result.Row) {
-	s.report.Cases = append(s.report.Cases, rows...)
-	if s.keep != nil {
-		s.keep(s.report)
-	}
-}
+// add adds rows of the case that is measured.
+func (s *session) add(rows ...result.Row) { s.report.Cases = append(s.report.Cases, rows...) }
