@@ -33,5 +33,4 @@ var allCases = slices.Concat([]Case{
 	{"launch-overhead", "<= 50 ns more", []string{"foundation"}, 30, measureLaunch},
 	{"be-alone", "BE >= 0.99 of without the library", []string{"foundation"}, 20, measureBEAlone},
 	{"idle", "<= 0.5 % of a core, <= 15 MB", []string{"foundation"}, 15, measureIdle},
-	{"identity", "all identical", []string{"foundation"}, 12, measureIdentity},
 }, programCases(), fireCases(), costCases(), memoryCases(), servingCases(), stallsCases(), paperCases())

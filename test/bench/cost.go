@@ -1,23 +1,13 @@
 package bench
 
 import (
-	"bytes"
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"math"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/gpreempt/gpreempt/kernels"
-	"github.com/gpreempt/gpreempt/patch"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
@@ -39,7 +29,7 @@ const (
 var coveredPrograms = []string{"resnet50-training", "transformer-training", "transformer-generation", "cublas"}
 
 func costCases() []Case {
-	cases := []Case{{"blp-coverage", fmt.Sprintf(">= %g of launches and of GPU time can be stopped", costCovered), []string{"blp-cost"}, 50, measureCoverage}}
+	cases := []Case{{"blp-coverage", fmt.Sprintf(">= %g of launches can be stopped", costCovered), []string{"blp-cost"}, 50, measureCoverage}}
 	for _, one := range []struct {
 		name, kind string
 		besideIdle bool
@@ -82,184 +72,48 @@ func notInForce(c result.Counted) string {
 
 // measureCoverage looks at all programs at once.
 func measureCoverage(ctx context.Context, s *session, name string) error {
-	rows := make([][]result.Row, len(coveredPrograms))
+	rows := make([]result.Row, len(coveredPrograms))
 	err := atOnce(len(rows), func(i int) (err error) {
 		if rows[i], err = s.coverage(ctx, name+"-"+coveredPrograms[i], coveredPrograms[i]); err != nil {
 			return fmt.Errorf("%s: %w", coveredPrograms[i], err)
 		}
 		return nil
 	})
-	s.add(slices.Concat(rows...)...)
+	if err == nil {
+		s.add(rows...)
+	}
 	return err
 }
 
-// kernelTimes are the microseconds and launches of each kernel of a round.
-type kernelTimes map[string][2]float64
-
-func (s *session) coverage(ctx context.Context, name, program string) ([]result.Row, error) {
+// coverage says which of a program's launches can be stopped.
+func (s *session) coverage(ctx context.Context, name, program string) (row result.Row, err error) {
 	config, err := s.blpConfig("coverage-"+program, "cache")
 	if err != nil {
-		return nil, err
+		return row, err
 	}
-	const source = "fire/torch_programs.py"
-	plain, err := s.startScript(ctx, s.costScript(source, "", program, "kernels"))
+	w, err := s.startScript(ctx, s.costScript("fire/torch_programs.py", config, program))
 	if err != nil {
-		return nil, err
-	}
-	defer s.finish(plain)
-	w, err := s.startScript(ctx, s.costScript(source, config, program))
-	if err != nil {
-		return nil, err
+		return row, err
 	}
 	defer s.finish(w)
-	var facts struct {
-		Kernels kernelTimes `json:"kernels"`
-	}
-	if err := errors.Join(plain.awaitReady(ctx, &facts), w.awaitReady(ctx, nil)); err != nil {
-		return nil, err
-	}
-	if err := w.ask(ctx, stepLimit, nil, "start"); err != nil {
-		return nil, err
+	if err := w.begin(ctx); err != nil {
+		return row, err
 	}
 	if err := pause(ctx, coverageSeconds); err != nil {
-		return nil, err
+		return row, err
 	}
-	if err := w.ask(ctx, startLimit, nil, "stop"); err != nil {
-		return nil, err
+	if err := w.ask(ctx, stepLimit, nil, "stop"); err != nil {
+		return row, err
 	}
 	c, err := s.counters(ctx, config, w)
 	if err != nil {
-		return nil, err
-	}
-	refused := map[string]string{}
-	if len(c.KernelsRefused) > 0 {
-		if refused, err = refusedKernels(ctx, w.pid()); err != nil {
-			return nil, err
-		}
+		return row, err
 	}
 	launched := result.Round(float64(c.Launches)/float64(max(c.Launches+c.Uncovered, 1)), 4)
-	note := fmt.Sprintf("%d launches covered, %d not; kernels: %d seen, %d rewritten, refused: %s", c.Launches, c.Uncovered, c.KernelsSeen, c.KernelsGuarded,
-		refusals(c.KernelsRefused)) + notInForce(c)
-	ofTime, timeNote := facts.Kernels.stoppable(refused, float64(c.Uncovered)/float64(max(c.Launches+c.Uncovered, 1)))
-	if c.Launches == 0 {
-		ofTime = 0
-	}
-	target := func(what string) string { return fmt.Sprintf(">= %g of %s can be stopped", costCovered, what) }
-	launches := result.Figure(name+"-launches", launched, "of launches", note)
-	launches.BLP = &c
-	inTime := result.Figure(name+"-gpu-time", ofTime, "of GPU time", timeNote)
-	return []result.Row{launches.Judged(target("launches"), launched >= costCovered), inTime.Judged(target("GPU time"), ofTime >= costCovered)}, nil
-}
-
-// stoppable is the part of a round's GPU time whose launches can be stopped, at least: which of the rewritten kernels'
-// launches were not covered (cooperative ones, say) nobody tells, so at worst they are the longest.
-func (k kernelTimes) stoppable(refused map[string]string, uncovered float64) (part float64, note string) {
-	own := maps.Clone(k)
-	maps.DeleteFunc(own, func(name string, _ [2]float64) bool {
-		return strings.HasPrefix(name, "Memcpy") || strings.HasPrefix(name, "Memset")
-	})
-	total, launches, lost := 0.0, 0.0, 0.0
-	var names, lostNotes []string
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		total += own[name][0]
-		launches += own[name][1]
-		names = append(names, name)
-	}
-	for _, name := range names {
-		if reason, is := refused[name]; is {
-			lost += own[name][0]
-			lostNotes = append(lostNotes, fmt.Sprintf("%.60s (%s, %.1f %%)", name, reason, 100*own[name][0]/max(total, 1e-9)))
-		}
-	}
-	slices.SortStableFunc(names, func(a, b string) int { // by the time of a launch
-		return cmp.Compare(own[b][0]/own[b][1], own[a][0]/own[a][1])
-	})
-	passed := math.Round(launches * uncovered)
-	for _, name := range names {
-		if _, is := refused[name]; is {
-			continue
-		}
-		times := own[name]
-		lost += times[0] * min(times[1], passed) / times[1]
-		passed -= min(times[1], passed)
-	}
-	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(own[b][0], own[a][0]) })
-	var longest []string
-	for _, name := range names[:min(4, len(names))] {
-		longest = append(longest, fmt.Sprintf("%.50s", name))
-	}
-	refusedNote := "none"
-	if len(lostNotes) > 0 {
-		refusedNote = strings.Join(lostNotes, "; ")
-	}
-	return result.Round(1-lost/max(total, 1e-9), 4), fmt.Sprintf(
-		"at least, the launches that were not covered being the longest: %d kernels, %.1f ms a round, refused: %s; longest: %s",
-		len(own), total/1000, refusedNote, strings.Join(longest, ", "))
-}
-
-var cudaLibrary = regexp.MustCompile(`\S*lib(torch_cuda|cublas|cudnn|cusparse|cusolver|cufft|curand|nccl)[^/\s]*\.so\S*`)
-
-// refusedKernels are the demangled names of the kernels in a process's libraries that are not rewritten, with the reason.
-func refusedKernels(ctx context.Context, pid int) (map[string]string, error) {
-	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
-	if err != nil {
-		return nil, fmt.Errorf("look for libraries: %w", err)
-	}
-	guards, err := patch.ParseGuards(kernels.Guard)
-	if err != nil {
-		return nil, err
-	}
-	libraries := cudaLibrary.FindAllString(string(maps), -1)
-	slices.Sort(libraries)
-	reasons := map[string]string{}
-	for _, library := range slices.Compact(libraries) {
-		file, err := os.ReadFile(library)
-		if err != nil {
-			return nil, fmt.Errorf("look for kernels: %w", err)
-		}
-		images, err := patch.Images(file)
-		if err != nil {
-			continue // it has no code
-		}
-		for _, image := range images {
-			picked, err := patch.Pick(bytes.NewReader(image.Data), 90, nil)
-			if err != nil {
-				continue // it is for other GPUs
-			}
-			_, entries, err := patch.Rewrite(picked, patch.Options{Guards: guards, Refuse: patch.WaitsForPeers})
-			if err != nil {
-				continue // nothing of it is rewritten, which the counters tell
-			}
-			for _, entry := range entries {
-				for _, kernel := range entry.Report.Kernels {
-					if !kernel.Guarded {
-						reasons[kernel.Name] = kernel.Reason
-					}
-				}
-			}
-		}
-	}
-	return demangled(ctx, reasons)
-}
-
-func demangled(ctx context.Context, reasons map[string]string) (map[string]string, error) {
-	names := slices.Sorted(maps.Keys(reasons))
-	if len(names) == 0 {
-		return nil, nil
-	}
-	command := exec.CommandContext(ctx, "c++filt")
-	command.Stdin = strings.NewReader(strings.Join(names, "\n") + "\n")
-	text, err := command.Output()
-	if err != nil {
-		return nil, fmt.Errorf("demangle names: %w", err)
-	}
-	plain := map[string]string{}
-	for i, name := range strings.Split(strings.TrimSuffix(string(text), "\n"), "\n") {
-		if i < len(names) {
-			plain[name] = reasons[names[i]]
-		}
-	}
-	return plain, nil
+	row = result.Figure(name+"-launches", launched, "of launches", fmt.Sprintf("%d launches covered, %d not; kernels: %d seen, %d rewritten, refused: %s",
+		c.Launches, c.Uncovered, c.KernelsSeen, c.KernelsGuarded, refusals(c.KernelsRefused))+notInForce(c))
+	row.BLP = &c
+	return row.Judged(fmt.Sprintf(">= %g of launches can be stopped", costCovered), launched >= costCovered), nil
 }
 
 // withAndWithout is the rate of a BE program under the library relative to the same one without it; note says from what.
@@ -310,7 +164,6 @@ func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64, err er
 	return rates, nil
 }
 
-// measureThroughput is a BE program's rate where nobody preempts.
 // measureThroughput measures beside a latency-critical program that has no work, or beside nobody. Only beside one launches are logged.
 func (s *session) measureThroughput(ctx context.Context, name, kind string, besideIdle bool) error {
 	config, err := s.blpConfig(strings.TrimPrefix(name, "blp-"), "cache")

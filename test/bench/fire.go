@@ -37,7 +37,7 @@ const (
 )
 
 var (
-	nativeFire = []string{"in-place", "atomics", "scans", "stream-k", "cooperative", "clusters", "streams", "copies", "graphs",
+	nativeFire = []string{"in-place", "atomics", "scans", "cooperative", "clusters", "streams", "copies", "graphs",
 		"marlin", "lamport", "exceeding"}
 	torchFire = []string{"resnet50-training", "transformer-training", "transformer-generation", "cublas", "triton-stream-k"}
 )

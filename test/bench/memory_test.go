@@ -112,7 +112,7 @@ func TestMemorySuite(t *testing.T) {
 	for only, notes := range map[string]map[string]string{
 		"swap-20": {"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways"},
 		"grow":    {"grow": " s ahead; limit", "grow-with-reserve": "0.0 GB of BE went out"},
-		"idle-lc": {"idle-lc": "median of 3"}, "allocation-calls": {"allocation-calls": "with all but swap; cuMemFree of 2048 KiB"}, "pair-steps": {"pair-steps": "; identical"},
+		"idle-lc": {"idle-lc": "median of 3"}, "pair-steps": {"pair-steps": "; identical"},
 	} {
 		t.Run(only, func(t *testing.T) {
 			t.Parallel()
@@ -127,13 +127,6 @@ func TestMemorySuite(t *testing.T) {
 			}
 		})
 	}
-	t.Run("services", func(t *testing.T) {
-		t.Parallel()
-		rows := measured(t, 3, "services") // in less none may be served
-		if all, out := rows["services"].LC, rows["services-first-answers"].LC; all == nil || out == nil || all.N < out.N || out.N == 0 {
-			t.Errorf("services: %+v, first answers %+v", all, out)
-		}
-	})
 }
 
 // Two programs swap all the time while another is served.

@@ -13,31 +13,29 @@ import (
 
 // Rates of swapping, and latency-critical programs whose memory grows or comes back.
 
-// swapCase swaps so many GB out and in, and both at once where two such programs fit on the GPU.
-func swapCase(gigabytes float64, bothWays bool) func(ctx context.Context, s *session, name string) error {
-	return func(ctx context.Context, s *session, name string) error {
-		bytes := s.sized(gigabytes)
-		if err := needsHost(bytes); err != nil {
-			return err
-		}
-		copies, err := s.measurePinned(ctx, bytes)
-		if err != nil {
-			return err
-		}
-		config, err := s.swapConfig(name, hostMB(bytes))
-		if err != nil {
-			return err
-		}
-		w, err := s.hold(ctx, "be", config, bytes)
-		if err != nil {
-			return err
-		}
-		defer s.finish(w)
-		if err := s.measureOutAndIn(ctx, name, config, w, bytes, copies); err != nil || !bothWays {
-			return err
-		}
-		return s.measureBothWays(ctx, name, config, w, bytes, copies)
+// measureSwap swaps a program out and in, and two at once.
+func measureSwap(ctx context.Context, s *session, name string) error {
+	bytes := s.sized(20)
+	if err := needsHost(bytes); err != nil {
+		return err
 	}
+	copies, err := s.measurePinned(ctx, bytes)
+	if err != nil {
+		return err
+	}
+	config, err := s.swapConfig(name, hostMB(bytes))
+	if err != nil {
+		return err
+	}
+	w, err := s.hold(ctx, "be", config, bytes)
+	if err != nil {
+		return err
+	}
+	defer s.finish(w)
+	if err := s.measureOutAndIn(ctx, name, config, w, bytes, copies); err != nil {
+		return err
+	}
+	return s.measureBothWays(ctx, name, config, w, bytes, copies)
 }
 
 func (s *session) measureOutAndIn(ctx context.Context, name, config string, w *worker, bytes uint64, copies pinned) error {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -404,26 +403,5 @@ func TestStoppedLCHasARequest(t *testing.T) {
 	var lc lcResult
 	if err := errors.Join(w.begin(t.Context()), w.ask(t.Context(), answerLimit, &lc, "stop")); err != nil || len(lc.LatenciesNs) == 0 {
 		t.Errorf("%v, %+v", err, lc)
-	}
-}
-
-// The time of a round that cannot be stopped is that of refused kernels and, at worst, of the longest of the other launches.
-func TestStoppableTime(t *testing.T) {
-	kernels := kernelTimes{"long": {400, 2}, "short": {400, 40}, "refused": {200, 8}, "Memcpy HtoD": {1e6, 1}}
-	for _, test := range []struct {
-		refused   map[string]string
-		uncovered float64
-		want      float64
-		note      string
-	}{
-		{nil, 0, 1, "3 kernels, 1.0 ms a round, refused: none; longest: long, short, refused"},
-		{map[string]string{"refused": "peers"}, 0, .8, "refused: refused (peers, 20.0 %)"},
-		{nil, .02, .8, "refused: none"},                            // one launch: a long one
-		{nil, .06, .575, "refused: none"},                          // three: both long ones, and one of the refused kernel's
-		{map[string]string{"refused": "peers"}, .06, .39, "peers"}, // both long ones and a short one
-	} {
-		if got, note := kernels.stoppable(test.refused, test.uncovered); math.Abs(got-test.want) > 1e-9 || !strings.Contains(note, test.note) {
-			t.Errorf("%v, %g uncovered: %g, %s; want %g, %s", test.refused, test.uncovered, got, note, test.want, test.note)
-		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -405,64 +404,5 @@ func measureIdle(ctx context.Context, s *session, name string) error {
 		s.add(result.Figure(name+"-cpu", core, "% of a core", "role "+role).Judged("<= 0.5 % of a core", core <= 0.5),
 			result.Figure(name+"-memory", added, "MB RSS added", "role "+role).Judged("<= 15 MB", added <= 15))
 	}
-	return nil
-}
-
-// measureIdentity compares the results of a program that updates memory in place: alone, and as LC, BE
-// and off while an LC and a BE process run beside it.
-func measureIdentity(ctx context.Context, s *session, name string) error {
-	computed := func(role string) (string, error) {
-		w, err := s.start(ctx, role, "hold", "--bytes", strconv.Itoa(16<<20), "--rounds", "1000")
-		if err != nil {
-			return "", err
-		}
-		defer s.finish(w)
-		if err := errors.Join(w.awaitReady(ctx, nil), w.ask(ctx, workerLimit, nil, "steps 200")); err != nil {
-			return "", err
-		}
-		return w.sum(ctx)
-	}
-	alone, err := computed("")
-	if err != nil {
-		return err
-	}
-	lcOptions, err := s.lcOptions(ctx, synced(10, 0))
-	if err != nil {
-		return err
-	}
-	beOptions, err := s.workOptions(ctx, bestEffort)
-	if err != nil {
-		return err
-	}
-	lc, err := s.start(ctx, "lc", "lc", append(lcOptions, "--requests", "100000", "--seconds", "50")...)
-	if err != nil {
-		return err
-	}
-	defer lc.kill()
-	be, err := s.start(ctx, "be", "be", append(beOptions, "--seconds", "50")...)
-	if err != nil {
-		return err
-	}
-	defer be.kill()
-	if err := errors.Join(lc.begin(ctx), be.begin(ctx)); err != nil {
-		return err
-	}
-	roles := []string{"lc", "be", "off"}
-	var different []string
-	for _, role := range roles {
-		sum, err := computed(role)
-		if err != nil {
-			return err
-		}
-		if sum != alone {
-			different = append(different, role)
-		}
-	}
-	note := ""
-	if len(different) > 0 {
-		note = "different as " + strings.Join(different, ", ")
-	}
-	row := result.Figure(name, float64(len(roles)-len(different)), fmt.Sprintf("of %d identical", len(roles)), note)
-	s.add(row.Judged("all identical", len(different) == 0))
 	return nil
 }

@@ -8,8 +8,6 @@
 //       serve                a TCP port on which each line is a request of one step, and is answered by one
 //   copies --bytes N         moves N bytes between the device and pinned host memory. It serves
 //       copy to|from|both    to_ns, from_ns
-//   allocate                 allocates and frees memory of each size up to a quarter of the device's, often. Serves run:
-//       bytes, alloc_ns, free_ns (medians)
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -303,46 +301,4 @@ static void command_copies(void)
 		       (unsigned long long)both[1].ns);
 		fflush(stdout);
 	}
-}
-
-static const size_t allocated_bytes[] = {4 << 10, 64 << 10, 1 << 20, 3 << 19, 2 << 20, 20 << 20, 256 << 20, 1 << 30};
-enum { ALLOCATED = sizeof allocated_bytes / sizeof *allocated_bytes, ALLOCATION_ROUNDS = 400 };
-
-static int by_value(const void *left_, const void *right_)
-{
-	uint64_t left = *(const uint64_t *)left_, right = *(const uint64_t *)right_;
-	return (left > right) - (left < right);
-}
-
-static void command_allocate(void)
-{
-	uint64_t sizes[ALLOCATED], alloc[ALLOCATED], release[ALLOCATED];
-	static uint64_t taken[2][ALLOCATION_ROUNDS];
-	size_t memory_bytes;
-	int count = 0;
-	set_up(CU_CTX_SCHED_AUTO);
-	CHECK(cuDeviceTotalMem_v2(&memory_bytes, device));
-	await_begin();
-	for (int size = 0; size < ALLOCATED && allocated_bytes[size] <= memory_bytes / 4; size++, count++) {
-		// The time of a call of 1 us needs many of them; calls of 1 ms need fewer.
-		uint64_t rounds = allocated_bytes[size] <= 2 << 20 ? ALLOCATION_ROUNDS : ALLOCATION_ROUNDS / 8;
-		for (uint64_t round = 0; round < rounds; round++) {
-			CUdeviceptr p;
-			uint64_t began = monotonic_ns();
-			CHECK(cuMemAlloc_v2(&p, allocated_bytes[size]));
-			uint64_t there = monotonic_ns();
-			CHECK(cuMemFree_v2(p));
-			taken[0][round] = there - began;
-			taken[1][round] = monotonic_ns() - there;
-		}
-		for (int i = 0; i < 2; i++)
-			qsort(taken[i], rounds, sizeof **taken, by_value);
-		sizes[size] = allocated_bytes[size];
-		alloc[size] = taken[0][rounds / 2];
-		release[size] = taken[1][rounds / 2];
-	}
-	print_list("{\"bytes\"", sizes, count);
-	print_list(",\"alloc_ns\"", alloc, count);
-	print_list(",\"free_ns\"", release, count);
-	answer("}");
 }

@@ -2,7 +2,7 @@
 // They live in the command's own file and run from a constructor, before the Go runtime of the command would start: the
 // process that is measured holds nothing but the worker, the driver and, where it is preloaded, the library.
 //
-//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|evaluate|streams|hold|copies|allocate> [--option value]...
+//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|evaluate|streams|hold|copies> [--option value]...
 //
 // ../PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
 // Every worker is bounded by --limit seconds.
@@ -566,7 +566,6 @@ static const struct {
 	{"streams", command_streams},
 	{"hold", command_hold},
 	{"copies", command_copies},
-	{"allocate", command_allocate},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)

@@ -145,76 +145,6 @@ __global__ void __launch_bounds__(TILE) look_back(Word *data, Word n, volatile S
 		data[i] = (Word)(before_shared + scanned[threadIdx.x]) ^ i;
 }
 
-// Stream-K as CUTLASS does it: the blocks share all steps of all tiles evenly; the one that does the last step of a tile waits for the
-// blocks before it that did the others, and adds in their order. c = a b + c / 2.
-enum { SIDE = 64, DEPTH = 16, ORDER = 1024 };
-
-__global__ void __launch_bounds__(256)
-	stream_k(const float *a, const float *b, float *c, float *partial, volatile Word *flag)
-{
-	__shared__ float a_shared[DEPTH][SIDE + 4], b_shared[DEPTH][SIDE + 4];
-	const Word tiles = ORDER / SIDE * (ORDER / SIDE), steps_each = ORDER / DEPTH;
-	const Sum steps = (Sum)tiles * steps_each;
-	Word from = steps * blockIdx.x / gridDim.x, end = steps * (blockIdx.x + 1) / gridDim.x;
-	Word column = threadIdx.x % 16 * 4, row = threadIdx.x / 16 * 4;
-	while (from < end) {
-		Word tile = from / steps_each, first = tile * steps_each, last = first + steps_each;
-		Word to = end < last ? end : last;
-		Word top = tile / (ORDER / SIDE) * SIDE, left = tile % (ORDER / SIDE) * SIDE;
-		float sum[4][4] = {};
-		for (Word step = from; step < to; step++) {
-			Word depth = (step - first) * DEPTH;
-			for (Word i = threadIdx.x; i < DEPTH * SIDE; i += 256) {
-				a_shared[i % DEPTH][i / DEPTH] = a[(top + i / DEPTH) * ORDER + depth + i % DEPTH];
-				b_shared[i / SIDE][i % SIDE] = b[(depth + i / SIDE) * ORDER + left + i % SIDE];
-			}
-			__syncthreads();
-			for (int k = 0; k < DEPTH; k++)
-				for (int y = 0; y < 4; y++)
-					for (int x = 0; x < 4; x++)
-						sum[y][x] += a_shared[k][row + y] * b_shared[k][column + x];
-			__syncthreads();
-		}
-		if (to < last) {
-			float *own = partial + (size_t)blockIdx.x * SIDE * SIDE;
-			for (int y = 0; y < 4; y++)
-				for (int x = 0; x < 4; x++)
-					own[(row + y) * SIDE + column + x] = sum[y][x];
-			__threadfence();
-			__syncthreads();
-			if (threadIdx.x == 0)
-				flag[blockIdx.x] = 1;
-		} else {
-			float total[4][4] = {};
-			Word other = from > first ? (((Sum)first + 1) * gridDim.x - 1) / steps : blockIdx.x;
-			for (; other < blockIdx.x; other++) {
-				if (threadIdx.x == 0)
-					while (!flag[other])
-						;
-				__syncthreads();
-				__threadfence();
-				const volatile float *theirs = partial + (size_t)other * SIDE * SIDE;
-				for (int y = 0; y < 4; y++)
-					for (int x = 0; x < 4; x++)
-						total[y][x] += theirs[(row + y) * SIDE + column + x];
-			}
-			for (int y = 0; y < 4; y++)
-				for (int x = 0; x < 4; x++) {
-					float *at = &c[(top + row + y) * ORDER + left + column + x];
-					*at = total[y][x] + sum[y][x] + *at / 2;
-				}
-		}
-		from = to;
-	}
-}
-
-__global__ void fill_floats(float *data, Word n, Word seed)
-{
-	Word i = blockIdx.x * blockDim.x + threadIdx.x;
-	if (i < n)
-		data[i] = (scrambled(i, 3, seed) >> 8) / 16777216.0f - 0.5f;
-}
-
 __global__ void cooperative(Word *one, Word *other, Word n, Word phases, Word seed)
 {
 	auto grid = cg::this_grid();
@@ -433,25 +363,6 @@ static Round scans()
 			CHECK(cub::DeviceRadixSort::SortKeys(scratch, bytes, data, sorted, (int)WORDS));
 			gather<<<BLOCKS, THREADS>>>(data, sorted, WORDS, ROUNDS, i);
 			steps.add(data, WORDS * sizeof *data);
-		}
-	};
-}
-
-static Round stream_k_products()
-{
-	float *a = device<float>(ORDER * ORDER), *b = device<float>(ORDER * ORDER), *c = device<float>(ORDER * ORDER);
-	int blocks = 9 * multiprocessors() - 7; // no multiple of the tiles
-	float *partial = device<float>((size_t)blocks * SIDE * SIDE);
-	Word *flag = device<Word>(blocks);
-	return [=](Steps &steps) {
-		fill_floats<<<ORDER * ORDER / THREADS, THREADS>>>(a, ORDER * ORDER, 1);
-		fill_floats<<<ORDER * ORDER / THREADS, THREADS>>>(b, ORDER * ORDER, 2);
-		CHECK(cudaMemsetAsync(c, 0, ORDER * ORDER * sizeof *c));
-		for (int i = 0; i < 100; i++) {
-			CHECK(cudaMemsetAsync(flag, 0, blocks * sizeof *flag));
-			stream_k<<<blocks, 256>>>(a, b, c, partial, flag);
-			if (i % 5 == 0)
-				steps.add(c, ORDER * ORDER * sizeof *c);
 		}
 	};
 }
@@ -817,7 +728,6 @@ static const struct {
 	{"in-place", in_place},
 	{"atomics", atomic_operations},
 	{"scans", scans},
-	{"stream-k", stream_k_products},
 	{"cooperative", cooperative_launches},
 	{"clusters", clusters},
 	{"streams", streams},

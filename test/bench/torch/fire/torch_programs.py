@@ -1,12 +1,11 @@
 """PyTorch and Triton programs whose results show whether every block of every launch ran exactly once and in
 order; they do in each round the same, bit by bit.
 
-    python3 torch_programs.py CASE [kernels]
+    python3 torch_programs.py CASE
 
 A round starts from the same state each time and leaves a list of checksums. As a worker (PROTOCOL.md) it answers init with
-those of the first round, {"steps": [...]}, with "kernels" also with the time of each kernel of a round in microseconds
-and how often it ran. start begins rounds, at least one; the answer to stop says how many there were, how long they took,
-and which were different from the first. native.cu serves the same.
+those of the first round, {"steps": [...]}. start begins rounds, at least one; the answer to stop says how many there were, how long they took, and
+which were different from the first. native.cu serves the same.
 """
 import os
 import pathlib
@@ -231,20 +230,8 @@ CASES = {"cublas": products, "triton-stream-k": triton_stream_k, "resnet50-train
          "transformer-training": transformer_training, "transformer-generation": transformer_generation}
 
 
-def kernels_of(round):
-    """How long each kernel ran in a round in microseconds, and how often."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        hexadecimal(round())
-    kernels = {}
-    for event in profile.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            time_us, count = kernels.get(event.name, (0, 0))
-            kernels[event.name] = (time_us + event.time_range.elapsed_us(), count + 1)
-    return kernels
-
-
 def main():
-    name, *wanted = sys.argv[1:]
+    name = sys.argv[1]
     if not protocol.begin():
         return
     if "training" in name:
@@ -252,10 +239,7 @@ def main():
     torch.backends.cudnn.benchmark = False
     round = CASES[name]()
     first = hexadecimal(round())
-    ready = {"steps": first}
-    if "kernels" in wanted:
-        ready["kernels"] = kernels_of(round)
-    protocol.serve_rounds(ready, lambda: hexadecimal(round()))
+    protocol.serve_rounds({"steps": first}, lambda: hexadecimal(round()))
 
 
 main()
