@@ -60,7 +60,7 @@ func TestServing(t *testing.T) {
 		t.Errorf("systems %v, want %v", systems, want)
 	}
 	var table bytes.Buffer
-	if err := report.Print(&table); err != nil || strings.Count(table.String(), "vllm-12") != len(systems) {
+	if err := report.Print(&table); err != nil || strings.Count(table.String(), "TTFT p99 ") != len(systems) {
 		t.Errorf("%v\n%s", err, &table)
 	}
 }

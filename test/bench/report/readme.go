@@ -135,7 +135,7 @@ func verdict(r result.Row) string {
 	return became(r) + ": " + r.Target
 }
 
-// stallsTable has what is in one line of printStalls, in Markdown.
+// stallsTable shows the slowest requests, and what they waited for.
 func stallsTable(files []measured) string {
 	var text strings.Builder
 	text.WriteString("| case | system | requests | LC p50 | p99 | p99.9 (x alone) | max | stalls, and their causes | target |\n|---|---|---|---|---|---|---|---|---|\n")

@@ -3,7 +3,6 @@ package result
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -32,7 +31,7 @@ const (
 	turnsWaited = 2      // a request waits for two turns of each of the others, if not all fits in one of its own
 )
 
-// StallsListed are printed, and in a result file, whatever their causes.
+// StallsListed are in a result file, whatever their causes.
 const StallsListed = 10
 
 // Stall is what was seen of a request that took long.
@@ -55,36 +54,6 @@ type Stall struct {
 	Hint           string  `json:"hint,omitempty"`                  // what became of hints for it
 	// What the library counted in its process meanwhile.
 	Counted map[string]uint64 `json:"counted,omitempty"`
-}
-
-// String is a line for people.
-func (s Stall) String() string {
-	text := fmt.Sprintf("%9.3f s  %8.2f ms  %-12s", s.AtS, s.LatencyUs/1000, s.Cause)
-	for _, part := range []struct {
-		what string
-		us   float64
-	}{{"waited", s.WaitedUs}, {"late", s.LateUs}, {"submitting", s.SubmitUs}, {"no processor", s.DelayUs}, {"after its window", s.afterWindowUs()}, {"other LC", s.OtherLCUs}, {"watch gap", s.WatchGapUs}} {
-		if part.us >= 100 {
-			text += fmt.Sprintf("  %s %.2f ms", part.what, part.us/1000)
-		}
-	}
-	if s.OtherLCSliceUs > 2*DriverSlice {
-		text += fmt.Sprintf("  timeslices of other LC %d us", s.OtherLCSliceUs)
-	}
-	if s.BESliceUs >= longSliceUs {
-		text += fmt.Sprintf("  BE timeslice %d us", s.BESliceUs)
-	}
-	for _, name := range slices.Sorted(maps.Keys(s.Counted)) {
-		if strings.HasPrefix(name, "holds") || name == "windows_cut" {
-			text += fmt.Sprintf("  %s +%d", name, s.Counted[name])
-		}
-	}
-	for _, words := range []string{s.Guests, s.Hint} {
-		if words != "" {
-			text += "  " + words
-		}
-	}
-	return text
 }
 
 // Kinds are what is counted of all requests, for comparison.
@@ -199,50 +168,14 @@ func (s *Stalls) CauseList() string {
 	return cmp.Or(strings.Join(words, ", "), "-")
 }
 
-// printStalls writes the table for people.
-func (r *Report) printStalls(out io.Writer) error {
-	fmt.Fprintln(out, r.title())
-	t := NewTable(out, "case", "system", "n", "LC p50 us", "p99 us", "p99.9 us", "max us", "p99.9/alone", "stalls", "above us", "causes", "target")
-	for _, row := range r.Cases {
-		cells := slices.Repeat([]string{"-"}, 9)
-		if row.LC != nil {
-			cells[0] = fmt.Sprint(row.LC.N)
-			for i, us := range []float64{row.LC.P50Us, row.LC.P99Us, row.LC.P999Us, row.LC.MaxUs} {
-				cells[1+i] = fmt.Sprintf("%.0f", us)
-			}
-		}
-		if row.Ratio != nil {
-			cells[5] = fmt.Sprintf("%.3f", row.Ratio.P999)
-		}
-		if row.Stalls != nil {
-			cells[6], cells[7], cells[8] = fmt.Sprint(row.Stalls.Above), fmt.Sprintf("%.0f", row.Stalls.LimitUs), row.Stalls.CauseList()
-		}
-		verdict := row.verdict()
-		if row.Stalls != nil {
-			if guests := row.Stalls.GuestList(); guests != "" {
-				verdict = strings.TrimSpace(verdict + " (" + guests + ")")
-			}
-		}
-		t.Row(append(append([]string{row.Case, row.System}, cells...), verdict)...)
+// more is what people read of them in a table.
+func (s *Stalls) more() string {
+	if s == nil {
+		return ""
 	}
-	if err := t.End(); err != nil {
-		return err
+	text := fmt.Sprintf("%d above %.0f us: %s", s.Above, s.LimitUs, s.CauseList())
+	if guests := s.GuestList(); guests != "" {
+		text += "; " + guests
 	}
-	if err := r.printLeft(out); err != nil {
-		return err
-	}
-	for _, row := range r.Cases {
-		if row.Stalls == nil || len(row.Stalls.List) == 0 {
-			continue
-		}
-		fmt.Fprintf(out, "\n%s under %s, %d requests above %.1f ms in %.0f s:\n", row.Case, row.System, row.Stalls.Above, row.Stalls.LimitUs/1000, row.Stalls.Seconds)
-		for i, stall := range row.Stalls.List {
-			if i == StallsListed {
-				fmt.Fprintf(out, "  and %d more\n", row.Stalls.Above-StallsListed)
-				break
-			}
-			fmt.Fprintf(out, "  %s\n", stall)
-		}
-	}
-	return nil
+	return text
 }

@@ -293,6 +293,9 @@ func (row Row) verdict() string {
 	if row.Missed != "" {
 		text += ": " + row.Missed
 	}
+	if more := row.Serving.more() + row.Stalls.more(); more != "" {
+		text = strings.TrimPrefix(text+"; "+more, "; ")
+	}
 	if row.Note != "" {
 		text = strings.TrimSpace(text + " (" + row.Note + ")")
 	}
@@ -301,12 +304,6 @@ func (row Row) verdict() string {
 
 // Print writes the table for people.
 func (r *Report) Print(out io.Writer) error {
-	if r.Benchmark == StallsSuite {
-		return r.printStalls(out)
-	}
-	if r.Benchmark == ServingSuite {
-		return r.printServing(out)
-	}
 	fmt.Fprintln(out, r.title())
 	t := NewTable(out, "case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target")
 	previous := ""

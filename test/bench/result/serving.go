@@ -2,8 +2,6 @@ package result
 
 import (
 	"fmt"
-	"io"
-	"slices"
 )
 
 // ServingSuite is the name of the suite whose rows have Serving.
@@ -61,55 +59,20 @@ type Steps struct {
 // Left is the part of the time in which no window was open; below 0 where several processes had one at once.
 func (s *Steps) Left() float64 { return 1 - s.OpenMs/s.ServedMs }
 
-// printServing writes the table of suite serving for people, the rows of a case together.
-func (r *Report) printServing(out io.Writer) error {
-	fmt.Fprintln(out, r.title())
-	t := NewTable(out, "case", "system", "n", "p50 ms (TPOT)", "p99", "max", "p99/alone", "TTFT p50 ms", "p99", "max", "p99/alone", "ITL p99 ms", "good/s", "held", "left", "BE of alone", "steps", "target")
-	rows := slices.Clone(r.Cases)
-	var order []string
-	for _, row := range rows {
-		if !slices.Contains(order, row.Case) {
-			order = append(order, row.Case)
-		}
+// more is what people read of it in a table.
+func (s *Serving) more() string {
+	if s == nil {
+		return ""
 	}
-	slices.SortStableFunc(rows, func(a, b Row) int { return slices.Index(order, a.Case) - slices.Index(order, b.Case) })
-	for _, row := range rows {
-		cells := slices.Repeat([]string{"-"}, 15)
-		ms := func(us float64) string { return fmt.Sprintf("%.2f", us/1000) }
-		if row.LC != nil {
-			cells[0], cells[1], cells[2], cells[3] = fmt.Sprint(row.LC.N), ms(row.LC.P50Us), ms(row.LC.P99Us), ms(row.LC.MaxUs)
-		}
-		if row.Ratio != nil {
-			cells[4] = fmt.Sprintf("%.2f", row.Ratio.P99)
-		}
-		if s := row.Serving; s != nil {
-			cells[5], cells[6], cells[7], cells[10] = ms(s.First.P50Us), ms(s.First.P99Us), ms(s.First.MaxUs), fmt.Sprintf("%.2f", s.Goodput)
-			if s.Between != nil {
-				cells[9] = ms(s.Between.P99Us)
-			}
-			if s.FirstRatio != nil {
-				cells[8] = fmt.Sprintf("%.2f", s.FirstRatio.P99)
-			}
-			if s.BoundMs > 0 {
-				cells[11] = fmt.Sprintf("%.1f %% of %.1f ms", 100*s.Held, s.BoundMs)
-			}
-			if s.Steps != nil && s.Steps.Found > 0 {
-				cells[14] = fmt.Sprintf("%d/%d", s.Steps.Found, s.Steps.Made)
-			}
-			if s.Steps != nil && s.Steps.ServedMs > 0 {
-				cells[12] = fmt.Sprintf("%.3f", s.Steps.Left())
-			}
-		}
-		if row.Value != nil {
-			cells[14] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
-		}
-		if row.BE != nil {
-			cells[13] = fmt.Sprintf("%.3f", row.BE.Now/row.BE.Alone)
-		}
-		t.Row(append(append([]string{row.Case, row.System}, cells...), row.verdict())...)
+	text := fmt.Sprintf("TTFT p99 %.1f ms", s.First.P99Us/1000)
+	if s.FirstRatio != nil {
+		text += fmt.Sprintf(", %.2f x alone", s.FirstRatio.P99)
 	}
-	if err := t.End(); err != nil {
-		return err
+	if s.BoundMs > 0 {
+		text += fmt.Sprintf("; %.1f %% within %.1f ms", 100*s.Held, s.BoundMs)
 	}
-	return r.printLeft(out)
+	if s.Steps != nil && s.Steps.Found > 0 {
+		text += fmt.Sprintf("; %d steps found of %d", s.Steps.Found, s.Steps.Made)
+	}
+	return text
 }
