@@ -33,60 +33,6 @@ func TestLCServes(t *testing.T) {
 	}
 }
 
-// The programs of C hold as many bytes as the test asks for, alone and without the library.
-func TestHolding(t *testing.T) {
-	t.Parallel()
-	var progress bytes.Buffer
-	s := newSession(simulatedOptions(t, memorySuite, &progress))
-	if err := s.prepare(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	sums := map[string]int{}
-	for _, steps := range []string{"steps 2", "steps 2", "steps 3"} {
-		w, err := s.hold(t.Context(), "", "", 40<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := w.ask(t.Context(), holdAnswer, nil, steps); err != nil {
-			t.Error(err)
-		}
-		sum, err := w.sum(t.Context())
-		if err != nil {
-			t.Error(err)
-		}
-		sums[sum]++
-		if ms, err := w.grow(t.Context(), 10<<20); err != nil || ms <= 0 {
-			t.Errorf("grew in %g ms: %v", ms, err)
-		}
-		c, err := w.serve(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took, err := c.request(); err != nil || took <= 0 {
-			t.Errorf("a request: %v, %v", took, err)
-		}
-		if after, err := w.sum(t.Context()); err != nil || after == sum {
-			t.Errorf("a request is no step: %s, %v", after, err)
-		}
-		c.connection.Close()
-		if err := w.ask(t.Context(), holdAnswer, nil, "start"); err != nil {
-			t.Error(err)
-		}
-		var r beResult
-		if err := w.ask(t.Context(), holdAnswer, &r, "stop"); err != nil || len(r.TimesNs) < 2 || len(r.Counts) != len(r.TimesNs) {
-			t.Errorf("%v, %+v", err, r)
-		}
-		s.finish(w)
-	}
-	if len(sums) != 2 {
-		t.Errorf("checksums of 2, 2 and 3 steps: %v", sums)
-	}
-	p, err := s.measurePinned(t.Context(), 8<<20)
-	if err != nil || p.in <= 0 || p.out <= 0 || p.both <= 0 {
-		t.Errorf("%+v, %v", p, err)
-	}
-}
-
 // smallGPU makes the simulated device one with little memory, on a slow bus.
 var smallGPU = []string{"SIMCUDA_MEMORY_MB=640", "SIMCUDA_CONTEXT_MB=2", "SIMCUDA_COPY_GBS=2"}
 

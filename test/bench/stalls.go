@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -149,7 +148,7 @@ func (c stallCase) measure(ctx context.Context, s *session, _ string) error {
 	var alone *result.Latency
 	rate := c.lc.RateHz
 	for _, system := range append(slices.Repeat([]workload.System{{Name: result.LCAlone}}, len(c.systems)-len(e.systems)), e.systems...) {
-		m := &stallMeasurement{stallCase: c, e: e, system: system, rateHz: rate, seen: map[string]int{}}
+		m := &stallMeasurement{stallCase: c, e: e, system: system, rateHz: rate}
 		if err := m.measure(ctx); err != nil {
 			return fmt.Errorf("%s: %w", system.Name, err)
 		}
@@ -170,13 +169,11 @@ type stallMeasurement struct {
 	system   workload.System
 	measured workload.System // the same, for the LC program that is looked at
 	members  []member        // that one and what is beside it all the time
-	hintsLog string          // of that one; "": none
 	visits   visits
 	rateHz   float64
 
 	rounds []result.RunResult
 	stalls []result.Stall // slowest first
-	seen   map[string]int // of all requests: how many saw what requests that stall are looked at for
 	cameMs []float64      // how long each guest took to come, of those that began to in a round
 }
 
@@ -232,9 +229,7 @@ func (m *stallMeasurement) seconds() (total float64) {
 // begin starts the programs, until stop.
 func (m *stallMeasurement) begin(ctx context.Context) (stop func(), err error) {
 	stop = func() {}
-	if err := m.configure(); err != nil {
-		return stop, err
-	}
+	m.configure()
 	m.members = members(m.workload(), true, m.system.Name != result.LCAlone)
 	if err := m.launch(ctx); err != nil {
 		return stop, err
@@ -255,31 +250,14 @@ func (m *stallMeasurement) workload() workload.Workload {
 	return workload.Workload{Name: m.name, LC: []workload.Task{m.lc}, BE: m.be, PrepareUs: m.prepareUs}
 }
 
-// configure says what the LC program that is looked at has of its own: it tells more of its requests, and the library
-// writes a line for each of them to a file.
-func (m *stallMeasurement) configure() error {
+// configure has the LC program that is looked at tell more of its requests.
+func (m *stallMeasurement) configure() {
 	if !m.explicit && m.system.Hints == "given" { // hints are on as they are by default
 		m.system.Hints = ""
 	}
 	m.measured = m.system
 	m.measured.LC = map[string]string{traceVariable: "1"}
 	maps.Copy(m.measured.LC, m.system.LC)
-	config := m.e.configs[m.system.Name]
-	if config == "" || m.system.Hints == "off" {
-		return nil
-	}
-	text, err := os.ReadFile(config)
-	if err != nil {
-		return fmt.Errorf("read the configuration: %w", err)
-	}
-	m.hintsLog = filepath.Join(m.e.session.folder, "requests")
-	own := filepath.Join(m.e.session.folder, m.system.Name+"-measured.toml")
-	text = append(fmt.Appendf(nil, "hints.log = %q\n", m.hintsLog), text...) // before the first table
-	if err := os.WriteFile(own, text, 0o600); err != nil {
-		return fmt.Errorf("write the configuration: %w", err)
-	}
-	m.measured.LC["GPREEMPT_CONFIG"] = own
-	return nil
 }
 
 // calibrate is the rate of requests that makes the load.
@@ -311,11 +289,6 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) erro
 	if err := m.visits.failed(); err != nil {
 		return err
 	}
-	if m.hintsLog != "" {
-		if err := os.Truncate(m.hintsLog, 0); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("empty the log of requests: %w", err)
-		}
-	}
 	base := filepath.Join(m.e.session.folder, "segment-"+m.system.Name)
 	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.pid())
 	run, err := m.e.run(ctx, m.measured, m.workload(), len(m.rounds)+1, length, m.members)
@@ -326,11 +299,7 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) erro
 	if same := run.Tasks[0].Identical; same != nil && !*same { // the LC program, which comes first
 		return fmt.Errorf("%s: its results differ from those it had at first", m.members[0].program.name)
 	}
-	requests, err := readRequests(m.hintsLog)
-	if err != nil {
-		return err
-	}
-	m.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.Begin)), hints: requests, prepareUs: m.prepareUs})
+	m.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.Begin)), prepareUs: m.prepareUs})
 	return nil
 }
 
@@ -348,10 +317,6 @@ func (m *stallMeasurement) add(run result.RunResult, limitUs float64, w witnesse
 		}
 		r := requestOf(run, t, i)
 		seen := w.see(r)
-		m.seen["requests"]++
-		for _, what := range seen.Kinds() {
-			m.seen[what]++
-		}
 		if seen.LatencyUs > limitUs {
 			w.explain(r, &seen)
 			seen.AtS = result.Round(before+arrival.Seconds(), 4)
@@ -365,15 +330,10 @@ func (m *stallMeasurement) add(run result.RunResult, limitUs float64, w witnesse
 
 // sumUp are the requests that took longer than a limit. Alone may be nil.
 func (m *stallMeasurement) sumUp(alone *result.Latency, limitUs float64) *result.Stalls {
-	s := &result.Stalls{LimitUs: result.Round(limitUs, 1), Seconds: result.Round(m.seconds(), 1), RateHz: m.rateHz, Causes: map[string]int{}, Seen: map[string]float64{}, List: []result.Stall{}}
+	s := &result.Stalls{LimitUs: result.Round(limitUs, 1), Seconds: result.Round(m.seconds(), 1), RateHz: m.rateHz, Causes: map[string]int{}, List: []result.Stall{}}
 	for _, us := range m.latencies() {
 		if us > limitUs {
 			s.Above++
-		}
-	}
-	for what, count := range m.seen {
-		if what != "requests" {
-			s.Seen[what] = result.Round(float64(count)/float64(m.seen["requests"]), 4)
 		}
 	}
 	for _, stall := range m.stalls {

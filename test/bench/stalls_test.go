@@ -64,13 +64,12 @@ func TestWitnesses(t *testing.T) {
 		t.Errorf("counted without a look: %v", grew)
 	}
 
-	all := witnesses{watch: w, prepareUs: 300, visits: []visit{{90 * ms, 101 * ms, "be 1 goes"}, {140 * ms, ^uint64(0), "lc 2 comes"}},
-		hints: []result.Request{{AtNs: 99 * ms, Ready: true}, {AtNs: 121 * ms, Dropped: "nobody"}, {AtNs: 190 * ms, Ready: true}}}
+	all := witnesses{watch: w, prepareUs: 300, visits: []visit{{90 * ms, 101 * ms, "be 1 goes"}, {140 * ms, ^uint64(0), "lc 2 comes"}}}
 	r := tracedRequest{arrival: 120 * ms, before: 123 * ms, submitted: 125 * ms, queued: 126 * ms, done: 131 * ms, delayNs: ms, switches: 3, served: true}
 	s := all.see(r)
 	all.explain(r, &s)
 	if s.LatencyUs != 11_000 || s.WaitedUs != 3000 || s.LateUs != 1700 || s.SubmitUs != 1000 || s.DelayUs != 1000 || s.Switches != 3 ||
-		s.Guests != "be 1 goes" || s.Hint != "hint: nobody" || s.OtherLCUs < 9700 {
+		s.Guests != "be 1 goes" || s.OtherLCUs < 9700 {
 		t.Errorf("%+v", s)
 	}
 	if s := all.see(tracedRequest{arrival: 130 * ms, done: 131 * ms}); s.Guests != "" {
@@ -92,7 +91,7 @@ func synthetic(name, system string, micros ...float64) *stallMeasurement {
 	}
 	t := result.TaskRun{Role: "lc"}
 	t.Set(arrivals, submitted, done)
-	m := &stallMeasurement{stallCase: c, system: workload.System{Name: system}, rateHz: 100, seen: map[string]int{}}
+	m := &stallMeasurement{stallCase: c, system: workload.System{Name: system}, rateHz: 100}
 	m.add(result.RunResult{Seconds: 10, Begin: time.Second, Tasks: []result.TaskRun{t}}, c.target.limit(nil), witnesses{watch: &watch{}})
 	return m
 }
@@ -220,7 +219,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 			t.Errorf("%+v, %+v\n%s", row, row.Stalls, &progress)
 		}
 	}
-	m := &stallMeasurement{e: newEvaluation(prepared(t, options)), stallCase: stallCases[0], system: workload.System{Name: result.LCAlone}, seen: map[string]int{}, rateHz: 50}
+	m := &stallMeasurement{e: newEvaluation(prepared(t, options)), stallCase: stallCases[0], system: workload.System{Name: result.LCAlone}, rateHz: 50}
 	defer m.e.close()
 	if err := m.measure(t.Context()); err != nil {
 		t.Fatal(err)

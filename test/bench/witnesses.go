@@ -1,12 +1,7 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"runtime"
@@ -22,7 +17,7 @@ import (
 )
 
 // Witnesses that look at the same clock tell what requests waited for. They are the program itself, the memory that the processes share,
-// the list of processes that came and went, and the library's log of requests. The watch looks at the shared memory thousands of times a
+// and the list of processes that came and went. The watch looks at the shared memory thousands of times a
 // second.
 
 const (
@@ -63,7 +58,6 @@ func requestOf(run result.RunResult, t *result.TaskRun, i int) tracedRequest {
 type witnesses struct {
 	watch     *watch
 	visits    []visit
-	hints     []result.Request // in the order of time
 	prepareUs int
 }
 
@@ -95,16 +89,8 @@ func (w witnesses) explain(r tracedRequest, s *result.Stall) {
 	}
 	s.DelayUs, s.Switches = us(0, r.delayNs), r.switches
 	s.Counted, s.WatchGapUs = w.watch.between(r.arrival, r.done)
-	for _, h := range w.hints {
-		if h.AtNs > r.done {
-			break
-		}
-		if h.AtNs >= r.arrival {
-			s.Hint = "hint: " + h.Outcome()
-		}
-	}
 	if !r.served {
-		s.Hint = strings.TrimSpace("found no end " + s.Hint)
+		s.Hint = "found no end"
 	}
 }
 
@@ -269,27 +255,4 @@ func growth(before, after segment.Counters) map[string]uint64 {
 		}
 	}
 	return grew
-}
-
-// readRequests reads the library's log of requests; "" is none.
-func readRequests(path string) ([]result.Request, error) {
-	if path == "" {
-		return nil, nil
-	}
-	text, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) { // no request came
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the log of requests: %w", err)
-	}
-	var requests []result.Request
-	for line := range bytes.Lines(text) {
-		var r result.Request
-		if err := json.Unmarshal(line, &r); err != nil {
-			return nil, fmt.Errorf("read the log of requests: %q: %w", line, err)
-		}
-		requests = append(requests, r)
-	}
-	return requests, nil
 }

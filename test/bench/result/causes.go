@@ -51,23 +51,9 @@ type Stall struct {
 	BESliceUs      uint32  `json:"be_timeslice_us,omitempty"`       // the longest of a process of a lower level with work
 	WatchGapUs     float64 `json:"watch_gap_us,omitempty"`          // the longest time between two looks
 	Guests         string  `json:"guests,omitempty"`                // who came or went
-	Hint           string  `json:"hint,omitempty"`                  // what became of hints for it
+	Hint           string  `json:"hint,omitempty"`                  // that it found no end
 	// What the library counted in its process meanwhile.
 	Counted map[string]uint64 `json:"counted,omitempty"`
-}
-
-// Kinds are what is counted of all requests, for comparison.
-func (s Stall) Kinds() (kinds []string) {
-	if s.OtherLCUs > 0 {
-		kinds = append(kinds, causeOtherLC)
-	}
-	if s.BESliceUs >= longSliceUs {
-		kinds = append(kinds, causeSlice)
-	}
-	if s.Guests != "" {
-		kinds = append(kinds, causeGuest)
-	}
-	return kinds
 }
 
 // Explanation names the first cause that explains the stall. A request that took no longer than the limit is no stall.
@@ -127,14 +113,13 @@ func (s Stall) beTurnsUs() float64 { return turnsWaited * float64(s.BESliceUs) }
 
 // Stalls are the requests of a row that took too long.
 type Stalls struct {
-	LimitUs float64        `json:"limit_us"` // above which a request is one
-	Seconds float64        `json:"seconds"`
-	RateHz  float64        `json:"rate_hz"`
-	Above   int            `json:"above"`
-	Causes  map[string]int `json:"causes"`
-	// Of all requests the part that saw the same, stalled or not: a cause that half of them saw explains little.
-	Seen map[string]float64 `json:"seen_by_all"`
-	List []Stall            `json:"list"` // slowest first
+	LimitUs float64            `json:"limit_us"` // above which a request is one
+	Seconds float64            `json:"seconds"`
+	RateHz  float64            `json:"rate_hz"`
+	Above   int                `json:"above"`
+	Causes  map[string]int     `json:"causes"`
+	Seen    map[string]float64 `json:"seen_by_all,omitempty"` // of files up to 348fcb66
+	List    []Stall            `json:"list"`                  // slowest first
 
 	Came   int     `json:"guests_came,omitempty"` // how many, and in what time, the median
 	CameMs float64 `json:"guests_came_ms,omitempty"`

@@ -116,32 +116,6 @@ type Latency struct {
 	MeanCIUs [2]float64 `json:"mean_ci_us,omitzero"`
 }
 
-// Request is what became of the hints for a request: a line of the file that the setting hints.log names.
-type Request struct {
-	AtNs    uint64 `json:"at_ns,omitempty"`
-	HeldUs  int64  `json:"held_us,omitempty"`
-	Ready   bool   `json:"ready,omitempty"`
-	DueUs   *int64 `json:"due_us,omitempty"`
-	Dropped string `json:"dropped,omitempty"`
-}
-
-// Outcome is the kind of request that it is.
-func (r Request) Outcome() string {
-	switch {
-	case r.Ready:
-		return "ready"
-	case r.HeldUs != 0:
-		return "on the way"
-	case r.DueUs != nil && *r.DueUs > 0:
-		return "before its hint"
-	case r.DueUs != nil:
-		return "overslept"
-	case r.Dropped != "":
-		return r.Dropped
-	}
-	return "not hinted"
-}
-
 // Ratio compares with the same LC process alone. Intervals are those of ratioInterval.
 type Ratio struct {
 	P50    float64    `json:"p50"`
