@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"maps"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -153,9 +152,8 @@ func TestUnknownStallsAreListed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var raw result.Report
-	if err := result.ReadRaw(path, written.Raw, &raw); err != nil || !reflect.DeepEqual(raw.Cases[0].Stalls, row.Stalls) {
-		t.Errorf("the raw form: %v", err)
+	if len(row.Stalls.List) != 2*result.StallsListed {
+		t.Errorf("%d are left of the measured ones", len(row.Stalls.List))
 	}
 	s := written.Cases[0].Stalls
 	if len(s.List) != result.StallsListed+2 {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -29,7 +28,7 @@ type Head struct {
 	Command   string `json:"command"`
 	Mode      string `json:"mode"`
 	Simulated bool   `json:"simulated,omitempty"` // no GPU: the times are those of the simulated driver
-	Raw       string `json:"raw,omitempty"`       // the file beside it with what is too much for people
+	Raw       string `json:"raw,omitempty"`       // of earlier builds: a file beside it with all samples
 
 	// Cases that were asked for and are not measured, or not to their end: there was no time left for them.
 	Left []string `json:"left,omitempty"`
@@ -191,34 +190,39 @@ func ReadReport(path string) (*Report, error) {
 	return r, nil
 }
 
-// Write writes the result file. Of long lists of stalls it has a part, of requests to model servers none, and its raw form has all.
+// Write writes the result file. Of long lists of stalls it has a part, and of requests to model servers none: partial results have all.
 func (r *Report) Write(path string) error {
 	short := *r
 	short.Cases = slices.Clone(r.Cases)
 	for i := range short.Cases {
 		row := &short.Cases[i]
-		if row.Serving != nil && row.Serving.Requests != nil {
+		if row.Serving != nil {
 			serving := *row.Serving
 			serving.Requests = nil
 			row.Serving = &serving
-			short.Raw = filepath.Base(rawPath(path))
 		}
-		if row.Stalls == nil {
-			continue
-		}
-		stalls := *row.Stalls
-		stalls.List = stalls.listed()
-		if len(stalls.List) < len(row.Stalls.List) {
-			short.Raw = filepath.Base(rawPath(path))
-		}
-		row.Stalls = &stalls
-	}
-	if short.Raw != "" {
-		if err := writeRaw(path, r); err != nil {
-			return err
+		if row.Stalls != nil {
+			stalls := *row.Stalls
+			stalls.List = stalls.listed()
+			row.Stalls = &stalls
 		}
 	}
 	return WriteJSON(path, short, "  ")
+}
+
+// WriteJSON writes a file that is complete where it is there.
+func WriteJSON(path string, value any, indent string) error {
+	text, err := json.MarshalIndent(value, "", indent)
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write results: %w", err)
+	}
+	return nil
 }
 
 // WithdrawTargets takes target and verdict from all rows but those whose case failed: targets are for GPUs.

@@ -26,7 +26,7 @@ type Serving struct {
 
 	Steps *Steps `json:"steps,omitempty"`
 
-	Requests []Answered `json:"requests,omitempty"` // in the raw form only, by their arrival
+	Requests []Answered `json:"requests,omitempty"` // in partial results only, by their arrival
 }
 
 // Answered is a request and when its tokens came. Times are in milliseconds, the arrival's since the first one's.
