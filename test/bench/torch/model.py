@@ -19,22 +19,26 @@ VOCABULARY = 30522
 
 
 class Layer(nn.Module):
-    """A transformer layer."""
+    """A transformer layer. With a cache, of keys and values, it is one of a decoder that gets one token at a time."""
 
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, dropout=0.0):
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, nn.Dropout(dropout)
         self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
         self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
 
-    def forward(self, x):
+    def forward(self, x, cache=None, position=None, mask=None, causal=False):
         batch, length, width = x.shape
         shape = (batch, length, 3, self.heads, width // self.heads)
         query, key, value = self.project(self.before(x)).view(shape).permute(2, 0, 3, 1, 4)
-        attended = F.scaled_dot_product_attention(query, key, value)
-        x = x + self.out(attended.transpose(1, 2).reshape(batch, length, width))
-        return x + self.feed(self.between(x))
+        if cache is not None:
+            cache[0].index_copy_(2, position, key)
+            cache[1].index_copy_(2, position, value)
+            key, value = cache
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal)
+        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(batch, length, width)))
+        return x + self.dropout(self.feed(self.between(x)))
 
 
 class DistilBert(nn.Module):

@@ -725,16 +725,11 @@ static const struct {
 	const char *name;
 	Round (*set_up)();
 } cases[] = {
-	{"in-place", in_place},
-	{"atomics", atomic_operations},
-	{"scans", scans},
-	{"cooperative", cooperative_launches},
-	{"clusters", clusters},
-	{"streams", streams},
-	{"copies", copies},
-	{"graphs", graphs},
-	{"marlin", marlin},
-	{"lamport", lamport},
+	{"in-place", in_place},   {"atomics", atomic_operations},
+	{"scans", scans},         {"cooperative", cooperative_launches},
+	{"clusters", clusters},   {"streams", streams},
+	{"copies", copies},       {"graphs", graphs},
+	{"marlin", marlin},       {"lamport", lamport},
 	{"exceeding", exceeding},
 };
 

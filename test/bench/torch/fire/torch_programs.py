@@ -4,8 +4,8 @@ order; they do in each round the same, bit by bit.
     python3 torch_programs.py CASE
 
 A round starts from the same state each time and leaves a list of checksums. As a worker (PROTOCOL.md) it answers init with
-those of the first round, {"steps": [...]}. start begins rounds, at least one; the answer to stop says how many there were, how long they took, and
-which were different from the first. native.cu serves the same.
+those of the first round, {"steps": [...]}. start begins rounds, at least one; the answer to stop says how many there were, how
+long they took, and which were different from the first. native.cu serves the same.
 """
 import os
 import pathlib
@@ -20,7 +20,7 @@ import torch.nn.functional as F  # noqa: E402
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import protocol  # noqa: E402
-from model import capture  # noqa: E402
+from model import Layer, capture  # noqa: E402
 
 warnings.simplefilter("ignore")
 STEPS = 50
@@ -138,27 +138,6 @@ def resnet50_training():
     return training_round(model, lambda weights: torch.optim.SGD(weights, lr=0.01, momentum=0.9), loss_of)
 
 
-class Layer(nn.Module):
-    def __init__(self, width, heads, dropout=0.0):
-        super().__init__()
-        self.heads, self.dropout = heads, nn.Dropout(dropout)
-        self.project, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
-
-    def forward(self, x, cache=None, position=None, mask=None):
-        batch, length, width = x.shape
-        query, key, value = self.project(self.before(x)).view(
-            batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        if cache is not None:
-            cache[0].index_copy_(2, position, key)
-            cache[1].index_copy_(2, position, value)
-            key, value = cache
-        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=cache is None)
-        x = x + self.dropout(self.out(attended.transpose(1, 2).reshape(batch, length, width)))
-        return x + self.dropout(self.feed(self.between(x)))
-
-
 class Transformer(nn.Module):
     def __init__(self, words=8192, width=512, layers=6, heads=8, length=256, dropout=0.0):
         super().__init__()
@@ -169,7 +148,7 @@ class Transformer(nn.Module):
     def forward(self, tokens, places, caches=None, mask=None):
         x = self.words(tokens) + self.places(places)
         for i, layer in enumerate(self.layers):
-            x = layer(x, caches[i] if caches else None, places, mask)
+            x = layer(x, caches[i] if caches else None, places, mask, causal=not caches)
         return self.head(x)
 
 
