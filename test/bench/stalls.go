@@ -21,16 +21,16 @@ import (
 
 // stallCase is one LC program beside others.
 type stallCase struct {
-	name, about string
-	lc          workload.Task
-	prepareUs   int
-	be          []workload.Task // beside it all the time
-	guests      []guest         // that come and go
-	systems     []string        // alone, where it is one of them, comes first
-	explicit    bool            // the LC program announces its requests, where there are hints
-	requests    int             // how many are wanted; 0: as many as come in the time
-	seconds     float64
-	target      stallTarget
+	name      string
+	lc        workload.Task
+	prepareUs int
+	be        []workload.Task // beside it all the time
+	guests    []guest         // that come and go
+	systems   []string        // alone, where it is one of them, comes first
+	explicit  bool            // the LC program announces its requests, where there are hints
+	requests  int             // how many are wanted; 0: as many as come in the time
+	seconds   float64
+	target    stallTarget
 }
 
 // guest is a program that comes and goes.
@@ -84,8 +84,9 @@ var allExplained = stallTarget{
 	},
 }
 
-func gemmsCase(name, about string) stallCase {
-	c := stallCase{name: name, about: about, seconds: 480, target: allExplained, systems: []string{judgedSystem},
+// gemmsCase has five half-precision products 0.3 to 4 ms after the last ones, beside 3 BE and 2 other LC processes that come and go.
+func gemmsCase(name string) stallCase {
+	c := stallCase{name: name, seconds: 480, target: allExplained, systems: []string{judgedSystem},
 		lc: workload.Task{Program: "gemms", RateHz: 1e6 / gemmsMeanUs, Arrival: "uniform"}}
 	c.guests = []guest{{"lc", c.lc}, {"lc", c.lc}}
 	for _, task := range workload.Continuous("spin-long", "spin-long", "spin-many") {
@@ -104,16 +105,13 @@ func (c stallCase) apart() stallCase {
 }
 
 var stallCases = func() []stallCase {
-	const others = "beside 3 BE and 2 other LC processes that come and go"
 	all := []stallCase{
-		{name: "load-50", about: "VGG-19 at 50 % load, Poisson, beside ResNet-152 without pause",
-			lc: workload.Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("resnet152"),
+		{name: "load-50", lc: workload.Task{Program: "vgg19", Load: .5, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("resnet152"),
 			explicit: true, requests: 50_000, target: besideAlone, systems: []string{result.LCAlone, judgedSystem}},
-		gemmsCase("gemms", "five half-precision products 0.3 to 4 ms after the last ones, "+others),
-		gemmsCase("gemms-apart", "gemms with two processors that no other program gets").apart(),
+		gemmsCase("gemms"),
+		gemmsCase("gemms-apart").apart(),
 	}
-	spin := stallCase{name: "spin-beside-guests", about: "ten short kernels, 100 times a second, beside long ones, all the time and at times; no PyTorch",
-		lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
+	spin := stallCase{name: "spin-beside-guests", lc: workload.Task{Program: "spin-short", RateHz: 100, Arrival: "poisson"}, prepareUs: workload.PrepareUs, be: workload.Continuous("spin-long"),
 		explicit: true, seconds: 20, target: allExplained, systems: []string{result.LCAlone, judgedSystem}}
 	spin.guests = []guest{{"be", workload.Task{Program: "spin-long"}}, {"lc", spin.lc}}
 	return append(all, spin)

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // commonFlags are those of all suites.
@@ -62,7 +61,12 @@ type Suite struct {
 // cases picks those that are named; without names all.
 func (c Suite) cases(only []string) ([]Case, error) {
 	all := slices.DeleteFunc(slices.Clone(allCases), func(one Case) bool { return !slices.Contains(one.suites, c.Name) })
-	return workload.Pick(c.Name, "case", all, func(one Case) string { return one.Name }, only)
+	for _, name := range only {
+		if !slices.ContainsFunc(all, func(one Case) bool { return one.Name == name }) {
+			return nil, fmt.Errorf("suite %q has no case %q", c.Name, name)
+		}
+	}
+	return slices.DeleteFunc(all, func(one Case) bool { return len(only) > 0 && !slices.Contains(only, one.Name) }), nil
 }
 
 // Plan says what would be measured and about how long that takes. It needs no GPU.

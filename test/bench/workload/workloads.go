@@ -21,11 +21,11 @@ type Task struct {
 
 // Workload is LC tasks beside BE tasks.
 type Workload struct {
-	Name, About string
-	Label       string // in plots: a few short lines; "" for the name
-	LC, BE      []Task
-	PrepareUs   int  // what a request's data takes the CPU before the GPU gets work
-	Claimed     bool // the targets hold for it
+	Name      string
+	Label     string // in plots: a few short lines; "" for the name
+	LC, BE    []Task
+	PrepareUs int  // what a request's data takes the CPU before the GPU gets work
+	Claimed   bool // the targets hold for it
 }
 
 // OwnPrograms are those of worker.c; the others are models of ../torch/model.py.
@@ -55,31 +55,22 @@ var fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "
 // Suite is the name of the suite that consists of the workloads.
 const Suite = "paper"
 
-// All lists the workloads: those of the GPreempt paper that are models alone, and one that needs no PyTorch.
+// All lists the workloads: those of the GPreempt paper that are models alone, and one that needs no PyTorch. REAL has synthetic bursts, since the
+// paper's recorded arrivals are not public.
 var All = []Workload{
-	{"A", "VGG-19 beside ResNet-152, 100 requests/s each", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
-	{"B", "VGG-19 beside ResNet-152, 220 requests/s each", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
-	{"C", "VGG-19 beside five models, 100 requests/s each", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true},
-	{"D", "five models, 20 requests/s each, beside the same five, 100 requests/s each", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true},
-	{"E", "D with Poisson arrivals", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true},
-	{"REAL", "D with synthetic bursts (the recorded arrivals are not public)", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true},
-	{"spin", "ten short kernels, 100 times a second, beside long ones without pause; no PyTorch", "short kernels\nbeside long", at(100, "", "spin-short"),
+	{"A", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
+	{"B", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
+	{"C", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true},
+	{"D", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true},
+	{"E", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true},
+	{"REAL", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true},
+	{"spin", "short kernels\nbeside long", at(100, "", "spin-short"),
 		Continuous("spin-long"), PrepareUs, false},
 }
 
 // IsClaimed says whether targets hold for a workload.
 func IsClaimed(name string) bool {
 	return slices.ContainsFunc(All, func(w Workload) bool { return w.Name == name && w.Claimed })
-}
-
-// Pick picks those of a suite that are named; without names all. Kind is what people call one.
-func Pick[T any](suite, kind string, all []T, nameOf func(T) string, only []string) (picked []T, err error) {
-	for _, name := range only {
-		if !slices.ContainsFunc(all, func(one T) bool { return nameOf(one) == name }) {
-			return nil, fmt.Errorf("suite %q has no %s %q", suite, kind, name)
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return len(only) > 0 && !slices.Contains(only, nameOf(one)) }), nil
 }
 
 // Seed makes the same random numbers for the same run in every session.
