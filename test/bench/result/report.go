@@ -230,7 +230,7 @@ func (r *Report) WithdrawTargets() {
 	for i := range r.Cases {
 		row := &r.Cases[i]
 		if !row.Failed() {
-			row.Target, row.Pass, row.Undecided = "", nil, ""
+			row.Target, row.Pass, row.Undecided, row.Missed = "", nil, "", ""
 		}
 	}
 }
