@@ -11,7 +11,7 @@ import (
 
 // Suites are all there are.
 var Suites = []Suite{
-	{Name: "foundation", About: "synthetic LC and BE processes, what the library costs, that results are the same", mode: "time-sliced",
+	{Name: "foundation", About: "synthetic LC and BE processes, and what the library costs", mode: "time-sliced",
 		flags: []string{"requests"}, begin: configured(noHints)},
 	{Name: "blp-mps", About: "LC beside BE under an MPS server: default, with priorities, and under the library", mode: "MPS",
 		flags: []string{"requests"}, begin: clientsOfMPS},
