@@ -24,6 +24,7 @@ func NewPaged(arena *Arena, gpu GPU, path string, slot int, pages Pages) *Segmen
 func (s *Segment) Introduce(name string) {
 	p, now := s.Slot(s.slot), Now()
 	copy(p.Name[:len(p.Name)-1], name)
+	p.Uncounted.Store(1) // until the first look
 	p.Pid.Store(int32(os.Getpid()))
 	p.StartedNs.Store(now)
 	p.HeartbeatNs.Store(now)

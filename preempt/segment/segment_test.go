@@ -1162,7 +1162,7 @@ func TestSnapshots(t *testing.T) {
 	}
 	got, want := all[0].Peers[0], Peer{
 		Slot: p.slot, Pid: int32(p.cmd.Process.Pid), Owner: int32(p.cmd.Process.Pid), Name: "a?[b", Level: 7, Role: "be", Alive: true, StartedNs: slot.StartedNs.Load(),
-		WindowOpen: true, WindowOpenedNs: 6, Busy: true, Counted: true, Turn: true, TimesliceUs: 1,
+		WindowOpen: true, WindowOpenedNs: 6, Busy: true, Turn: true, TimesliceUs: 1,
 		Mechanisms: []string{"timeslice", "turns", "bit_9"}, Fallbacks: []string{"no_hold"}, InForce: configs.Timeslice | configs.Turns | 1<<9, Lacks: configs.FallbackNoHold,
 		Counters: Counters{Windows: 9, GateWaits: 5},
 		Times:    Times{Drains: Histogram[uint64]{SumNs: 77}, Stops: Histogram[uint64]{Buckets: [TimeBuckets]uint64{TimeBuckets - 1: 78}}},

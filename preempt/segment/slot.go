@@ -58,6 +58,7 @@ func (s *Segment) join() {
 	p.Job.Store(0)
 	p.RanNs.Store(0)
 	p.RanAtNs.Store(0)
+	p.Uncounted.Store(1) // until the first look
 	p.Pid.Store(int32(os.Getpid()))
 	s.startedNs = Now()
 	p.HeartbeatNs.Store(s.startedNs)

@@ -234,6 +234,7 @@ func TestExitWhileStopped(t *testing.T) {
 	for range 5 {
 		be, lc := m.startChains("be"), m.start("lc")
 		m.joined(be, lc)
+		m.sees(lc)
 		be.say("leave 400")
 		lc.say("lc 1 2 200000 0 stream")
 		if _, stderr := be.finish(); stderr != "" {

@@ -59,6 +59,7 @@ func TestCheckpointOfStoppedKernels(t *testing.T) {
 		m := newMachine(t, "mechanisms = [\"blp\"]\n[hold]\nmax_ms = 10000\n[share]\nmin_be = 0\n", environment...)
 		be, long, lc := m.startCheckpoint("be"), m.start("lc"), m.start("lc")
 		m.joined(be, long, lc)
+		m.sees(long)
 		be.runs()
 		long.say("lc 1 2 600000000 0 stream") // until it is killed
 		m.until("a window stops it", func() bool { return m.peer(long).WindowOpen && m.stops(be) > 0 })

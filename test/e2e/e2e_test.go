@@ -465,6 +465,12 @@ func (m *machine) joined(processes ...*process) {
 	}
 }
 
+// sees waits until an LC process has seen whom it is to preempt: from then on its work opens windows.
+func (m *machine) sees(lc *process) {
+	m.t.Helper()
+	m.until("LC sees BE", func() bool { return m.peer(lc).Counted })
+}
+
 // yields waits until a BE process gives way to higher levels.
 func (m *machine) yields(be *process) {
 	m.t.Helper()

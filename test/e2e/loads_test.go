@@ -63,10 +63,10 @@ func TestLoadsWhileALaunchWaitsAtTheGate(t *testing.T) {
 	be.hears("ready")
 	lc.hears("ready")
 	m.joined(be, lc)
-	m.seen(lc)
+	m.sees(lc)
 	be.say("gated-while-loading 1")
 	be.hears("loading")
-	lc.say("late request")
+	lc.say("request")
 	lc.hears("late") // its window stays open
 	gated := m.peer(be).Counters.GateWaits
 	be.say("go on")

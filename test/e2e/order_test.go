@@ -16,6 +16,7 @@ func (m *machine) startOrdered(program string) (be, lc *process) {
 	be, lc = m.startAs(m.command("be", program, simulated("sim.cubin"))), m.start("lc")
 	be.hears("ready")
 	m.joined(be, lc)
+	m.sees(lc)
 	m.until("launches are logged", func() bool {
 		be.say("plain 1")
 		return be.hear() == "right" && m.blp(be).Launches > 0
@@ -216,6 +217,7 @@ func TestOrderOfALaunchOnItsWay(t *testing.T) {
 			join := func() {
 				lc = m.start("lc")
 				m.joined(be, lc)
+				m.sees(lc)
 			}
 			if !c.late {
 				join()
@@ -344,6 +346,7 @@ func TestOrderOfAWaitForAnEventThatIsRecordedAnew(t *testing.T) {
 			m.until("a wait is noted down", func() bool { // where its thread had passed the gate when the window opened
 				lc := m.start("lc")
 				m.joined(be, lc)
+				m.sees(lc)
 				m.until("launches are logged", func() bool {
 					be.say("work")
 					return be.hear() == "ran 0" && m.blp(be).Launches > 0
@@ -402,17 +405,6 @@ func TestOrderOfAnUnstoppableLaunch(t *testing.T) {
 	be.hears("right")
 }
 
-// seen waits until an LC process, which runs late.c, has seen whom it is to preempt.
-func (m *machine) seen(lc *process) {
-	m.t.Helper()
-	m.until("its requests open windows", func() bool {
-		lc.say("request")
-		lc.hears("done")
-		return m.peer(lc).Counters.Windows > 0
-	})
-	m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
-}
-
 // A window stays open while a call that submits is under way, whatever of the request has ended.
 func TestWindowOfALateCall(t *testing.T) {
 	t.Parallel()
@@ -420,8 +412,8 @@ func TestWindowOfALateCall(t *testing.T) {
 	be, lc := m.start("be"), m.startAs(m.command("lc", compile(t, "testdata/late.c")))
 	lc.hears("ready")
 	m.joined(be, lc)
-	m.seen(lc)
-	lc.say("late request")
+	m.sees(lc)
+	lc.say("request")
 	lc.hears("late")
 	opened := m.peer(lc).WindowOpenedNs
 	for until := time.Now().Add(300 * time.Millisecond); time.Now().Before(until); time.Sleep(time.Millisecond) { // many times the grace
