@@ -24,7 +24,7 @@ help: ## this list
 GO_FILES := $(shell find . \( -path ./build -o -path ./packaging -o -path ./charts \) -prune -o -name '*.go' -print) $(wildcard go.* cluster/go.* test/bench/go.*)
 GO_CODE := $(filter-out %_test.go ./test/suite/% ./test/simcuda/%,$(GO_FILES)) $(wildcard kernels/*.fatbin) kernels/guard/guard.json build/go
 COMMANDS_CODE := $(GO_CODE) build/version $(wildcard cmd/gpreempt/*.[ch]) $(shell find test/bench/worker test/bench/torch test/bench/workload -type f)
-LIBRARY_CODE := $(filter-out ./cmd/% ./cluster/% ./internal/% ./test/%,$(GO_CODE)) shim/notes.c shim/shim.h exports/link.sh exports/go_runtime.ld $(wildcard exports/_runtime/*)
+LIBRARY_CODE := $(filter-out ./cmd/% ./cluster/% ./internal/% ./test/%,$(GO_CODE)) $(wildcard shim/*.c) shim/shim.h exports/link.sh exports/go_runtime.ld
 CORE := $(filter-out %_test.c,$(wildcard preempt/*.c preempt/*/*.c hints/*.c))
 EXPORTS := $(filter-out %_test.c,$(wildcard exports/*.c))
 SIM := $(wildcard test/simcuda/driver/*.c)

@@ -15,19 +15,11 @@ void *gp_driver_symbol(const char *name);
 // From now on the intercepted function of that name calls this one, of the same type, instead of the driver's; until the
 // process forks, in the child. It has no effect where the driver lacks the function, or table.h does. To be called after cuInit began.
 void gp_substitute(const char *name, void *function);
-// start is called once, with all signals blocked, on the thread that calls cuInit (or makes a context) first, before the
-// driver's function runs. shim/ sets it when the library's Go code is ready.
-void gp_set_start(void (*start)(void));
-// Makes threads ahead for so many goroutines that will wait in C, or keep a thread; false: none of them may begin.
-bool gp_go_reserve(unsigned goroutines);
-// Before a round begins gp_go_round says which it is. gp_go_meet waits for its end, or until no thread was left for a second.
-// gp_go_more_meet waits until so many have come to it. It returns whether a thread is left that was made ahead and is not Go's yet. If there is
-// none, the round ends. One thread at a time calls it.
-unsigned gp_go_round(void);
-void gp_go_meet(unsigned round);
-bool gp_go_more_meet(unsigned count);
-void gp_give_back_files(void); // the program's limit of open files, which Go raises
-// True in a child that was forked after the core was started: it must not enter Go code.
+// start is called once, on the thread that calls cuInit (or makes a context) first, before the driver's function runs. It gets the
+// environment that the library was loaded with, and returns why there is no preemption, or NULL.
+typedef const char *gp_start_fn(char **environment);
+void gp_set_start(gp_start_fn *);
+// True in a child that was forked after the core was started: the core has no threads in it.
 bool gp_forked(void);
 // Writes to standard error without waiting. Returns how many bytes need no second try, or a reason for one. The caller blocks SIGPIPE and
 // SIGXFSZ.

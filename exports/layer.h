@@ -143,12 +143,9 @@ void gp_find_libc(void); // finds what its functions call
 // start.c
 void gp_start(void); // starts the core, once
 
-// go_runtime.c
-void gp_keep_environment(void);         // as the library is loaded
-void gp_run_blocked(void (*run)(void)); // starts the Go runtime and calls run, with all signals blocked
-
-// go_memory.c
-void gp_go_spare_memory(void); // before Go's runtime starts
+// environment.c
+void gp_keep_environment(void); // as the library is loaded
+char **gp_kept_environment(void);
 
 #pragma GCC visibility pop
 #endif

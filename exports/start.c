@@ -8,8 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// The core is started once, on the thread of the first cuInit. It is Go code: a thread of its own calls gp_set_start when it is
-// ready. We wait for that, but not for long.
+// The core is started once, on the thread of the first cuInit.
 
 enum { IDLE, STARTING, STARTED };
 static atomic_int start_state;
@@ -23,17 +22,14 @@ static void sleep_1_ms(void)
 	syscall(SYS_nanosleep, &(struct timespec){.tv_nsec = 1000000}, NULL);
 } // no place at which a thread is cancelled
 
-void gp_set_start(void (*start)(void)) { atomic_store(&start_function, (void *)start); }
+void gp_set_start(gp_start_fn *start) { atomic_store(&start_function, (void *)start); }
 
-static void wait_and_start(void)
+static void run_start(void)
 {
-	void (*start)(void) = NULL;
-	for (int ms = 0; ms < MAX_WAIT_ms && !(start = (void (*)(void))atomic_load(&start_function)); ms++)
-		sleep_1_ms();
-	if (start)
-		start();
-	else
-		gp_complain("the library's core did not come up");
+	gp_start_fn *start = (gp_start_fn *)atomic_load(&start_function);
+	const char *why_not = start ? start(gp_kept_environment()) : "the library's core is not there";
+	if (why_not)
+		gp_complain(why_not);
 }
 
 static COLD void start_or_wait(void)
@@ -41,8 +37,8 @@ static COLD void start_or_wait(void)
 	int saved_errno = errno, idle = IDLE;
 	if (atomic_compare_exchange_strong(&start_state, &idle, STARTING)) {
 		atomic_store(&starter, (uintptr_t)pthread_self());
-		gp_driver_symbol("cuInit"); // loads the driver, before the mask changes: its threads would inherit it
-		gp_run_blocked(wait_and_start);
+		gp_driver_symbol("cuInit"); // loads the driver
+		run_start();
 		atomic_store(&start_state, STARTED);
 	} else if (atomic_load(&starter) != (uintptr_t)pthread_self()) {
 		for (int ms = 0; ms < MAX_WAIT_ms && atomic_load(&start_state) != STARTED; ms++)

@@ -4,11 +4,8 @@
 #include "hints/source.h"
 #include "preempt/gpu/gpu.h"
 
-#include <linux/futex.h>
 #include <pthread.h>
 #include <stddef.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 // A forked child has no thread that takes hints.
 static void in_child(void) { gp_give = NULL; }
@@ -27,28 +24,24 @@ void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence)
 		give(GP_HINT_ARRIVAL, from_ns, valid_ns, confidence);
 }
 
-uint32_t gp_arrivals_bell(void) { return gp_arrivals.bell; }
-
-void gp_arrivals_wait(uint32_t seen) { syscall(SYS_futex, &gp_arrivals.bell, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); }
-
 uint32_t gp_arrivals_count(void) { return gp_arrivals.count; }
 
-struct gp_arrival_taken gp_arrivals_take(uint32_t i)
+void gp_arrivals_take(uint32_t i, struct gp_arrival_taken *to)
 {
 	struct gp_arrival *a = &gp_arrivals.arrival[i % 256];
 	uint64_t at = __atomic_exchange_n((uint64_t *)&a->at_ns, 0, __ATOMIC_ACQ_REL);
-	return (struct gp_arrival_taken){at, a->held_ns, a->due_ns, a->ready, a->dropped};
+	*to = (struct gp_arrival_taken){at, a->held_ns, a->due_ns, a->ready, a->dropped};
 }
 
 uint64_t gp_hint_saves_ns(void) { return gp_taking_longest_ns(); }
 
 uint32_t gp_announcements_count(void) { return gp_announcements; }
 
-struct gp_announcement_taken gp_announcements_take(uint32_t i)
+void gp_announcements_take(uint32_t i, struct gp_announcement_taken *to)
 {
 	struct gp_announcement *a = &gp_announcement[i % GP_ANNOUNCEMENTS];
 	uint64_t at = __atomic_exchange_n((uint64_t *)&a->at_ns, 0, __ATOMIC_ACQ_REL);
-	return (struct gp_announcement_taken){at, a->key, a->estimate, a->fd, a->generation};
+	*to = (struct gp_announcement_taken){at, a->key, a->estimate, a->fd, a->generation};
 }
 
 void gp_estimate_set(uint32_t place, uint64_t key, uint64_t delay_ns, uint64_t valid_ns, uint32_t likely_ppm)

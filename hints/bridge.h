@@ -11,20 +11,19 @@ void gp_give_arrival(uint64_t from_ns, uint64_t valid_ns, double confidence);
 const void *gp_socket_hooks_table(void);
 void gp_sockets_look(void); // at what the program reads from, if it is not known yet
 
-// The bell is rung some time after an arrival or an announcement. gp_arrivals_wait returns when it is no longer seen.
-uint32_t gp_arrivals_bell(void);
-void gp_arrivals_wait(uint32_t seen);
 // The numbers of arrivals and announcements so far. _take removes the i-th; its at_ns is 0 if it was overwritten.
 uint32_t gp_arrivals_count(void);
 struct gp_arrival_taken {
 	uint64_t at_ns, held_ns, due_ns;
 	uint32_t ready, dropped;
-} gp_arrivals_take(uint32_t i);
+};
+void gp_arrivals_take(uint32_t i, struct gp_arrival_taken *);
 uint32_t gp_announcements_count(void);
 struct gp_announcement_taken {
 	uint64_t at_ns, key;
 	uint32_t estimate, fd, generation;
-} gp_announcements_take(uint32_t i);
+};
+void gp_announcements_take(uint32_t i, struct gp_announcement_taken *);
 
 uint64_t gp_hint_saves_ns(void); // what a hint saves at most: a switch, or a stop
 

@@ -465,6 +465,8 @@ void gp_hint_run(void)
 
 void gp_hint_start(double max_cost, uint64_t wait_ns, bool copies)
 {
+	if (gp_settings.hints) // an earlier helper has begun it
+		return;
 	gp_settings.hint_max_cost = max_cost;
 	gp_settings.hint_wait_ns = wait_ns;
 	gp_settings.hint_copy = copies;

@@ -19,9 +19,8 @@ struct gp_operation;
 typedef void gp_hint_fn(enum gp_hint_source, uint64_t start_ns, uint64_t valid_ns, double confidence);
 
 // When requests came. The launch path writes an entry at the first work after idle; the learner reads it and sets it to zero.
-// bell is a futex that is rung some time after.
+// GP_BELL_ARRIVALS is rung some time after.
 struct gp_arrivals {
-	_Atomic uint32_t bell;
 	_Atomic uint32_t count;
 	struct gp_arrival {
 		_Atomic uint64_t at_ns;   // stored last

@@ -73,7 +73,6 @@ void gp_hint_closed(struct gp_context *c, uint64_t now)
 		gp_hint_copy_wrong(waited);
 	}
 	if (gp_settings.hints) {
-		gp_arrivals.bell++;
-		gp_futex_wake(&gp_arrivals.bell, 1, false);
+		gp_ring_helper(GP_BELL_ARRIVALS);
 	}
 }

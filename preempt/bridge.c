@@ -1,13 +1,18 @@
 // bridge.c - see bridge.h.
 #define _GNU_SOURCE
 #include "preempt/bridge.h"
+#include "hints/bridge.h"
 #include "preempt/blp/blp.h"
+#include "preempt/code/request.h"
 #include "preempt/preempt.h"
 
 #include <pthread.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 const char *gp_bridge_resolve(void *lookup)
 {
@@ -15,25 +20,74 @@ const char *gp_bridge_resolve(void *lookup)
 	return gp_driver_resolve((void *(*)(const char *))lookup);
 }
 
+static struct gp_bridge_layer layer;
+
+void gp_bridge_begin(const struct gp_bridge_layer *l) { layer = *l; }
+
+static bool moves, counts, stops, hinted; // begun by the first helper: later ones find it begun
+
 // One bit of the word; rewritten code has another (code/rewrite.c).
-bool gp_bridge_set_armed(void *armed, uint32_t on)
+bool gp_bridge_set_armed_here(uint32_t on)
 {
 	if (on)
-		return __atomic_or_fetch((uint32_t *)armed, 1, __ATOMIC_SEQ_CST);
-	return __atomic_and_fetch((uint32_t *)armed, ~1u, __ATOMIC_SEQ_CST);
+		return __atomic_or_fetch((uint32_t *)layer.armed, 1, __ATOMIC_SEQ_CST);
+	return __atomic_and_fetch((uint32_t *)layer.armed, ~1u, __ATOMIC_SEQ_CST);
 }
 
-void *gp_bridge_allocate(size_t bytes) { return malloc(bytes); }
+void gp_bridge_install(bool sockets)
+{
+	if (sockets)
+		layer.install_sockets(gp_socket_hooks_table());
+	layer.install(&gp_core_hooks);
+}
+
+long gp_bridge_say(const char *text, size_t bytes) { return layer.say(text, bytes); }
+
+long gp_bridge_write(const char *text, size_t bytes)
+{
+	ssize_t written = write(STDERR_FILENO, text, bytes);
+	return written < 0 ? (long)bytes : written;
+}
+
+void gp_bridge_settings(const struct gp_bridge_settings_told *t)
+{
+	static bool told; // launches read these: a later helper changes none
+	struct gp_settings *s = &gp_settings;
+	if (told)
+		return;
+	told = true;
+	s->gate = t->gate;
+	s->hold = t->hold;
+	s->mps = t->mps;
+	s->chain = t->chain;
+	s->hold_synchronize = t->hold_synchronize;
+	s->hold_step_ns = t->hold_step_ns;
+	s->grace_min_ns = t->grace_min_ns;
+	s->grace_max_ns = t->grace_max_ns;
+	s->grace_equals_ns = t->grace_equals_ns;
+	s->fair_us = t->fair_us;
+	s->lower_share = t->lower_share;
+}
+
+bool gp_bridge_image(uint32_t which, uint32_t offset, const void *part, uint32_t bytes, uint32_t total)
+{
+	static uint8_t *memory[2];
+	uint8_t **of = &memory[which % 2];
+	if (which == GP_IMAGE_HOLD ? gp_settings.hold_image : gp_settings.fill_image)
+		return true; // an earlier helper's, of the same file
+	if (offset == 0)
+		*of = malloc(total);
+	if (!*of || offset > total || bytes > total - offset)
+		return false;
+	memcpy(*of + offset, part, bytes);
+	if (offset + bytes == total)
+		*(which == GP_IMAGE_HOLD ? &gp_settings.hold_image : &gp_settings.fill_image) = *of;
+	return true;
+}
 
 void gp_bridge_set_clock(int64_t ahead_ns) { gp_clock_ahead_ns = ahead_ns; }
 
-uint32_t gp_bridge_events(void) { return gp_events; }
-
-void gp_bridge_wait_events(uint32_t seen, uint64_t timeout_ns) { gp_futex_wait(&gp_events, seen, timeout_ns, false); }
-
 bool gp_bridge_start_threads(bool hints) { return gp_threads_start(hints); }
-
-const void *gp_bridge_hooks(void) { return &gp_core_hooks; }
 
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
@@ -52,12 +106,15 @@ void gp_bridge_set_level(uint32_t level, uint32_t turns)
 	gp_objective_allow(level < GP_LEVELS - 1);
 }
 
-void gp_bridge_set_objective(struct gp_wish own, double min_slot_ns, double max_slot_ns, uint32_t over_steps)
+void gp_bridge_set_objective(const struct gp_wish *own, uint32_t over_steps, double min_slot_ns, double max_slot_ns)
 {
-	gp_objective_begin(&own, min_slot_ns, max_slot_ns, over_steps);
+	static bool begun; // the program may have set another one since
+	if (!begun)
+		gp_objective_begin(own, min_slot_ns, max_slot_ns, over_steps);
+	begun = true;
 }
 
-void gp_bridge_tell_objective(bool says, struct gp_wish told) { gp_objective_tell(says ? &told : NULL); }
+void gp_bridge_tell_objective(bool says, const struct gp_wish *told) { gp_objective_tell(says ? told : NULL); }
 
 bool gp_bridge_read_objective(struct gp_wish *wish) { return gp_objective_read(wish); }
 
@@ -87,20 +144,25 @@ void *gp_bridge_nobodys_memory(void)
 	return NULL;
 }
 
-void gp_bridge_gpu_peers(int i, uint32_t lower_peers, uint32_t turn_peers, uint32_t between, uint32_t stoppable,
-			 uint64_t lower, uint64_t same, uint64_t higher)
+void gp_bridge_gpu_peers(int i, const struct gp_bridge_peers *p)
 {
-	bool news = gp_gpu[i].higher != higher;
-	gp_gpu[i].stoppable = stoppable;
-	gp_gpu[i].lower = lower;
-	gp_gpu[i].same = same;
-	gp_gpu[i].higher = higher;
-	gp_gpu[i].between = between;
-	gp_gpu[i].ignored &= higher;
-	gp_gpu[i].turn_peers = turn_peers;
-	gp_gpu[i].lower_peers = lower_peers;
+	bool news = gp_gpu[i].higher != p->higher;
+	gp_gpu[i].stoppable = p->stoppable;
+	gp_gpu[i].lower = p->lower;
+	gp_gpu[i].same = p->same;
+	gp_gpu[i].higher = p->higher;
+	gp_gpu[i].between = p->between;
+	gp_gpu[i].ignored &= p->higher;
+	gp_gpu[i].turn_peers = p->turn_peers;
+	gp_gpu[i].lower_peers = p->lower_peers;
 	if (news) // the watcher of windows looks at it too
 		gp_ring_windows(&gp_gpu[i]);
+}
+
+void gp_bridge_gpu_id(int i, uint8_t ids[32])
+{
+	memcpy(ids, gp_gpu[i].uuid, 16);
+	memcpy(ids + 16, gp_gpu[i].whole, 16);
 }
 
 uint64_t gp_bridge_gpu_switch_ns(int i, uint64_t told_ns)
@@ -166,28 +228,59 @@ static const char *take(struct gp_refused_call *r, CUresult *result)
 	return *result ? r->call : NULL;
 }
 
+uint64_t gp_bridge_refusals(void)
+{
+	uint64_t bits = 0;
+	_Static_assert(GP_CONTEXTS <= 64, "a bit each");
+	for (int i = 0; i < GP_CONTEXTS; i++)
+		bits |= (uint64_t)(gp_context[i].hold_refusal.result || gp_context[i].blp_refusal.result) << i;
+	return bits;
+}
+
 const char *gp_bridge_hold_refused(int i, CUresult *result) { return take(&gp_context[i].hold_refusal, result); }
 
 const char *gp_bridge_blp_refused(int i, CUresult *result) { return take(&gp_context[i].blp_refusal, result); }
 
 bool gp_bridge_is_gone(CUresult result) { return gp_blp_is_gone(result); }
 
-const char *gp_bridge_start_blp(void *armed)
+const char *gp_bridge_start_blp_here(void)
 {
 	const char *missing = gp_driver_lacks_for_blp();
 	if (missing)
 		return missing;
-	gp_code_start(armed);
-	gp_blp_start();
-	gp_feeder_start(); // without it launches wait for room
+	if (!stops) {
+		gp_code_start(layer.armed);
+		gp_blp_start();
+		gp_feeder_start(); // without it launches wait for room
+		stops = true;
+	}
 	return NULL;
 }
 
 bool gp_bridge_watch_windows(int gpu) { return gp_windows_watch(&gp_gpu[gpu]); }
 
-const char *gp_bridge_start_memory(void *armed, void *substitute) { return gp_swap_start(armed, substitute); }
+const char *gp_bridge_start_memory_here(void)
+{
+	const char *missing = moves  ? NULL :
+			      counts ? "swap, which an earlier helper has not begun," :
+				       gp_swap_start(layer.armed, layer.substitute);
+	moves = !missing;
+	return missing;
+}
 
-void gp_bridge_count_memory(void *substitute) { gp_memory_count(substitute); }
+void gp_bridge_count_memory_here(void)
+{
+	if (!counts && !moves)
+		gp_memory_count(layer.substitute);
+	counts = true;
+}
+
+void gp_bridge_start_hints(uint32_t sources)
+{
+	if (!hinted)
+		gp_hints_begin(sources);
+	hinted = true;
+}
 
 void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 {
@@ -211,12 +304,13 @@ void gp_bridge_read_memory(int gpu, struct gp_bridge_memory *to)
 					.taken_bytes = m->taken_bytes,
 					.failures = m->failures,
 					.cannot_go = m->cannot_go,
-					.cap = m->cap};
+					.cap = m->cap,
+					.arena_pinned = gp_arena_pinned()};
 }
 
 void gp_bridge_publish_memory(int gpu, uint64_t stays) { gp_memory_publish(&gp_gpu[gpu], stays); }
 
-bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
+bool gp_bridge_memory_free_here(int gpu, uint64_t free_and_total[2])
 {
 	size_t free_bytes, total_bytes;
 	struct gp_context *c = gp_exiting() ? NULL : gp_memory_try_context(&gp_gpu[gpu]);
@@ -226,8 +320,8 @@ bool gp_bridge_memory_free(int gpu, uint64_t *free, uint64_t *total)
 	gp_memory_leave_context(c);
 	if (!known)
 		return false;
-	*free = free_bytes;
-	*total = total_bytes;
+	free_and_total[0] = free_bytes;
+	free_and_total[1] = total_bytes;
 	return true;
 }
 
@@ -280,8 +374,6 @@ void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough) { gp_mem
 
 void gp_bridge_memory_allow(int gpu, uint64_t bytes) { gp_memory[gpu].allowance = bytes + 1; }
 
-uint64_t gp_bridge_arena_pinned(void) { return gp_arena_pinned(); }
-
 void gp_bridge_arena_cut(bool on) { gp_arena_cut(on); }
 
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes)
@@ -305,4 +397,83 @@ void gp_bridge_arena_trim(int gpu, uint64_t keep_bytes)
 	gp_arena_trim(keep_bytes);
 	gp_unrelax_captures(mode);
 	gp_memory_leave_context(c);
+}
+
+uint64_t gp_bridge_request_take(struct gp_bridge_request *to)
+{
+	struct gp_request *r = gp_request_take();
+	if (!r)
+		return 0;
+	*to = (struct gp_bridge_request){.request = (uintptr_t)r,
+					 .image = (uintptr_t)r->image,
+					 .linked = (uintptr_t)r->linked,
+					 .linked_bytes = r->linked_bytes,
+					 .options = (uintptr_t)r->options,
+					 .what = r->what,
+					 .sm = r->sm,
+					 .picked_form = r->picked.form,
+					 .picked_bytes = r->picked.bytes};
+	memcpy(to->key, r->key, sizeof to->key);
+	if (r->path) {
+		to->has_path = 1;
+		strncpy(to->path, r->path, sizeof to->path - 1);
+	}
+	if (r->picked.form)
+		to->image = (uintptr_t)r->picked.memory;
+	return to->request;
+}
+
+int64_t gp_bridge_read(uint64_t from, void *to, uint64_t bytes)
+{
+	struct iovec here = {to, bytes}, there = {(void *)(uintptr_t)from, bytes};
+	ssize_t n = process_vm_readv(getpid(), &here, 1, &there, 1, 0);
+	return n < 0 ? -errno : n;
+}
+
+void gp_bridge_request_answer(const struct gp_bridge_answer *a)
+{
+	struct gp_request *r = (struct gp_request *)(uintptr_t)a->request;
+	if (a->picked)
+		r->picked =
+			(struct gp_picked){(enum gp_form)a->picked_form, (void *)(uintptr_t)a->picked, a->picked_bytes};
+	r->rewritten = (const struct gp_rewritten *)(uintptr_t)a->rewritten;
+	r->cached = a->cached;
+	memcpy(r->key, a->key, sizeof r->key);
+	memcpy(r->reason, a->reason, sizeof r->reason);
+	r->reason[sizeof r->reason - 1] = 0;
+	gp_request_answer(r, (int)a->answer);
+}
+
+// No helper decides any more. The process has no peers and no segment, its calls wait for no answer, and its memory comes back.
+void gp_bridge_alone(void)
+{
+	const struct gp_bridge_peers nobody = {0};
+	gp_bridge_set_armed_here(0);
+	gp_requests_fail();
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
+		if (!gp_gpu[i].segment)
+			continue;
+		gp_bridge_gpu_peers(i, &nobody);
+		gp_bridge_gpu_probe(i, false);
+		void *memory = gp_bridge_nobodys_memory();
+		if (memory)
+			gp_bridge_gpu_move(i, memory, 0, false, true);
+		gp_bridge_gpu_rescind(i);
+		gp_memory_elsewhere(i, 0);
+		gp_bridge_memory_room_changed(i, 0, false);
+		gp_bridge_memory_allow(i, UINT64_MAX - 1);
+	}
+}
+
+bool gp_bridge_memory_returns(void)
+{
+	bool all = true;
+	gp_bridge_memory_suspend(false, 0);
+	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_memory[i].swapped) {
+			gp_bridge_memory_grant(i, UINT64_MAX);
+			gp_bridge_memory_restore(i, UINT64_MAX, true);
+			all = all && !gp_memory[i].swapped;
+		}
+	return all;
 }

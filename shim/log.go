@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -28,16 +29,17 @@ type sink interface {
 type stderr struct{}
 
 func (stderr) put(text []byte) (n int, late bool) {
-	said := C.gp_say((*C.char)(unsafe.Pointer(unsafe.SliceData(text))), C.size_t(len(text)))
+	text = text[:min(len(text), C.GP_FAR_DATA)]
+	said := C.far_say((*C.char)(unsafe.Pointer(unsafe.SliceData(text))), C.uint64_t(len(text)))
 	return max(int(said), 0), said == C.GP_MAY_WAIT
 }
 
 func (stderr) forced(text []byte) int {
-	n, err := unix.Write(unix.Stderr, text)
-	if err != nil {
-		return len(text)
+	if !C.far_lane_open(C.GP_LANE_LOG) {
+		return len(text) // no thread of the program may wait
 	}
-	return n
+	text = text[:min(len(text), C.GP_FAR_DATA)]
+	return int(C.far_write((*C.char)(unsafe.Pointer(unsafe.SliceData(text))), C.uint64_t(len(text))))
 }
 
 const (
@@ -54,6 +56,23 @@ type lines struct {
 	unwritten []byte
 	lost      int  // lines, since the last that were written
 	trying    bool // the goroutine runs: only it takes from unwritten
+}
+
+var logged []*lines // to be written before the helper ends by itself
+
+// flush gives lines that could not be written yet a second.
+func flush() {
+	for end := time.Now().Add(time.Second); time.Now().Before(end); time.Sleep(firstTry) {
+		if !slices.ContainsFunc(logged, (*lines).waits) {
+			return
+		}
+	}
+}
+
+func (l *lines) waits() bool {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	return l.trying
 }
 
 func (l *lines) Write(line []byte) (int, error) {

@@ -12,18 +12,20 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
-	"sync"
+	"unsafe"
 
 	"github.com/rs/zerolog"
 
 	"github.com/gpreempt/gpreempt/configs"
-	_ "github.com/gpreempt/gpreempt/exports/files"
 	"github.com/gpreempt/gpreempt/hints/learner"
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/agent"
+	"github.com/gpreempt/gpreempt/preempt/program"
 	"github.com/gpreempt/gpreempt/preempt/rewriter"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // version is set by the Makefile, to @(#)libgpreempt.so(VERSION): a form in which the library's file can be searched for it
@@ -33,16 +35,26 @@ var version string
 // main is never called in a c-shared library.
 func main() {}
 
-func init() {
-	C.gp_set_start(C.gp_start_fn(C.gpreemptStart))
+// gpreemptHelper is what the helper process does (helper.c): it serves the program of a number and a name, until that ends.
+//
+//export gpreemptHelper
+func gpreemptHelper(pid C.int, name *C.char, page unsafe.Pointer) {
+	runtime.GOMAXPROCS(min(runtime.GOMAXPROCS(0), mostProcessors))
+	segment.Of = program.Of(int(pid), C.GoString(name), page)
+	on := start()
+	_ = segment.Of.Started(on)
+	if on {
+		select {}
+	}
+	flush()
+	os.Exit(0)
 }
 
-// gpreemptStart runs on the application's thread, once, before the driver is initialised. After a failure the log has one line, and the
-// program runs on without preemption.
-//
-//export gpreemptStart
-func gpreemptStart() {
-	takeThreads()
+const mostProcessors = 4 // the cores are the program's
+
+// start says whether calls of the program are intercepted. The program waits. After a failure the log has one line, and the program runs on
+// without preemption.
+func start() bool {
 	config, priority, passed, err := settings(os.Getenv)
 	log := logger(config)
 	if passed != nil {
@@ -50,22 +62,20 @@ func gpreemptStart() {
 	}
 	if err != nil {
 		log.Error().Msg(err.Error() + "; running without preemption")
-		return
+		return false
 	}
 	if !priority.On {
-		return
+		return false
 	}
-	driver := agent.Driver{Symbol: C.gp_driver_symbol_pointer(), Armed: C.gp_armed_pointer(), Substitute: C.gp_substitute_pointer(),
-		Threads: reserve}
 	level, on := agent.Level(config, priority.Level, log)
 	if !on {
-		return
+		return false
 	}
-	if err := agent.Start(config, level, driver, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
+	if err := agent.Start(config, level, agent.Images{Hold: kernels.Hold, Fill: kernels.Fill}, log); err != nil {
 		log.Error().Err(err).Msg("running without preemption")
-		return
+		return false
 	}
-	rewriter.Start(config, level, driver.Armed, build(), log)
+	rewriter.Start(config, level, build(), log)
 	sources := agent.HintSources(config, level)
 	learner.NameRanges(ranges(config, level, sources))
 	if config.Objective.StepRange != "" && bestEffort(level) {
@@ -74,12 +84,10 @@ func gpreemptStart() {
 	}
 	if sources != 0 {
 		learner.Start(learner.Options{Sources: sources, MaxCost: config.Hints.MaxCost, Log: requestLog(config, log)})
-		if sources.Has(configs.HintSocket) {
-			C.gp_install_socket_hooks((*C.struct_gp_socket_hooks)(learner.SocketHooks()))
-		}
 	}
-	C.gp_install_hooks((*C.struct_gp_hooks)(agent.Hooks()))
+	agent.Install(sources.Has(configs.HintSocket))
 	log.Info().Str("priority", priority.String()).Str("library", release(version)).Msg("preemption is on")
+	return true
 }
 
 // release is a version without the form in which the file can be searched for it. That form stands in no other string of the library.
@@ -99,27 +107,6 @@ func ranges(config configs.Config, level int, sources configs.HintSources) (anno
 		step = config.Objective.StepRange
 	}
 	return announcing, step
-}
-
-var meeting sync.Mutex
-
-// reserve makes threads for so many goroutines more, which become Go's before it returns.
-func reserve(goroutines int) bool {
-	if !C.gp_go_reserve(C.uint(goroutines)) {
-		return false
-	}
-	takeThreads()
-	return true
-}
-
-// takeThreads has all threads that were made ahead become Go's.
-func takeThreads() {
-	meeting.Lock()
-	defer meeting.Unlock()
-	round := C.gp_go_round()
-	for n := C.uint(0); bool(C.gp_go_more_meet(n)); n++ {
-		go C.gp_go_meet(round)
-	}
 }
 
 // build identifies this library by its version and the linker's hash of its contents, which a build may lack.
@@ -176,6 +163,7 @@ func logger(config configs.Config) zerolog.Logger {
 		level = zerolog.WarnLevel
 	}
 	standard := &lines{to: stderr{}}
+	logged = append(logged, standard)
 	zerolog.TimeFieldFormat = configs.LogTimes
 	out := console(standard)
 	if config.Log.File != "" {
@@ -187,5 +175,5 @@ func logger(config configs.Config) zerolog.Logger {
 		}
 	}
 	zerolog.ErrorHandler = func(error) {} // the default one writes to os.Stderr
-	return zerolog.New(out).Level(level).With().Timestamp().Str("app", "gpreempt").Int("pid", os.Getpid()).Logger()
+	return zerolog.New(out).Level(level).With().Timestamp().Str("app", "gpreempt").Int("pid", segment.Pid()).Logger()
 }

@@ -56,6 +56,12 @@ var ErrTime = errors.New("the broker does not answer")
 
 // Dial connects to a broker's socket.
 func Dial(path string, within time.Duration) (fd int, err error) {
+	if segment.Of != nil { // the broker asks the kernel who has connected
+		if fd, err = segment.Of.Connect(path); err != nil {
+			return -1, fmt.Errorf("connect to %s: %w", path, err)
+		}
+		return fd, nil
+	}
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, fmt.Errorf("socket: %w", err)
@@ -159,15 +165,15 @@ type Options struct {
 	Wanted   int
 	Name     string
 	Injected bool
-	Within   time.Duration // the broker answers within it
-	Shared   bool          // the program may close the connection's descriptor, and have another file of that number
+	Within   time.Duration             // the broker answers within it
+	Own      func(which, fd int) error // hears of the own pages, the state and the counters, before others can; nil: not
+	Shared   bool                      // the program may close the connection's descriptor, and have another file of that number
 }
 
 // Client is a process on one GPU, at the broker. It is not safe for several goroutines, but for Turn.
 type Client struct {
 	options         Options
 	fd              int
-	inode           uint64       // of the socket
 	Welcome         wire.Welcome // the latest from the broker
 	State, Counters page.Mapping // its own
 }
@@ -192,30 +198,11 @@ func Join(path string, o Options) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{options: o, fd: fd}
-	if c.inode, err = inode(fd); err == nil {
-		err = c.greet(until)
-	}
-	if err != nil {
+	if err = c.greet(until); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("join by %s: %w", path, err)
 	}
 	return c, nil
-}
-
-func inode(fd int) (uint64, error) {
-	var stat unix.Stat_t
-	err := unix.Fstat(fd, &stat)
-	return stat.Ino, err
-}
-
-// connected says whether the connection's descriptor is still that.
-func (c *Client) connected() bool {
-	if c.options.Shared && c.fd >= 0 {
-		if is, err := inode(c.fd); err != nil || is != c.inode {
-			c.fd = -1 // another file's
-		}
-	}
-	return c.fd >= 0
 }
 
 func (c *Client) greet(until time.Time) error {
@@ -238,6 +225,11 @@ func (c *Client) greet(until time.Time) error {
 		}
 		if *view, err = page.Map(fds[i], true); err != nil {
 			return err
+		}
+		if c.options.Own != nil {
+			if err = c.options.Own(i, fds[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return wire.Send(c.fd, &wire.Mapped{})
@@ -269,8 +261,7 @@ func (c *Client) Back(path string) error {
 	}
 	c.disconnect()
 	c.fd, c.Welcome = fd, *m.(*wire.Welcome)
-	c.inode, err = inode(fd)
-	return err
+	return nil
 }
 
 // ErrForgotten says that the broker has no such client any more.
@@ -285,7 +276,7 @@ type Event struct {
 
 // Next waits for what the broker says next. ErrTime says that it says nothing.
 func (c *Client) Next(wait time.Duration) (Event, error) {
-	if !c.connected() {
+	if c.fd < 0 {
 		return Event{FD: -1}, wire.ErrClosed
 	}
 	m, fds, err := receive(c.fd, time.Now().Add(wait))
@@ -311,7 +302,7 @@ func (c *Client) Next(wait time.Duration) (Event, error) {
 
 // Turn asks the broker to change a turn, if its word still is seen. The common page shows the outcome.
 func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
-	if !c.connected() {
+	if c.fd < 0 {
 		return wire.ErrClosed
 	}
 	if to < 0 {
@@ -324,7 +315,7 @@ func (c *Client) Turn(which, kind uint8, to int, seen uint64) error {
 func (c *Client) FD() int { return c.fd }
 
 func (c *Client) disconnect() {
-	if c.connected() {
+	if c.fd >= 0 {
 		unix.Close(c.fd)
 		c.fd = -1
 	}
@@ -332,7 +323,7 @@ func (c *Client) disconnect() {
 
 // Leave says goodbye, and closes.
 func (c *Client) Leave() {
-	if c.connected() {
+	if c.fd >= 0 {
 		_ = wire.Send(c.fd, &wire.Bye{}) // else the end of the process says it
 	}
 	c.Close()

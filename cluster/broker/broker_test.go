@@ -306,42 +306,6 @@ func TestNobodySeesAPageThatIsNotSealed(t *testing.T) {
 	}
 }
 
-// A program may close the connection's descriptor, and open another file that gets this number. That file stays open, with its contents.
-func TestAnotherFileOfThatNumber(t *testing.T) {
-	b := start(t, "")
-	o := options(1, 7)
-	o.Shared = true
-	c, err := join.Join(join.SocketIn(b.directory, 7), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var pair [2]int
-	if err := unix.Pipe2(pair[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(pair[0])
-	defer unix.Close(pair[1])
-	number := c.FD()
-	if err := unix.Dup3(pair[0], number, unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(number)
-	if _, err := unix.Write(pair[1], []byte("x")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Next(0); !errors.Is(err, wire.ErrClosed) {
-		t.Errorf("it reads %v", err)
-	}
-	if err := c.Turn(wire.TurnRun, wire.TurnTake, 0, 0); !errors.Is(err, wire.ErrClosed) {
-		t.Errorf("it writes: %v", err)
-	}
-	c.Leave()
-	var left [2]byte
-	if n, err := unix.Read(number, left[:]); n != 1 || err != nil {
-		t.Errorf("of the other file %d bytes are left, %v", n, err)
-	}
-}
-
 // lingering is a socket whose last close waits until its peer has read all. The peer never reads.
 func lingering(t *testing.T) int {
 	t.Helper()

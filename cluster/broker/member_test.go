@@ -271,7 +271,7 @@ func TestNextBroker(t *testing.T) {
 				if after == nil {
 					return false
 				}
-				if !after.Replace(*s, func(from unsafe.Pointer) bool { return moved(from, (*s).Pointer(), (*s).Slot(*slot), after.Slot(at)) }) {
+				if !after.Replace(*s, func() bool { return moved(after.Pointer(), (*s).Pointer(), (*s).Slot(*slot), after.Slot(at)) }) {
 					t.Fatal("the memory was not replaced")
 				}
 				*s, *slot = after, at
@@ -354,7 +354,7 @@ func TestBrokerThatComesLater(t *testing.T) {
 	defer b.stop()
 	<-found
 	next, at := sought.Next()
-	if !next.Replace(file, func(from unsafe.Pointer) bool { return moved(from, memory, own, next.Own()) }) {
+	if !next.Replace(file, func() bool { return moved(next.Pointer(), memory, own, next.Own()) }) {
 		t.Fatal("the memory was not replaced")
 	}
 	stop.Store(true)

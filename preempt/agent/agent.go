@@ -4,7 +4,6 @@ import (
 	"errors"
 	"math/bits"
 	"time"
-	"unsafe"
 
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/segment"
@@ -222,7 +221,10 @@ func (a *agent) rejoins(p peers, now uint64) time.Duration {
 // replace lets a segment, in which this process has a slot, take the place of the one before. owned says whether it still has a slot
 // in that one.
 func (a *agent) replace(next *segment.Segment, slot int, owned bool) bool {
-	if !next.Replace(a.segment, func(memory unsafe.Pointer) bool { return moveGPU(a.gpu, memory, slot, next.Paged(), owned) }) {
+	if !next.Replace(a.segment, func() bool {
+		view, err := next.View()
+		return err == nil && segment.Of.Move(view, a.gpu, slot, next.Paged(), owned)
+	}) {
 		next.Close()
 		return false
 	}
@@ -237,7 +239,7 @@ func (a *agent) replace(next *segment.Segment, slot int, owned bool) bool {
 func (a *agent) leave() {
 	a.alone = true
 	setPeers(a.gpu, peers{}, peers{}, 0)
-	isolateGPU(a.gpu)
+	segment.Of.Isolate(a.gpu)
 	a.core.setArmed(a.gpu, false)
 	for _, t := range a.mine() {
 		if err := errors.Join(a.device.schedule(t, true), a.device.setTimeslice(t, a.core.config.Timeslice.FairUs)); err != nil {

@@ -1,6 +1,6 @@
 package agent
 
-// #include "preempt/bridge.h"
+// #include "preempt/far/calls.h"
 import "C"
 
 import "github.com/gpreempt/gpreempt/configs"
@@ -9,10 +9,10 @@ func init() { inForce[configs.BLP] = func(a *agent) bool { return a.stoppable &&
 
 // stoppable says whether kernels of this process are rewritten as they are loaded: not where an unknown function of the driver has ended it.
 // The driver must be initialised.
-func stoppable() bool { return bool(C.gp_blp_wanted()) }
+func stoppable() bool { return bool(C.far_blp_wanted()) }
 
 // watchWindows starts the thread that stops and resumes this process's kernels on a GPU, once that is attached; false: there is none.
-func watchWindows(gpu int) bool { return bool(C.gp_bridge_watch_windows(C.int(gpu))) }
+func watchWindows(gpu int) bool { return bool(C.far_watch_windows(C.int(gpu))) }
 
 // tellBLP counts stops of this process's kernels, and says once what a stop found out.
 func (a *agent) tellBLP() {

@@ -2,8 +2,7 @@ package agent
 
 // #cgo CFLAGS: -std=gnu11 -I${SRCDIR}/../..
 // #cgo !gpreempt_dist LDFLAGS: ${SRCDIR}/../../build/core.a -lpthread
-// #include <stdlib.h>
-// #include "preempt/bridge.h"
+// #include "preempt/far/calls.h"
 import "C"
 
 import (
@@ -18,30 +17,33 @@ import (
 )
 
 const (
-	maxGPUs     = C.GP_GPUS
-	maxContexts = C.GP_CONTEXTS
+	maxGPUs = C.GP_GPUS
 )
 
-// Driver is what the core needs of the interception layer.
-type Driver struct {
-	Symbol unsafe.Pointer // void *(*)(const char *): a function of the driver, or NULL
-	Armed  unsafe.Pointer // _Atomic uint32_t: nonzero while submissions must be reported
-	// void (*)(const char *name, void *function): the function stands for the driver's
-	Substitute unsafe.Pointer
-	Threads    func(goroutines int) bool // segment.Threads; nil: there are always some
+// Lanes of calls (preempt/far/far.h), which start when they are needed.
+const (
+	laneOfMover = C.GP_LANE_MOVER
+)
+
+// lane has the program start the thread of a lane.
+func lane(i int) error {
+	if segment.Of != nil && !C.far_lane_open(C.uint32_t(i)) {
+		return errThreads
+	}
+	return nil
 }
+
+func laneOf(gpu int) int      { return C.GP_LANE_AGENT + gpu }
+func laneOfMeter(gpu int) int { return C.GP_LANE_METER + gpu }
 
 // Images are the library's own modules: with gpreempt_hold, and with the kernels of fill.cu.
 type Images struct{ Hold, Fill []byte }
 
 // configure hands the settings to the C side. The images are copied; they live as long as the process.
-func configure(config configs.Config, level int, driver Driver, images Images) error {
-	if missing := C.gp_bridge_resolve(driver.Symbol); missing != nil {
-		return fmt.Errorf("look up %s in the driver: not there", C.GoString(missing))
-	}
-	C.gp_bridge_set_clock(C.int64_t(segment.ClockAhead()))
+func configure(config configs.Config, level int, images Images) error {
+	C.far_set_clock(C.int64_t(segment.ClockAhead()))
 	m := config.Mechanisms
-	settings := &C.gp_settings
+	var settings C.struct_gp_bridge_settings_told
 	setLevel(config, level)
 	setLimits(config, segment.Limits{})
 	switch m.Where(configs.Gate) {
@@ -63,19 +65,20 @@ func configure(config configs.Config, level int, driver Driver, images Images) e
 	if m.Use(configs.Timeslice) {
 		settings.fair_us = C.uint64_t(config.Timeslice.FairUs)
 	}
-	settings.hold_image, settings.fill_image = keep(images.Hold), keep(images.Fill)
-	if settings.hold_image == nil || settings.fill_image == nil {
+	C.far_settings(&settings)
+	if !hand(C.GP_IMAGE_HOLD, images.Hold) || !hand(C.GP_IMAGE_FILL, images.Fill) {
 		return errNoMemory
 	}
 	if settings.mps != 0 && level == lowestLevel {
-		C.gp_mps_lower_client()
+		C.far_lower_client()
 	}
 	return nil
 }
 
 // setObjective tells how slow the process may be, which may change that later (gpreempt_objective).
 func setObjective(o configs.Objective) {
-	C.gp_bridge_set_objective(wish(o), C.double(o.MinSlotMs*1e6), C.double(o.MaxSlotMs*1e6), C.uint32_t(o.OverSteps))
+	w := wish(o)
+	C.far_set_objective(&w, C.uint32_t(o.OverSteps), C.double(o.MinSlotMs*1e6), C.double(o.MaxSlotMs*1e6))
 }
 
 func wish(o configs.Objective) C.struct_gp_wish {
@@ -83,12 +86,15 @@ func wish(o configs.Objective) C.struct_gp_wish {
 }
 
 // tellObjective tells what others say instead; says is false where they say nothing.
-func tellObjective(o configs.Objective, says bool) { C.gp_bridge_tell_objective(C.bool(says), wish(o)) }
+func tellObjective(o configs.Objective, says bool) {
+	w := wish(o)
+	C.far_tell_objective(C.bool(says), &w)
+}
 
 // readObjective is the objective in force.
 func readObjective() (o configs.Objective) {
 	var w C.struct_gp_wish
-	if C.gp_bridge_read_objective(&w) {
+	if C.far_read_objective(&w) {
 		o.Slowdown, o.StepMs, o.FirstMs, o.Percentile = float64(w.slowdown), float64(w.step_ns)/1e6, float64(w.first_ns)/1e6, float64(w.percentile)*100
 	}
 	return o
@@ -96,7 +102,7 @@ func readObjective() (o configs.Objective) {
 
 // setLevel tells what level the process has, from now on.
 func setLevel(config configs.Config, level int) {
-	C.gp_bridge_set_level(C.uint32_t(level), bit(config.Mechanisms.Use(configs.Turns) && level == lowestLevel))
+	C.far_set_level(C.uint32_t(level), bit(config.Mechanisms.Use(configs.Turns) && level == lowestLevel))
 }
 
 // maxHoldNs is the least of what the settings and a broker say.
@@ -124,25 +130,38 @@ func lessOf[T uint64 | float64](a, b T) T {
 func setLimits(config configs.Config, l segment.Limits) {
 	memory := lessOf(config.Memory.Limit.MB, uint64(l.MemoryMB)) << 20
 	part := lessOf(config.Memory.Limit.Part, l.MemoryPart)
-	C.gp_bridge_set_limits(C.uint64_t(maxHoldNs(config, l)), C.uint64_t(memory), C.double(part), C.double(shareOf(config, l)))
+	C.far_set_limits(C.uint64_t(maxHoldNs(config, l)), C.uint64_t(memory), C.double(part), C.double(shareOf(config, l)))
 }
 
-var errNoMemory = errors.New("out of memory")
+var errNoMemory, errThreads = errors.New("out of memory"), errors.New("no more threads can be started")
 
-// keep copies to memory that lives as long as the process; nil where there is none.
-func keep(image []byte) unsafe.Pointer {
-	memory := C.gp_bridge_allocate(C.size_t(len(image)))
-	if memory != nil {
-		copy(unsafe.Slice((*byte)(memory), len(image)), image)
+// hand gives the program an image, which it keeps as long as it lives; false: it has no memory.
+func hand(which C.uint32_t, image []byte) bool {
+	const most = 32 << 10 // bytes of a call
+	for at := 0; at < len(image); at += most {
+		part := image[at:min(at+most, len(image))]
+		if !C.far_image(which, C.uint32_t(at), unsafe.Pointer(&part[0]), C.uint32_t(len(part)), C.uint32_t(len(image))) {
+			return false
+		}
 	}
-	return memory
+	return true
 }
 
 // holdUnwanted returns why no hold can be used in this process; "" if one can.
 // visibleDevices is what the program tells the driver of the GPUs that it may use.
-func visibleDevices() string { return C.GoString(C.gp_environment(C.GP_VISIBLE_DEVICES)) }
+func visibleDevices() string {
+	var text [C.GP_FAR_TEXT]C.char
+	C.far_environment(C.GP_VISIBLE_DEVICES, &text[0])
+	return C.GoString(&text[0])
+}
 
-func holdUnwanted() string { return C.GoString(C.gp_hold_unwanted()) }
+func holdUnwanted() string {
+	var text [C.GP_FAR_TEXT]C.char
+	if !C.far_hold_unwanted(&text[0]) {
+		return ""
+	}
+	return C.GoString(&text[0])
+}
 
 func holdWanted(config configs.Config) bool {
 	return config.Mechanisms.Use(configs.Hold) && holdUnwanted() == ""
@@ -155,48 +174,47 @@ func bit(b bool) C.uint32_t {
 	return 0
 }
 
-// Hooks is the const struct gp_hooks * for the interception layer.
-func Hooks() unsafe.Pointer { return C.gp_bridge_hooks() }
+// Install has calls of the program reach the core; sockets: those of libc, too.
+func Install(sockets bool) { C.far_install(C.bool(sockets)) }
 
 // startThreads starts the threads of the core that live as long as the process; false: there are none.
-func startThreads(hints bool) bool { return bool(C.gp_bridge_start_threads(C.bool(hints))) }
+func startThreads(hints bool) bool { return bool(C.far_start_threads(C.bool(hints))) }
 
 // joined says whether the process takes part: the driver has not locked it, and is not about to.
-func joined() bool { return C.gp_bridge_membership() == C.GP_JOINED }
+func joined(gpu int) bool { return C.far_membership(C.int(gpu)) == C.GP_JOINED }
 
 // rejoined counts how often the process has joined again, or may have.
-func rejoined() uint32 { return uint32(C.gp_bridge_rejoined()) }
+func rejoined(gpu int) uint32 { return uint32(C.far_rejoined(C.int(gpu))) }
 
 // waitsBehind is a number that changes with each operation of the process on a GPU, while a call waits for the driver; 0: none does.
-func waitsBehind(i int) uint64 { return uint64(C.gp_bridge_gpu_waits_behind(C.int(i))) }
+func waitsBehind(i int) uint64 { return uint64(C.far_waits_behind(C.int(i))) }
 
 // doubt has the driver asked for the process's state.
-func doubt() { C.gp_bridge_doubt() }
+func doubt(gpu int) { C.far_doubt(C.int(gpu)) }
 
 // renew keeps what is off the runlist of a GPU there for another while. It returns false once after the while was over.
-func renew(gpu int) bool { return bool(C.gp_runlist_renew(C.int(gpu))) }
+func renew(gpu int) bool { return bool(C.far_renew(C.int(gpu))) }
 
-func eventsSeen() uint32 { return uint32(C.gp_bridge_events()) }
-
-// waitEvents waits for the next event, or for the limit in nanoseconds (0: none).
-func waitEvents(seen uint32, limit uint64) {
-	C.gp_bridge_wait_events(C.uint32_t(seen), C.uint64_t(limit))
-}
+// linesWritten is how many such lines earlier helpers have written.
+func linesWritten() uint32 { return uint32(C.far_log_written()) }
 
 // logLine is the next line that a thread of the program left for the log, after so many.
 func logLine(written uint32) (line string, ok bool) {
-	text := C.gp_log_next(C.uint32_t(written))
-	return C.GoString(text), text != nil
+	var text [C.GP_FAR_TEXT]C.char
+	ok = bool(C.far_log_next(C.uint32_t(written), &text[0]))
+	return C.GoString(&text[0]), ok
 }
 
-func gpuKnown(i int) bool { return bool(C.gp_bridge_gpu_known(C.int(i))) }
-func rescind(i int)       { C.gp_bridge_gpu_rescind(C.int(i)) }
-func busy(i int) bool     { return bool(C.gp_bridge_gpu_busy(C.int(i))) }
+func gpuKnown(i int) bool { return bool(C.far_gpu_known(C.int(i))) }
+func rescind(i int)       { C.far_gpu_rescind(C.int(i)) }
+func busy(i int) bool     { return bool(C.far_gpu_busy(C.int(i))) }
 
 // gpuID is what the process shares with others: a GPU, or a slice. whole is the UUID of the GPU in any case.
 func gpuID(i int) (id segment.GPU, whole [16]byte) {
+	var ids [32]C.uint8_t
+	C.far_gpu_id(C.int(i), &ids[0])
 	for j := range whole {
-		id.UUID[j], whole[j] = byte(C.gp_gpu[i].uuid[j]), byte(C.gp_gpu[i].whole[j])
+		id.UUID[j], whole[j] = byte(ids[j]), byte(ids[16+j])
 	}
 	id.Slice = id.UUID != whole
 	return id, whole
@@ -207,83 +225,72 @@ func gpuOf(i int) segment.GPU {
 	return id
 }
 
-// attachGPU tells of a GPU's segment; paged says whether each process has pages of its own there.
-func attachGPU(i int, segment unsafe.Pointer, slot int, paged bool) {
-	C.gp_bridge_gpu_attach(C.int(i), segment, C.uint32_t(slot), C.bool(paged))
-}
-
-// moveGPU replaces the memory of a GPU's segment by another mapping, which is used up; paged is as in attachGPU, and owned says whether
-// the slot in the old memory is still this process's.
-func moveGPU(i int, memory unsafe.Pointer, slot int, paged, owned bool) bool {
-	return bool(C.gp_bridge_gpu_move(C.int(i), memory, C.uint32_t(slot), C.bool(paged), C.bool(owned)))
-}
-
-// isolateGPU gives this process a segment of its own: its slot is another process's.
-func isolateGPU(i int) bool {
-	memory := C.gp_bridge_nobodys_memory()
-	return memory != nil && moveGPU(i, memory, 0, false, false)
-}
-
 // busyNs is for how long this process has had unfinished work on the GPU, in nanoseconds.
-func busyNs(i int) uint64 { return uint64(C.gp_bridge_gpu_busy_ns(C.int(i))) }
+func busyNs(i int) uint64 { return uint64(C.far_gpu_busy_ns(C.int(i))) }
 
 // underMPS says whether contexts on the GPU are shared through an MPS server.
-func underMPS(i int) bool { return bool(C.gp_bridge_gpu_mps(C.int(i))) }
+func underMPS(i int) bool { return bool(C.far_gpu_mps(C.int(i))) }
 
 // worked says whether anything was submitted to the GPU.
-func worked(i int) bool { return bool(C.gp_bridge_gpu_worked(C.int(i))) }
+func worked(i int) bool { return bool(C.far_gpu_worked(C.int(i))) }
 
 // holdFailed says whether the driver refused the launch of a hold.
-func holdFailed(i int) bool { return bool(C.gp_bridge_gpu_hold_failed(C.int(i))) }
+func holdFailed(i int) bool { return bool(C.far_gpu_hold_failed(C.int(i))) }
 
 // probe asks for a turn although no work is known, or takes the request back.
-func probe(i int, on bool) { C.gp_bridge_gpu_probe(C.int(i), C.bool(on)) }
+func probe(i int, on bool) { C.far_gpu_probe(C.int(i), C.bool(on)) }
 
 // countBLP copies the counters of block-level preemption to where others see them.
-func countBLP(i int) { C.gp_bridge_gpu_count_blp(C.int(i)) }
+func countBLP(i int) { C.far_gpu_count_blp(C.int(i)) }
 
 // refused is the driver's function that last made a domain be given up, and what it returned.
 func refused(i int) (call string, result int) {
 	var code C.uint32_t
-	name := C.gp_bridge_gpu_refused(C.int(i), &code)
-	return C.GoString(name), int(code)
+	var text [C.GP_FAR_TEXT]C.char
+	C.far_gpu_refused(C.int(i), &code, &text[0])
+	return C.GoString(&text[0]), int(code)
 }
 
 // setPeers tells who else is on the GPU, and how many count as being there; turnPeers is how many turns are taken with.
 func setPeers(i int, p, counted peers, turnPeers int) {
 	count := func(slots uint64) C.uint32_t { return C.uint32_t(bits.OnesCount64(slots)) }
-	C.gp_bridge_gpu_peers(C.int(i), count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable), C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher))
+	told := C.struct_gp_bridge_peers{count(counted.lower), C.uint32_t(turnPeers), count(counted.between), count(counted.stoppable),
+		C.uint64_t(p.lower), C.uint64_t(p.same), C.uint64_t(p.higher)}
+	C.far_gpu_peers(C.int(i), &told)
 }
 
 // learntSwitch returns what a switch away from a lower level takes on a GPU, in nanoseconds, 0 until that is learnt. What others say (0:
 // nothing) counts until then.
 func learntSwitch(i int, toldNs uint64) uint64 {
-	return uint64(C.gp_bridge_gpu_switch_ns(C.int(i), C.uint64_t(toldNs)))
+	return uint64(C.far_gpu_switch_ns(C.int(i), C.uint64_t(toldNs)))
 }
 
-func arm(driver Driver, on bool) bool { return bool(C.gp_bridge_set_armed(driver.Armed, bit(on))) }
+func arm(on bool) bool { return bool(C.far_set_armed(bit(on))) }
+
+// refusals has a bit for each context that the driver refused something which was not told.
+func refusals() uint64 { return uint64(C.far_refusals()) }
 
 // refusedHold returns why a context could not have a hold, once.
 func refusedHold(context int) error {
-	var result C.CUresult
-	call := C.gp_bridge_hold_refused(C.int(context), &result)
-	return refusal(call, result)
+	var result C.uint32_t
+	var text [C.GP_FAR_TEXT]C.char
+	if !C.far_hold_refused(C.int(context), &result, &text[0]) {
+		return nil
+	}
+	return refusal(&text[0], result)
 }
 
 // refusedBLP returns why the kernels of a context cannot be stopped, once. That a context or the process ends is no reason.
 func refusedBLP(context int) error {
-	var result C.CUresult
-	call := C.gp_bridge_blp_refused(C.int(context), &result)
-	if bool(C.gp_bridge_is_gone(result)) {
+	var result C.uint32_t
+	var text [C.GP_FAR_TEXT]C.char
+	if !bool(C.far_blp_refused(C.int(context), &result, &text[0])) || bool(C.far_is_gone(C.int(result))) {
 		return nil
 	}
-	return refusal(call, result)
+	return refusal(&text[0], result)
 }
 
-func refusal(call *C.char, result C.CUresult) error {
-	if call == nil {
-		return nil
-	}
+func refusal(call *C.char, result C.uint32_t) error {
 	return fmt.Errorf("%s: CUDA error %d", C.GoString(call), int(result))
 }
 
@@ -297,9 +304,9 @@ type TSG struct {
 }
 
 // tsgs lists the compute TSGs that libcuda has made.
-func tsgs() []TSG {
+func tsgs(gpu int) []TSG {
 	var raw [64]C.struct_gp_tsg
-	n := min(int(C.gp_rm_tsgs(&raw[0], C.uint32_t(len(raw)))), len(raw))
+	n := min(int(C.far_tsgs(C.int(gpu), &raw[0], C.uint32_t(len(raw)))), len(raw))
 	list := make([]TSG, 0, n)
 	for _, r := range raw[:n] {
 		list = append(list, TSG{fd: int(r.fd), client: uint32(r.client), handle: uint32(r.handle), device: uint32(r.device), subdevice: uint32(r.subdevice), resets: uint32(r.resets), bornNs: uint64(r.born_ns), madeNs: uint64(r.made_ns), changedNs: uint64(r.changed_ns)})
@@ -324,15 +331,14 @@ func (e StatusError) Error() string { return fmt.Sprintf("status %#x", int(e)) }
 
 // schedule puts the TSG's channels on the runlist of the GPU or takes them off, preempting what they run.
 func (d driverDevice) schedule(t TSG, on bool) error {
-	if status := C.gp_runlist_set(C.int(d), C.uint32_t(t.client), C.uint32_t(t.handle), C.bool(on)); status != 0 {
+	if status := C.far_runlist_set(C.int(d), C.uint32_t(t.client), C.uint32_t(t.handle), C.bool(on)); status != 0 {
 		return fmt.Errorf("schedule TSG %#x (%t): %w", t.handle, on, StatusError(status))
 	}
 	return nil
 }
 
-func control[P any](t TSG, object, command uint32, parameters *P) error {
-	// No copy in C memory, which may have run out when a process must come back to the GPU. The parameters hold no pointers.
-	status := C.gp_rm_control(C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command),
+func control[P any](gpu int, t TSG, object, command uint32, parameters *P) error {
+	status := C.far_control(C.int(gpu), C.int(t.fd), C.uint32_t(t.client), C.uint32_t(object), C.uint32_t(command),
 		unsafe.Pointer(parameters), C.uint32_t(unsafe.Sizeof(*parameters)))
 	if status != 0 {
 		return StatusError(status)

@@ -71,7 +71,7 @@ func (a *agent) suspect(now uint64) {
 		return
 	}
 	a.doubtedNs, a.behindNs, a.suspectNs = now, now, 2*a.suspectNs
-	doubt()
+	doubt(a.gpu)
 }
 
 // movesBehind is a number that changes as memory moves; 0: none does.

@@ -8,6 +8,8 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"math/bits"
 	"os"
 	"path/filepath"
 	"time"
@@ -16,29 +18,26 @@ import (
 
 	"github.com/gpreempt/gpreempt/configs"
 	"github.com/gpreempt/gpreempt/preempt/member"
+	"github.com/gpreempt/gpreempt/preempt/program"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // Start prepares preemption at a level (0 highest to 7) and starts the goroutines that carry it out.
 // Hooks may be installed after it.
-func Start(config configs.Config, level int, driver Driver, images Images, log zerolog.Logger) error {
-	if err := configure(config, level, driver, images); err != nil {
+func Start(config configs.Config, level int, images Images, log zerolog.Logger) error {
+	if err := configure(config, level, images); err != nil {
 		return err
 	}
-	segment.Isolate = true
-	if driver.Threads != nil {
-		segment.Threads = driver.Threads
-	}
-	c := &Core{config: config, job: jobOf(os.Getenv), driver: driver, log: log, agents: map[int]*agent{}, levels: map[int]int{}}
+	c := &Core{config: config, job: jobOf(os.Getenv, segment.Of.Pid), log: log, agents: map[int]*agent{}, levels: map[int]int{}}
 	c.level.Store(int32(level))
 	sources := HintSources(config, level)
 	if sources != 0 {
 		startHints(config, sources)
 	}
 	if !startThreads(sources != 0) {
-		return segment.ErrThreads
+		return errThreads
 	}
-	arm(driver, c.countsFromStart())
+	arm(c.countsFromStart())
 	c.startMemory(level)
 	if why := holdUnwanted(); why != "" && level < lowestLevel && config.Mechanisms.Use(configs.Hold) {
 		log.Warn().Str("because", why).Msg("no hold in this process: gaps between kernels give the GPU away")
@@ -74,7 +73,7 @@ func (c *Core) startMemory(level int) {
 		go c.memory.mover.run()
 		return
 	}
-	countMemory(c.driver)
+	countMemory()
 }
 
 // letMove says whether nothing keeps memory of this process from coming and going.
@@ -92,7 +91,11 @@ func (c *Core) letMove() bool {
 			return false
 		}
 	}
-	if err := startSwap(c.driver); err != nil {
+	err := lane(laneOfMover)
+	if err == nil {
+		err = startSwap()
+	}
+	if err != nil {
 		c.stays = configs.FallbackNoVMM
 		c.log.Warn().Err(err).Msg("memory stays on the GPU")
 		return false
@@ -109,7 +112,8 @@ func (c *Core) countsFromStart() bool {
 
 // sayRefusals tells people what the driver refused while contexts were prepared.
 func (c *Core) sayRefusals() {
-	for i := range maxContexts {
+	for contexts := refusals(); contexts != 0; contexts &= contexts - 1 {
+		i := bits.TrailingZeros64(contexts)
 		if err := refusedHold(i); err != nil {
 			c.log.Warn().Err(err).Msg("the hold kernel could not be loaded: gaps between kernels give the GPU away")
 			for _, a := range c.agents {
@@ -126,9 +130,9 @@ func (c *Core) sayRefusals() {
 // for the log.
 func (c *Core) run() {
 	said := map[int]string{} // by GPU: why it has no agent
-	lines := uint32(0)       // of the program's threads, written to the log
+	lines := linesWritten()  // of the program's threads, written to the log
 	for {
-		seen := eventsSeen()
+		seen := segment.Of.Seen(program.Events)
 		for line, ok := logLine(lines); ok; line, ok = logLine(lines) {
 			c.log.Warn().Msg(line)
 			lines++ // the next question says that this one is written
@@ -161,7 +165,7 @@ func (c *Core) run() {
 			sooner(a.changed())
 		}
 		c.sayRefusals()
-		waitEvents(seen, uint64(again))
+		segment.Of.Wait(program.Events, seen, again)
 	}
 }
 
@@ -261,14 +265,11 @@ func (c *Core) client(gpu int) member.Options {
 		}}
 }
 
-// ofGPU is how many goroutines that wait in C begin with a GPU: its agent, the meter of memory; and one that hears why a broker does not take
-// this process.
-const ofGPU = 3
-
 func (c *Core) attach(gpu int) (*agent, error) {
 	if !c.threads[gpu] { // else they are left from an attempt that failed later
-		if stoppable() && !watchWindows(gpu) || !segment.Threads(ofGPU) {
-			return nil, segment.ErrThreads
+		_ = lane(laneOf(gpu)) // without its thread another one carries its calls out
+		if stoppable() && !watchWindows(gpu) {
+			return nil, errThreads
 		}
 		c.threads[gpu] = true
 	}
@@ -288,7 +289,14 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	if c.memory != nil {
 		a.startMemory()
 	}
-	attachGPU(gpu, s.Pointer(), slot, s.Paged())
+	view, err := s.View()
+	if err == nil {
+		err = segment.Of.Attach(view, gpu, slot, s.Paged())
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
 	a.log.Info().Int("priority", c.levelNow()).Msg("attached")
 	a.stoppable = stoppable()
 	a.setPlace(underMPS(gpu))
@@ -331,13 +339,13 @@ func (c *Core) setArmed(gpu int, on bool) bool {
 	for i := range c.armed {
 		on = on || c.armed[i].Load()
 	}
-	return arm(c.driver, on)
+	return arm(on)
 }
 
 func programName() string {
-	name, err := os.Readlink("/proc/self/exe")
+	name, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", segment.Of.Pid))
 	if err != nil {
-		name = os.Args[0]
+		name = segment.Of.Name
 	}
 	return filepath.Base(name)
 }

@@ -1,6 +1,6 @@
 package agent
 
-// #include "hints/hints.h"
+// #include "preempt/far/calls.h"
 import "C"
 
 import "github.com/gpreempt/gpreempt/configs"
@@ -22,5 +22,5 @@ func HintSources(config configs.Config, level int) configs.HintSources {
 
 func startHints(config configs.Config, sources configs.HintSources) {
 	h := config.Hints
-	C.gp_hint_start(C.double(h.MaxCost), C.uint64_t(h.LingerUs*1000), C.bool(sources.Has(configs.HintCopy)))
+	C.far_hint_start(C.double(h.MaxCost), C.uint64_t(h.LingerUs*1000), C.bool(sources.Has(configs.HintCopy)))
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
+	"strconv"
 	"strings"
 )
 
@@ -17,7 +18,7 @@ var jobVariables = [][]string{
 
 // jobOf returns a number for the job of this process. Processes of a job may wait for each other, on whichever GPUs they
 // are. Without any of the variables the children of one process are a job.
-func jobOf(getenv func(string) string) uint64 {
+func jobOf(getenv func(string) string, pid int) uint64 {
 	h := fnv.New64a()
 	for _, variables := range jobVariables {
 		var values []string
@@ -32,17 +33,24 @@ func jobOf(getenv func(string) string) uint64 {
 		}
 	}
 	namespace, _ := os.Readlink("/proc/self/ns/pid")
-	fmt.Fprintf(h, "%s %d %s", namespace, os.Getppid(), startOf(os.Getppid()))
+	fmt.Fprintf(h, "%s %s %s", namespace, statOf(pid, parent), statOf(number(statOf(pid, parent)), start))
 	return h.Sum64()
 }
 
-// startOf returns when a process was started, in ticks since boot (proc_pid_stat): process numbers are reused.
-func startOf(pid int) string {
-	const start = 22 // of the fields, the first being 1; 2 is the name, in brackets
+// Fields of proc_pid_stat, the first being 1; 2 is the name, in brackets. Process numbers are reused: start, in ticks since boot, tells them
+// apart.
+const parent, start = 4, 22
+
+func number(text string) int {
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+func statOf(pid, field int) string {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
-	if len(fields) < start-2 {
+	if len(fields) < field-2 {
 		return ""
 	}
-	return fields[start-3]
+	return fields[field-3]
 }

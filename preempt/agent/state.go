@@ -169,7 +169,6 @@ type Core struct {
 	refused [maxGPUs]bool
 
 	job     uint64
-	driver  Driver
 	log     zerolog.Logger
 	armed   [maxGPUs]atomic.Bool
 	memory  *swapping        // nil in tests

@@ -104,6 +104,9 @@ func (a *agent) startMemory() {
 	roomChanged(a.gpu, a.memory.toldMost, false)
 	a.memory.meter = newMeter(func() measured {
 		taken := readMemory(a.gpu).takenBytes
+		if lane(laneOfMeter(a.gpu)) != nil {
+			return measured{taken: taken}
+		}
 		free, total, known := deviceMemory(a.gpu)
 		return measured{free, total, known, taken, poolsOf(a.gpu)}
 	}, func() { ringBell(a.gpu) })

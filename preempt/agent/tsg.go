@@ -21,17 +21,17 @@ func (a *agent) canSetTimeslices() bool {
 // driverDevice is the GPU of a number, as the driver has it.
 type driverDevice int
 
-func (d driverDevice) tsgs() []TSG      { return tsgs() }
+func (d driverDevice) tsgs() []TSG      { return tsgs(int(d)) }
 func (d driverDevice) worked() bool     { return worked(int(d)) }
 func (d driverDevice) busy() bool       { return busy(int(d)) }
 func (d driverDevice) probe(on bool)    { probe(int(d), on) }
-func (d driverDevice) joined() bool     { return joined() }
-func (d driverDevice) rejoined() uint32 { return rejoined() }
+func (d driverDevice) joined() bool     { return joined(int(d)) }
+func (d driverDevice) rejoined() uint32 { return rejoined(int(d)) }
 
 // uuid returns the UUID of the GPU that a TSG belongs to.
 func (d driverDevice) uuid(t TSG) (uuid [16]byte, err error) {
 	p := NV2080_CTRL_GPU_GET_GID_INFO_PARAMS{Flags: NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY}
-	if err := control(t, t.subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &p); err != nil {
+	if err := control(int(d), t, t.subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &p); err != nil {
 		return uuid, fmt.Errorf("get the UUID of subdevice %#x: %w", t.subdevice, err)
 	}
 	copy(uuid[:], p.Data[:])
@@ -40,7 +40,7 @@ func (d driverDevice) uuid(t TSG) (uuid [16]byte, err error) {
 
 func (d driverDevice) policy(t TSG) (preset uint32, err error) {
 	var p NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS
-	if err := control(t, t.subdevice, NV2080_CTRL_CMD_GPU_GET_COMPUTE_POLICY_CONFIG, &p); err != nil {
+	if err := control(int(d), t, t.subdevice, NV2080_CTRL_CMD_GPU_GET_COMPUTE_POLICY_CONFIG, &p); err != nil {
 		return 0, fmt.Errorf("get the compute policy of subdevice %#x: %w", t.subdevice, err)
 	}
 	for _, c := range p.ConfigList[:min(p.NumConfigs, NV2080_CTRL_GPU_COMPUTE_POLICY_CONFIG_LIST_MAX)] {
@@ -53,7 +53,7 @@ func (d driverDevice) policy(t TSG) (preset uint32, err error) {
 
 func (d driverDevice) setTimeslice(t TSG, us uint64) error {
 	p := NVA06C_CTRL_TIMESLICE_PARAMS{TimesliceUs: us}
-	if err := control(t, t.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &p); err != nil {
+	if err := control(int(d), t, t.handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &p); err != nil {
 		return fmt.Errorf("set the timeslice of TSG %#x to %d us: %w", t.handle, us, err)
 	}
 	return nil

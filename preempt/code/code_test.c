@@ -154,7 +154,9 @@ static _Atomic uintptr_t late;            // what it answers then
 static void *rewriter(void *unused)
 {
 	for (;;) {
-		struct gp_request *r = gp_request_next();
+		struct gp_request *r;
+		while (!(r = gp_request_take()))
+			usleep(50);
 		CHECK(r->sm == SM);
 		if (refuse_all) {
 			strcpy(r->reason, "for the test");
@@ -188,7 +190,7 @@ static void *rewriter(void *unused)
 		while (stands_still) {
 			late = (uintptr_t)w;
 			if (starved)
-				gp_go_memory_waits = 1;
+				gp_helper_gone = 1;
 			else
 				gp_request_patience_ns = 0;
 			usleep(100);
@@ -225,7 +227,7 @@ static void leave_it(bool for_memory)
 	CHECK(loads_as_it_came()); // and no thread waits again
 	stands_still = false;
 	gp_request_patience_ns = patience;
-	gp_go_memory_waits = 0;
+	gp_helper_gone = 0;
 	bool thrown_away = false; // seen once: others may map something there, so no look is long after the one before
 	for (uint64_t since = gp_now_ns(); !thrown_away && gp_now_ns() - since < 60000000000;) {
 		thrown_away = msync((void *)late, 8192, MS_ASYNC) && errno == ENOMEM;

@@ -8,8 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-// The rewriter does nothing while Go waits for memory that it cannot get (exports/go_memory.c). Nor does it while the disk of rewritten
-// code does not answer. A thread that asks does not wait for ever: after this time it loads the code as it came.
+// The rewriter does nothing once the helper has ended, nor while the disk of rewritten code does not answer. A thread that asks does not wait for ever: after this time it loads the code as it came.
 _Atomic uint64_t gp_request_patience_ns = 60ull * 1000000000; // more than the largest images take
 
 // The rewriter gets this copy, since the thread that asks may leave. The first of the two to change the state from ASKED, with one
@@ -26,7 +25,7 @@ enum { ASKED, ANSWERED, LEFT };
 static struct {
 	pthread_mutex_t lock;
 	struct asked *first, **last;
-	_Atomic uint32_t made; // futex
+	struct asked *taken; // by the rewriter
 	_Atomic uint32_t left; // requests whose asker has left and that have no answer yet: until then no other thread asks
 } requests = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -56,9 +55,8 @@ static void append(struct asked *a)
 		requests.last = &requests.first;
 	*requests.last = a;
 	requests.last = &a->next;
-	requests.made++;
 	pthread_mutex_unlock(&requests.lock);
-	gp_futex_wake(&requests.made, 1, false);
+	gp_ring_helper(GP_BELL_REQUESTS);
 }
 
 static bool change(struct asked *a, uint32_t to)
@@ -70,9 +68,9 @@ static bool change(struct asked *a, uint32_t to)
 // False: there is no answer, and there may never be one.
 static bool wait_for(struct asked *a)
 {
-	uint64_t begun = gp_now_ns(), starved = 0;
+	uint64_t begun = gp_now_ns();
 	while (a->state == ASKED) {
-		if (gp_now_ns() - begun >= gp_request_patience_ns || gp_go_starves(&starved)) {
+		if (gp_now_ns() - begun >= gp_request_patience_ns || gp_helper_gone) {
 			requests.left++; // before the rewriter sees that it is left
 			if (change(a, LEFT))
 				return false;
@@ -118,20 +116,34 @@ static void discard(struct asked *a)
 	requests.left--;
 }
 
-struct gp_request *gp_request_next(void)
+// Takes a request off the list of those that are taken; false: it is not there, and may be freed.
+static bool give_up(struct asked *a)
+{
+	pthread_mutex_lock(&requests.lock);
+	struct asked **at = &requests.taken;
+	while (*at && *at != a)
+		at = &(*at)->next;
+	bool is = *at;
+	if (is)
+		*at = a->next;
+	pthread_mutex_unlock(&requests.lock);
+	return is;
+}
+
+struct gp_request *gp_request_take(void)
 {
 	for (;;) {
 		pthread_mutex_lock(&requests.lock);
-		uint32_t seen = requests.made;
 		struct asked *a = requests.first;
-		if (a)
+		if (a) {
 			requests.first = a->next;
+			a->next = requests.taken;
+			requests.taken = a;
+		}
 		pthread_mutex_unlock(&requests.lock);
-		if (!a)
-			gp_futex_wait(&requests.made, seen, 0, false);
-		else if (a->state != LEFT)
-			return &a->request;
-		else
+		if (!a || a->state != LEFT)
+			return a ? &a->request : NULL;
+		if (give_up(a))
 			discard(a);
 	}
 }
@@ -139,11 +151,21 @@ struct gp_request *gp_request_next(void)
 void gp_request_answer(struct gp_request *r, int answer)
 {
 	struct asked *a = (struct asked *)r;
+	if (!give_up(a))
+		return; // gp_requests_fail has answered it
 	r->answer = (enum gp_answer)answer;
 	if (change(a, ANSWERED)) // from here on it may be freed: waking an address without a waiter does no harm
 		gp_futex_wake(&a->state, 1, false);
 	else
 		discard(a);
+}
+
+void gp_requests_fail(void)
+{
+	for (struct asked *a; (a = requests.taken);) {
+		strcpy(a->request.reason, "the helper process has ended");
+		gp_request_answer(&a->request, GP_FAILED);
+	}
 }
 
 void gp_picked_unmap(struct gp_picked *p)

@@ -1,6 +1,6 @@
 // request.h - what a load of code asks of the rewriter (preempt/rewriter), and the answer.
 //
-// The rewriter is Go, and runs on threads of its own: no thread of the program is to become one of Go's.
+// The rewriter is Go, in the helper process.
 #ifndef GPREEMPT_REQUEST_H
 #define GPREEMPT_REQUEST_H
 
@@ -56,9 +56,10 @@ struct gp_request {
 
 void gp_request_ask(struct gp_request *);       // returns when it is answered, or FAILED, if that does not happen
 extern _Atomic uint64_t gp_request_patience_ns; // for tests: for how long it waits
-// For the rewriter: waits for a request, a copy of whose image may be gone already; answers it.
-struct gp_request *gp_request_next(void);
+// For the rewriter: takes a request, whose image may be gone already, or NULL; answers it. GP_BELL_REQUESTS is rung for each.
+struct gp_request *gp_request_take(void);
 void gp_request_answer(struct gp_request *, int answer);
+void gp_requests_fail(void);              // those that were taken: the helper has ended
 void gp_picked_unmap(struct gp_picked *); // and forgets it
 
 #endif

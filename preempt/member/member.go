@@ -49,14 +49,12 @@ type Options struct {
 	Name      string
 	Injected  bool
 	Refused   func(error) // Called on another goroutine, where the policy of the next broker does not take this process, a member before.
-	shared    bool        // The member's thread has the program's descriptors.
 }
 
 // ErrNone says that there is no broker.
 var ErrNone = errors.New("no broker")
 
-// member is one connection, and the segment that it is for. A goroutine with a thread of its own serves it, and the next one when the
-// broker was lost.
+// member is one connection, and the segment that it is for. A goroutine serves it, and the next one when the broker was lost.
 type member struct {
 	options Options
 	client  *join.Client
@@ -76,14 +74,11 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 		err error
 	}
 	done := make(chan result, 1)
-	if !segment.Apart(func(shared bool) {
-		o.shared = shared
+	go func() {
 		m, err := connect(o, answersWithin)
 		done <- result{m, err}
 		m.serveAll()
-	}) {
-		return nil, -1, segment.ErrThreads
-	}
+	}()
 	r := <-done
 	if r.err != nil {
 		return nil, -1, r.err
@@ -108,17 +103,14 @@ func (s *Sought) Next() (next *segment.Segment, slot int) {
 // for which a broker refused. Both run on another goroutine.
 func Seek(o Options, found func(), failed func(error)) *Sought {
 	s := &Sought{}
-	serve := func(shared bool) {
-		o.shared = shared
+	go func() {
+		for !there(o.Directory) {
+			time.Sleep(thereEvery)
+		}
 		m := seek(o, func() bool { return false }, failed)
 		s.next.Store(m.segment)
 		found()
 		m.serveAll()
-	}
-	go func() {
-		for !there(o.Directory) || !segment.Apart(serve) { // without a thread
-			time.Sleep(thereEvery)
-		}
 	}()
 	return s
 }
@@ -138,12 +130,7 @@ func seek(o Options, unwanted func() bool, failed func(error)) *member {
 		}
 		if failed != nil && !errors.Is(err, ErrNone) && len(said) < mostSaid && !slices.Contains(said, err.Error()) {
 			said = append(said, err.Error())
-			heard := make(chan struct{})
-			go func() { // on another thread: the standard error of this one is /dev/null
-				defer close(heard)
-				failed(err)
-			}()
-			<-heard // before a broker takes this process
+			failed(err)
 		}
 		pause := wait/2 + rand.N(wait) // not all at once
 		var refused join.RefusedError
@@ -167,11 +154,20 @@ func longer(wait, sought time.Duration) time.Duration {
 func connect(o Options, within time.Duration) (m *member, err error) {
 	until := time.Now().Add(within)
 	return m, Reach(o.Directory, func(path string) error {
-		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until), Shared: o.shared})
+		view, own := -1, func(which, fd int) error { return nil }
+		if segment.Of != nil {
+			if view, err = segment.Of.View(true); err != nil {
+				return err
+			}
+			own = func(which, fd int) error { return segment.PlaceOwnInProgram(view, which, fd) }
+		}
+		client, err := join.Join(path, join.Options{Layout: segment.Version, GPU: o.GPU, Wanted: o.Level, Name: o.Name, Injected: o.Injected, Within: time.Until(until), Own: own})
 		if err != nil {
+			free(view)
 			return err
 		}
-		if m, err = build(o, client, path, until); err != nil {
+		if m, err = build(o, client, path, view, until); err != nil {
+			free(view)
 			client.Close()
 			return fmt.Errorf("join by %s: %w", path, err)
 		}
@@ -179,23 +175,22 @@ func connect(o Options, within time.Duration) (m *member, err error) {
 	})
 }
 
+func free(view int) {
+	if view >= 0 {
+		segment.Of.Free(view)
+	}
+}
+
 // Level returns the level that a process gets when it wants one: the one that the broker grants, if a broker lets it join.
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
-	done := make(chan error, 1)
-	if !segment.Apart(func(bool) {
-		done <- Reach(directory, func(path string) error {
-			p, err := join.Query(path, wanted, segment.Version, answersWithin)
-			if err == nil {
-				level = int(p.Level)
-			}
-			return err
-		})
-	}) {
-		return level, segment.ErrThreads
-	}
-	err = <-done
-	return level, err
+	return level, Reach(directory, func(path string) error {
+		p, err := join.Query(path, wanted, segment.Version, answersWithin)
+		if err == nil {
+			level = int(p.Level)
+		}
+		return err
+	})
 }
 
 // Refused says whether an error is that a broker's policy does not take this process, which runs on as best effort; off: without a role.
@@ -211,11 +206,12 @@ func passable(err error) bool {
 }
 
 // build makes a segment of what the broker sends. It is a member's from READY on.
-func build(o Options, client *join.Client, path string, until time.Time) (*member, error) {
+func build(o Options, client *join.Client, path string, view int, until time.Time) (*member, error) {
 	arena, err := segment.NewArena()
 	if err != nil {
 		return nil, err
 	}
+	arena.In(view)
 	m := &member{options: o, client: client, policy: client.Welcome.Policy, poke: make(chan struct{}, 1), turns: make(chan wire.Turn, 16)}
 	if err := arena.PlaceOwn(client.State.Take(), client.Counters.Take()); err != nil {
 		arena.Free()

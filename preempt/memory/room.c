@@ -136,14 +136,13 @@ static uint64_t deadline(uint64_t began_ns)
 	return bounded ? began_ns + gp_memory_settings.wait_ns : 0;
 }
 
-// Sleeps until the agent says that something has changed, or until the deadline. False: the deadline has passed, or the agent lacks memory
-// itself, as where the process has all that a limit (ulimit -v) allows.
+// Sleeps until the agent says that something has changed, or until the deadline. False: the deadline has passed, or there is no agent
+// any more.
 static bool wait_change(int gpu, uint32_t seen, uint64_t until_ns)
 {
-	uint64_t starved = 0;
 	while (room[gpu].changes == seen) {
 		uint64_t now = gp_now_ns();
-		if ((until_ns && now >= until_ns) || gp_go_starves(&starved))
+		if ((until_ns && now >= until_ns) || gp_helper_gone)
 			return false;
 		gp_futex_wait(&room[gpu].changes, seen,
 			      until_ns && until_ns - now < GP_LOOK_NS ? until_ns - now : GP_LOOK_NS, false);

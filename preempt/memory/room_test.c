@@ -129,10 +129,10 @@ int main(void)
 	end = true;
 	CHECK(!pthread_join(thread, NULL));
 
-	struct gp_retry starved = {0};
+	struct gp_retry alone = {0};
 	free_bytes = 0;
-	gp_go_memory_waits = 1; // the agent needs memory before it can say anything
+	gp_helper_gone = 1; // there is no agent
 	alarm(LIMIT_s);
-	CHECK(!gp_memory_wait_for_room(gp_gpu, WANTED, &starved));
+	CHECK(!gp_memory_wait_for_room(gp_gpu, WANTED, &alone));
 	return 0;
 }

@@ -1,7 +1,6 @@
 // log_line.c - lines for the library's log, from any thread of the program.
 //
-// A thread of the program writes no log itself: the log is Go's, and no thread of the program becomes one of Go's. It leaves
-// the line here, and the core's goroutine writes it. Each text is said once, so the lines are a list that only grows.
+// A thread of the program writes no log itself: the log is the helper's. It leaves the line here, and the helper writes it. Each text is said once, so the lines are a list that only grows.
 #define _GNU_SOURCE
 #include "preempt/process/process.h"
 
@@ -42,6 +41,8 @@ void gp_log_line(const char *text)
 		gp_notify();
 }
 
+uint32_t gp_log_written(void) { return log_lines.written; }
+
 const char *gp_log_next(uint32_t written)
 {
 	if (written != log_lines.written) {
@@ -54,8 +55,8 @@ const char *gp_log_next(uint32_t written)
 // As the program ends, waits until the lines that were left last are written. In a forked child no thread writes them.
 static __attribute__((destructor)) void program_ends(void)
 {
-	uint64_t end = gp_now_ns() + EXIT_NS, now, starved = 0;
+	uint64_t end = gp_now_ns() + EXIT_NS, now;
 	for (uint32_t written; (written = log_lines.written) < log_lines.said && log_lines.process == getpid() &&
-			       (now = gp_now_ns()) < end && !gp_go_starves(&starved);)
+			       (now = gp_now_ns()) < end && !gp_helper_gone;)
 		gp_futex_wait(&log_lines.written, written, end - now, false);
 }

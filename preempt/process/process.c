@@ -24,7 +24,7 @@ _Atomic uint32_t gp_wake, gp_events;
 _Atomic uint32_t gp_away, gp_recalled;
 _Atomic uint32_t gp_membership, gp_doubts, gp_losses, gp_rejoined, gp_contexts_ending;
 
-int64_t gp_clock_ahead_ns;
+_Atomic int64_t gp_clock_ahead_ns;
 
 uint64_t gp_now_ns(void)
 {
@@ -68,15 +68,7 @@ int gp_futex_wait(_Atomic uint32_t *word, uint32_t seen, uint64_t timeout_ns, bo
 			    timeout_ns ? &t : NULL, NULL, 0);
 }
 
-_Atomic uint32_t gp_go_memory_waits;
-
-bool gp_go_starves(uint64_t *since)
-{
-	const uint64_t starved_ns = 500000000;
-	bool waits = gp_go_memory_waits;
-	*since = !waits ? 0 : *since ? *since : gp_now_ns();
-	return waits && gp_now_ns() - *since >= starved_ns;
-}
+_Atomic uint32_t gp_helper_gone;
 
 static _Atomic bool exiting;
 static pthread_once_t exits = PTHREAD_ONCE_INIT;
@@ -189,6 +181,18 @@ void gp_notify(void)
 {
 	gp_events++;
 	gp_futex_wake(&gp_events, INT_MAX, false);
+	gp_ring_helper(GP_BELL_EVENTS);
+}
+
+_Atomic(_Atomic uint32_t *) gp_helper_bells;
+
+void gp_ring_helper(enum gp_helper_bell which)
+{
+	_Atomic uint32_t *bells = gp_helper_bells;
+	if (!bells)
+		return;
+	bells[which]++;
+	gp_futex_wake(&bells[which], INT_MAX, true);
 }
 
 void gp_membership_doubt(bool lost)

@@ -251,18 +251,16 @@ extern _Atomic uint32_t gp_away;
 extern _Atomic uint32_t gp_recalled; // the agents take it
 void gp_recall(void);
 
-extern int64_t gp_clock_ahead_ns; // How far this process's CLOCK_MONOTONIC, in a time namespace, is ahead of the host's. Set before all else.
+extern _Atomic int64_t gp_clock_ahead_ns; // How far this process's CLOCK_MONOTONIC, in a time namespace, is ahead of the host's. Set before all else.
 uint64_t gp_now_ns(void);                    // CLOCK_MONOTONIC of the host, in which processes tell each other times.
 struct timespec gp_kernel_time(uint64_t ns); // A time of gp_now_ns as the kernel takes it from this process.
 void gp_futex_wake(_Atomic uint32_t *, int count, bool shared);
 int gp_futex_wait(_Atomic uint32_t *, uint32_t seen, uint64_t timeout_ns, bool shared);
 // Waits on a thread of the program, which is not cancelled there (preempt/driver/cancel.h).
 void gp_nap(uint64_t ns); // below a second
-// Whether Go waits for memory that it cannot get, and has for a while: a thread that waits for an answer of Go's waits in vain. since is
-// the caller's, and begins with 0. A waiting caller looks again after GP_LOOK_NS at the latest.
+// 1: the helper process has ended. A thread that waits for an answer of its waits in vain; it looks again after GP_LOOK_NS at the latest.
 enum { GP_LOOK_NS = 100000000 };
-bool gp_go_starves(uint64_t *since);
-extern _Atomic uint32_t gp_go_memory_waits; // threads of Go's that wait for memory (exports/go_memory.c)
+extern _Atomic uint32_t gp_helper_gone;
 // Rings wake those that wait for what has changed. They do nothing before the segment is attached.
 void gp_ring(struct gp_gpu *);
 void gp_ring_windows(struct gp_gpu *);
@@ -281,6 +279,16 @@ struct gp_seen {
 void gp_windows_seen(struct gp_gpu *, struct gp_seen *);
 void gp_wait_windows(const struct gp_seen *, uint64_t timeout_ns);
 void gp_notify(void); // gp_events
+
+// Bells that the helper hears, in the page that it shares; NULL: there is no helper.
+enum gp_helper_bell {
+	GP_BELL_EVENTS,   // as gp_events
+	GP_BELL_ARRIVALS, // some time after an arrival or an announcement
+	GP_BELL_REQUESTS, // a request for the rewriter
+	GP_HELPER_BELLS
+};
+extern _Atomic(_Atomic uint32_t *) gp_helper_bells;
+void gp_ring_helper(enum gp_helper_bell);
 // Starts a thread of ours, which takes none of the program's signals.
 bool gp_thread_start(pthread_t *, void *(*run)(void *), void *argument);
 
@@ -316,6 +324,7 @@ void gp_count_time(struct gp_histogram *, uint64_t ns);
 void gp_log_line(const char *text);
 // The next line to be written, NULL if there is none. written: how many the caller, one thread alone, has written before.
 const char *gp_log_next(uint32_t written);
+uint32_t gp_log_written(void); // lines, by the helpers so far
 
 // The threads of a block. 0: it has none, or more than an SM of any GPU holds; the driver is to refuse the launch.
 static inline uint32_t gp_threads_of(const uint32_t *block)

@@ -5,20 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/patch"
 	"github.com/gpreempt/gpreempt/patch/cache"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
 // pick reads the part of an image that a GPU of compute capability sm takes. The image is at an address of this process, or in a file if
 // path is not empty. The returned data is a mapping, which the caller unmaps.
-func pick(address uintptr, path string, sm int) (patch.Image, error) {
+func pick(at reader, path string, sm int) (patch.Image, error) {
 	if path == "" {
-		from, parts, err := imageAt(address)
+		from, parts, err := imageAt(at)
 		if err != nil {
 			return patch.Image{}, err
 		}
@@ -55,58 +55,30 @@ func unmap(image patch.Image) {
 	cache.Mapping{Address: unsafe.Pointer(unsafe.SliceData(image.Data)), Bytes: len(image.Data)}.Unmap()
 }
 
+// reader reads memory of the program.
+type reader interface {
+	io.ReaderAt
+	from(address uint64) reader
+}
+
 // imageAt follows the wrapper that the compiler puts around a fatbin (fatbinary_section.h). parts: the fatbin is one of
 // several that belong together.
-func imageAt(address uintptr) (image memory, parts bool, err error) {
+func imageAt(at reader) (image reader, parts bool, err error) {
 	const (
 		fatbinCMagic       = 0x466243B1
 		fatbinCLinkVersion = 2
 	)
-	image = memory(address)
 	var wrapper [16]byte
-	if _, err := image.ReadAt(wrapper[:4], 0); err != nil {
-		return 0, false, fmt.Errorf("read code: %w", err)
+	if _, err := at.ReadAt(wrapper[:4], 0); err != nil {
+		return nil, false, fmt.Errorf("read code: %w", err)
 	}
 	if binary.LittleEndian.Uint32(wrapper[:]) != fatbinCMagic {
-		return image, false, nil
+		return at, false, nil
 	}
-	if _, err := image.ReadAt(wrapper[:], 0); err != nil {
-		return 0, false, fmt.Errorf("read a fatbin's wrapper: %w", err)
+	if _, err := at.ReadAt(wrapper[:], 0); err != nil {
+		return nil, false, fmt.Errorf("read a fatbin's wrapper: %w", err)
 	}
-	image = memory(binary.LittleEndian.Uint64(wrapper[8:]))
-	return image, binary.LittleEndian.Uint32(wrapper[4:]) == fatbinCLinkVersion, nil
-}
-
-// memory reads this process's memory from an address on, without trusting that it is there.
-type memory uintptr
-
-func (m memory) ReadAt(p []byte, offset int64) (int, error) {
-	done := 0
-	for done < len(p) {
-		n, err := readMemory(p[done:], uintptr(m)+uintptr(offset)+uintptr(done))
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil || n == 0 {
-			return done, fmt.Errorf("read memory: %w", errors.Join(err, io.ErrUnexpectedEOF))
-		}
-		done += n
-	}
-	return done, nil
-}
-
-func readMemory(p []byte, at uintptr) (int, error) {
-	local := []unix.Iovec{{Base: unsafe.SliceData(p), Len: uint64(len(p))}}
-	n, err := unix.ProcessVMReadv(os.Getpid(), local, []unix.RemoteIovec{{Base: at, Len: len(p)}}, 0)
-	if err == nil || errors.Is(err, unix.EFAULT) || errors.Is(err, unix.EINTR) {
-		return n, err
-	}
-	fd, open := unix.Open("/proc/self/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0) // where the call is not allowed
-	if open != nil {
-		return 0, errors.Join(err, open)
-	}
-	defer unix.Close(fd)
-	return unix.Pread(fd, p, int64(at))
+	return at.from(binary.LittleEndian.Uint64(wrapper[8:])), binary.LittleEndian.Uint32(wrapper[4:]) == fatbinCLinkVersion, nil
 }
 
 // file is a module's file, and a 0 behind it, which ends PTX.
@@ -116,7 +88,11 @@ type file struct {
 }
 
 func openFile(path string) (file, error) {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	open := func() (int, error) { return unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) }
+	if segment.Of != nil { // its folder, its root, its descriptors
+		open = func() (int, error) { return segment.Of.Open(path) }
+	}
+	fd, err := open()
 	if err != nil {
 		return file{}, fmt.Errorf("open the file of a module: %w", err)
 	}

@@ -39,6 +39,8 @@ const (
 
 func address[T any](p *T) uintptr { return uintptr(unsafe.Pointer(p)) }
 
+func here[T any](p *T) memory { return memory{at: uint64(address(p))} }
+
 // Of a library of a terabyte only what the GPU takes is read: for lack of memory the runtime would end the process.
 func TestPickOfTooMuch(t *testing.T) {
 	const size = 1 << 40
@@ -55,18 +57,18 @@ func TestPickOfTooMuch(t *testing.T) {
 	}
 	const rest = size - head - 2*entry - 8
 	entries(data, [3]uint64{kindPTX, 8}, [3]uint64{kindOther, rest})
-	image, err := pick(address(&data[0]), "", sm)
+	image, err := pick(here(&data[0]), "", sm)
 	if err != nil || image.Form != patch.FormFatbinPTX || len(image.Data) != head+entry+8 {
 		t.Errorf("PTX beside a terabyte: form %d, %d bytes, %v", image.Form, len(image.Data), err)
 	} else {
 		unmap(image)
 	}
 	entries(data, [3]uint64{kindOther, 8}, [3]uint64{kindPTX, rest})
-	if _, err := pick(address(&data[0]), "", sm); !errors.Is(err, patch.ErrTooLarge) {
+	if _, err := pick(here(&data[0]), "", sm); !errors.Is(err, patch.ErrTooLarge) {
 		t.Errorf("a terabyte of PTX: %v", err)
 	}
 	entries(data, [3]uint64{kindPTX, 2 * uint64(page)}, [3]uint64{kindOther, rest + 8 - 2*uint64(page)})
-	if _, err := pick(address(&data[0]), "", sm); !errors.Is(err, unix.EFAULT) {
+	if _, err := pick(here(&data[0]), "", sm); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("memory that is not there: %v", err)
 	}
 }
@@ -81,7 +83,7 @@ func TestPickFollowsWrappers(t *testing.T) {
 		form    patch.Form // 0: refused
 	}{{ptx, 1, patch.FormFatbinPTX}, {ptx, 2, 0}, {cubin, 1, patch.FormFatbin}, {cubin, 2, patch.FormFatbin}} {
 		wrapper := [3]uint64{test.version<<32 | 0x466243B1, uint64(address(&test.fatbin[0]))}
-		image, err := pick(address(&wrapper), "", sm)
+		image, err := pick(here(&wrapper), "", sm)
 		if (err == nil) != (test.form != 0) || image.Form != test.form || err == nil && !bytes.Equal(image.Data, test.fatbin) {
 			t.Errorf("version %d: form %d, %v; want %d", test.version, image.Form, err, test.form)
 		}
@@ -90,10 +92,10 @@ func TestPickFollowsWrappers(t *testing.T) {
 		}
 	}
 	wrapper := [3]uint64{1<<32 | 0x466243B1, 8}
-	if _, err := pick(address(&wrapper), "", sm); !errors.Is(err, unix.EFAULT) {
+	if _, err := pick(here(&wrapper), "", sm); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("a wrapper around nothing: %v", err)
 	}
-	if _, err := pick(0, "", sm); !errors.Is(err, unix.EFAULT) {
+	if _, err := pick(memory{}, "", sm); !errors.Is(err, unix.EFAULT) {
 		t.Errorf("nothing: %v", err)
 	}
 }
@@ -117,7 +119,7 @@ func TestPickOfFiles(t *testing.T) {
 		{text, append(bytes.Clone(text), 0), patch.FormPTX}, {append(bytes.Clone(text), 0, 'x'), append(bytes.Clone(text), 0), patch.FormPTX},
 		{fatbin, fatbin, patch.FormFatbin},
 	} {
-		image, err := pick(0, write(test.data), sm)
+		image, err := pick(memory{}, write(test.data), sm)
 		if err != nil || image.Form != test.form || !bytes.Equal(image.Data, test.want) {
 			t.Errorf("form %d, %d bytes of %d, %v", image.Form, len(image.Data), len(test.data), err)
 			continue
@@ -128,12 +130,12 @@ func TestPickOfFiles(t *testing.T) {
 	binary.LittleEndian.PutUint64(wrapper, 1<<32|0x466243B1)
 	binary.LittleEndian.PutUint64(wrapper[8:], uint64(address(&fatbin[0])))
 	for what, path := range map[string]string{"empty": write(nil), "a folder": dir, "none": dir + "/none", "a device": "/dev/zero"} {
-		if image, err := pick(0, path, sm); err == nil {
+		if image, err := pick(memory{}, path, sm); err == nil {
 			t.Errorf("%s: form %d", what, image.Form)
 		}
 	}
 	for _, data := range [][]byte{wrapper, fatbin[:len(fatbin)-2], nil, []byte("text")} {
-		if image, err := pick(0, write(data), sm); err == nil {
+		if image, err := pick(memory{}, write(data), sm); err == nil {
 			t.Errorf("%q: form %d", data, image.Form)
 		}
 	}
@@ -143,7 +145,7 @@ func TestPickOfFiles(t *testing.T) {
 func TestImagesForOtherGPUs(t *testing.T) {
 	fatbin := make([]byte, head+entry+64)
 	entries(fatbin, [3]uint64{kindCubin, 64, 80})
-	if _, err := pick(address(&fatbin[0]), "", sm); !errors.Is(err, patch.ErrNothing) {
+	if _, err := pick(here(&fatbin[0]), "", sm); !errors.Is(err, patch.ErrNothing) {
 		t.Errorf("pick: %v", err)
 	}
 }

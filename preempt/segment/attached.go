@@ -12,6 +12,7 @@ import (
 type Segment struct {
 	*Header
 	memory []byte
+	view   int // in the program; -1: none yet
 	path   string
 	gpu    GPU
 	gid    int
@@ -80,15 +81,14 @@ func (b *Beats) Silent(beat uint64) time.Duration {
 // identifier of a memory; random.
 type identifier [16]byte
 
-// keeper is a thread with a descriptor table of its own. It holds a member's descriptors where the application cannot close
-// them: daemons close all descriptors that they do not know.
+// keeper hands out the memory to processes that join.
 type keeper struct {
 	dir, name string
 	gid       int
-	shared    bool // it has no table of its own
 
 	id     identifier
 	memory []byte
+	fd     int      // of the memory
 	again  []byte   // the memory once more, until a slot is taken from it
 	slot   int      // that was taken then, -1: it failed
 	listen chan int // the slot to serve; closed: none

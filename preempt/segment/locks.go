@@ -2,8 +2,12 @@ package segment
 
 import (
 	"errors"
+	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/preempt/program"
 )
 
 // Bytes of the file that are locked by a process that sets a corrupt file aside, and by one that joins.
@@ -16,8 +20,48 @@ func lock(fd, start, length int) error { return setLock(fd, unix.F_WRLCK, start,
 func unlock(fd, start int) error       { return setLock(fd, unix.F_UNLCK, start, 1) }
 func isLocked(err error) bool          { return errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) }
 
+// Of is the program whose helper this process is; nil: none. The program has the locks, and maps what this process maps.
+var Of *program.Program
+
+var kept = struct {
+	mutex sync.Mutex
+	files map[int]int // by descriptor, the number of the file in the program
+}{files: map[int]int{}}
+
 func setLock(fd int, kind int16, start, length int) error {
+	if Of != nil {
+		kept.mutex.Lock()
+		defer kept.mutex.Unlock()
+		file, is := kept.files[fd]
+		if !is {
+			var err error
+			if file, err = Of.Keep(fd); err != nil {
+				return err
+			}
+			kept.files[fd] = file
+		}
+		return Of.Lock(file, kind, start, length)
+	}
 	return unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: kind, Start: int64(start), Len: int64(length)})
+}
+
+// closeLocked closes a file, whose locks go.
+func closeLocked(fd int) {
+	kept.mutex.Lock()
+	defer kept.mutex.Unlock()
+	if file, is := kept.files[fd]; is {
+		Of.Close(file)
+		delete(kept.files, fd)
+	}
+	unix.Close(fd)
+}
+
+// Pid is the process that has the slots: the program, or this process.
+func Pid() int {
+	if Of != nil {
+		return Of.Pid
+	}
+	return os.Getpid()
 }
 
 // isHeld says whether another process holds the lock of a slot.

@@ -8,8 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
-	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -91,23 +89,10 @@ func checkMemory(fd int, gpu GPU, id identifier) error {
 	return nil
 }
 
-// Isolate gives the keeper's thread a descriptor table of its own. Not in programs where Go's runtime has descriptors, which
-// it may use on any thread; in the library it has none (exports/_runtime/poller.go).
-var Isolate = false
-
-// Threads says whether so many goroutines may begin that wait in calls, or keep a thread. The library makes the threads before, since
-// later ones may fail.
-var Threads = func(goroutines int) bool { return true }
-
-// ErrThreads says that there are none.
-var ErrThreads = errors.New("no more threads can be started")
-
-// keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the thread.
+// keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the goroutine that hands it out.
 func keep(dir, name string, gpu GPU, gid int, id identifier, held uint64) (*keeper, error) {
 	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
-	if !Apart(func(shared bool) { k.shared = shared; k.run(gpu, held) }) {
-		return nil, ErrThreads
-	}
+	go k.run(gpu, held)
 	return k, <-k.done
 }
 
@@ -128,6 +113,7 @@ func (k *keeper) run(gpu GPU, held uint64) {
 			_ = unmap(k.memory)
 		}
 	}
+	k.fd = fd
 	k.done <- err
 	if err != nil {
 		return
@@ -172,54 +158,6 @@ func (k *keeper) end() {
 	}
 }
 
-// apart takes what the threads of Apart that have nothing to do are to run.
-var apart = make(chan func(shared bool))
-
-// Apart runs a function on another thread, which has a descriptor table of its own, if Isolate says so. shared: it has the application's, which
-// may close what is ours. Such a thread runs another function afterwards, and never ends: that takes calls of the system, for which a filter
-// of the application's may end the process. Apart returns false where there is no thread.
-func Apart(run func(shared bool)) bool {
-	select {
-	case apart <- run:
-		return true
-	default:
-	}
-	if !Threads(1) {
-		return false
-	}
-	next := apart
-	go func() {
-		runtime.LockOSThread()
-		for shared := !Isolate || !ownDescriptors(); ; run = <-next {
-			run(shared)
-		}
-	}()
-	return true
-}
-
-// ownDescriptors gives the calling thread a descriptor table of its own, with only the standard ones, which lead to
-// /dev/null. It returns false if the kernel refuses.
-func ownDescriptors() bool {
-	if unix.CloseRange(0, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE) != nil {
-		if unix.Unshare(unix.CLONE_FILES) != nil {
-			return false
-		}
-		list, err := os.ReadDir("/proc/thread-self/fd")
-		if err != nil {
-			return false
-		}
-		for _, entry := range list {
-			if fd, err := strconv.Atoi(entry.Name()); err == nil {
-				unix.Close(fd)
-			}
-		}
-	}
-	for range 3 {
-		_, _ = unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
-	}
-	return true
-}
-
 // address of a slot's socket. The holder of the slot's lock binds it.
 func address(dirfd int, dir, name string, slot int) *unix.SockaddrUnix {
 	const longest = 107 // of sockaddr_un
@@ -262,15 +200,7 @@ func (k *keeper) bind(slot int) (fd int, err error) {
 // serve sends the memory to processes that connect. It never waits for the other side.
 func (k *keeper) serve(listener, memory int) {
 	defer unix.Close(listener)
-	var is, now unix.Stat_t
-	if unix.Fstat(listener, &is) != nil {
-		return
-	}
 	for !k.ended.Load() {
-		// A descriptor in the application's table may be another file by now.
-		if k.shared && (unix.Fstat(listener, &now) != nil || now.Ino != is.Ino || now.Dev != is.Dev) {
-			return
-		}
 		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
 		if n, err := unix.Poll(ready, int(time.Second/time.Millisecond)); err != nil || n == 0 {
 			continue

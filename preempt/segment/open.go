@@ -53,7 +53,7 @@ func GroupID(group string) (gid int, err error) {
 // they belong to that group and its members may attach, otherwise only this user may. No other process can attach until a slot is
 // claimed, or the segment closed.
 func Open(dir string, gpu GPU, gid int) (*Segment, error) {
-	s := &Segment{path: filepath.Join(dir, gpu.String()+".seg"), gpu: gpu, gid: gid, fd: -1, slot: -1}
+	s := &Segment{path: filepath.Join(dir, gpu.String()+".seg"), gpu: gpu, gid: gid, fd: -1, view: -1, slot: -1}
 	if err := s.attach(dir, gpu); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("open segment %s: %w", s.path, err)
@@ -122,7 +122,7 @@ func (s *Segment) openOrCreate(dirfd int, name string, gpu GPU) error {
 		err = unix.Fstat(fd, &stat)
 	}
 	if err != nil {
-		unix.Close(fd)
+		closeLocked(fd)
 		return err
 	}
 	s.fd, s.inode = fd, inode{stat.Dev, stat.Ino}
@@ -345,7 +345,7 @@ func (s *Segment) Close() error {
 
 func (s *Segment) closeFile() {
 	if s.fd >= 0 && s.isOurs(s.fd) {
-		unix.Close(s.fd)
+		closeLocked(s.fd)
 	}
 	s.fd = -1
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -17,7 +16,7 @@ import (
 
 // NewPaged makes a segment of an arena, in which this process has a slot. Its owner goes on to place pages, by Place and Clear.
 func NewPaged(arena *Arena, gpu GPU, path string, slot int, pages Pages) *Segment {
-	return &Segment{Header: header(arena.memory), memory: arena.memory, path: path, gpu: gpu, fd: -1, slot: slot, pages: pages}
+	return &Segment{Header: header(arena.memory), memory: arena.memory, view: arena.view, path: path, gpu: gpu, fd: -1, slot: slot, pages: pages}
 }
 
 // Introduce fills in this process's own slot.
@@ -25,7 +24,7 @@ func (s *Segment) Introduce(name string) {
 	p, now := s.Slot(s.slot), Now()
 	copy(p.Name[:len(p.Name)-1], name)
 	p.Uncounted.Store(1) // until the first look
-	p.Pid.Store(int32(os.Getpid()))
+	p.Pid.Store(int32(Pid()))
 	p.StartedNs.Store(now)
 	p.HeartbeatNs.Store(now)
 }
@@ -108,13 +107,13 @@ func (s *Segment) Place(slot, fd int) error {
 	if s.memory == nil {
 		return nil
 	}
-	a := Arena{s.memory}
+	a := Arena{s.memory, s.view}
 	return a.Place(slot, fd)
 }
 
 // Replace lets a segment's memory take the place of the one before, at the same address: move does it, and gives back what it does not
 // need. A slot that this process still has in a file is given back; that is seen when the lock goes, with the file.
-func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool) bool {
+func (s *Segment) Replace(before *Segment, move func() bool) bool {
 	before.mutex.Lock()
 	defer before.mutex.Unlock()
 	s.mutex.Lock()
@@ -124,14 +123,16 @@ func (s *Segment) Replace(before *Segment, move func(memory unsafe.Pointer) bool
 		before.retract(before.slot)
 		before.Ring()
 	}
-	if !move(s.Pointer()) { // the memory is gone all the same
+	if !move() { // the memory is gone all the same
 		s.memory, s.Header, s.slot = nil, nil, -1
 		if s.pages != nil {
 			s.pages.Leave()
 		}
 		return false
 	}
-	s.memory, s.Header = before.memory, before.Header
+	if Of == nil {
+		s.memory, s.Header = before.memory, before.Header
+	} // else this process has a mapping of each, and whoever reads the one before may go on
 	s.startedNs = s.Own().StartedNs.Load() // counters go along, so the owner is the same
 	before.memory, before.Header = nil, nil
 	if before.keeper != nil {
@@ -247,7 +248,11 @@ func (a *Arena) put(offset, fd int) error {
 	if fd < 0 {
 		flags = unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED
 	}
-	if err := mapAt(a.memory, offset, fd, flags); err != nil {
+	err := mapAt(a.memory, offset, fd, flags)
+	if err == nil && Of != nil {
+		err = Of.Map(a.view, offset, os.Getpagesize(), fd, 0, false)
+	}
+	if err != nil {
 		return fmt.Errorf("place a page: %w", err)
 	}
 	return nil
@@ -255,3 +260,31 @@ func (a *Arena) put(offset, fd int) error {
 
 // Header views the broker's page.
 func (a *Arena) Header() *Header { return header(a.memory) }
+
+// PlaceOwnInProgram shows the program's own pages in its view: which 0 is its state, 1 its counters.
+func PlaceOwnInProgram(view, which, fd int) error {
+	return Of.Map(view, ownAt+which*pageSize, os.Getpagesize(), fd, 0, true)
+}
+
+// View is the number of the segment's range in the program. That of a file is made by the first call; the slot has been claimed.
+func (s *Segment) View() (int, error) {
+	if Of == nil || s.pages != nil || s.view >= 0 {
+		return s.view, nil
+	}
+	view, err := Of.View(false)
+	if err != nil {
+		return -1, fmt.Errorf("map the segment in the program: %w", err)
+	}
+	own := headerSize + s.slot*slotSize
+	for _, part := range []struct{ at, length, offset int }{{0, memorySize, 0}, {ringsAt, headerSize, 0}, {ownAt, slotSize, own}} {
+		if err == nil {
+			err = Of.Map(view, part.at, part.length, s.keeper.fd, part.offset, true)
+		}
+	}
+	if err != nil {
+		Of.Free(view)
+		return -1, fmt.Errorf("map the segment in the program: %w", err)
+	}
+	s.view = view
+	return view, nil
+}

@@ -19,7 +19,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -562,7 +561,7 @@ func TestScribbledOverBeforeItIsReplaced(t *testing.T) {
 	claim(t, next)
 	p, started := before.Slot(claim(t, before)), Now()
 	p.StartedNs.Store(math.MaxUint64)
-	if !next.Replace(before, func(unsafe.Pointer) bool { return true }) { // its own pages are where the other's were
+	if !next.Replace(before, func() bool { return true }) { // its own pages are where the other's were
 		t.Fatal("not replaced")
 	}
 	before.Leave()
@@ -829,7 +828,7 @@ func TestHostileMember(t *testing.T) {
 				t.Fatal(err)
 			}
 			// In the place of the peer's socket.
-			k := &keeper{dir: dir, name: gpu.String() + ".seg", gid: -1, shared: true}
+			k := &keeper{dir: dir, name: gpu.String() + ".seg", gid: -1}
 			listener, err := k.bind(p.slot)
 			if err != nil {
 				t.Fatal(err)
@@ -1240,59 +1239,6 @@ func TestGroupID(t *testing.T) {
 	for _, group := range []string{"no-such-group", "2147483648", "-1"} {
 		if gid, err := GroupID(group); err == nil || !strings.Contains(err.Error(), strconv.Quote(group)) {
 			t.Errorf("GroupID(%q) = %d, %v", group, gid, err)
-		}
-	}
-}
-
-// Where no thread is left nothing runs, now or later.
-func TestApartWithoutAThread(t *testing.T) {
-	apart = make(chan func(shared bool)) // without a reader
-	before := Threads
-	Threads = func(int) bool { return false }
-	defer func() { Threads = before }()
-	ran := make(chan bool, 1)
-	if Apart(func(bool) { ran <- true }) {
-		t.Error("it says that it runs")
-	}
-	Threads = before
-	if !Apart(func(bool) { ran <- false }) || <-ran {
-		t.Error("the first one ran")
-	}
-}
-
-// A thread apart has descriptors of its own, and never ends: the next function runs on it.
-func TestApart(t *testing.T) {
-	Isolate = true
-	defer func() { Isolate = false }()
-	apart = make(chan func(shared bool)) // threads of other tests have the process's descriptors
-	type ran struct {
-		thread int
-		shared bool
-		file   error
-	}
-	done := make(chan ran)
-	file, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	run := func() ran {
-		if !Apart(func(shared bool) {
-			_, err := unix.FcntlInt(file.Fd(), unix.F_GETFD, 0)
-			done <- ran{unix.Gettid(), shared, err}
-		}) {
-			t.Fatal("there is no thread")
-		}
-		return <-done
-	}
-	first := run()
-	if first.shared || !errors.Is(first.file, unix.EBADF) {
-		t.Errorf("%+v: it has the process's descriptors", first)
-	}
-	deadline := time.Now().Add(time.Minute)
-	for first.thread != run().thread { // until that one has come to wait for the next
-		if time.Now().After(deadline) {
-			t.Fatal("no thread is used again")
 		}
 	}
 }

@@ -181,7 +181,10 @@ func waitWords(words []*atomic.Uint32, seen []uint32, timeout time.Duration) (wo
 }
 
 // Arena is a range of addresses that a paged segment is put together in. All of it reads as zeros at first.
-type Arena struct{ memory []byte }
+type Arena struct {
+	memory []byte
+	view   int // in the program
+}
 
 // NewArena reserves a range of addresses. Of the segment nothing can be written.
 func NewArena() (*Arena, error) {
@@ -192,8 +195,11 @@ func NewArena() (*Arena, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Arena{memory}, nil
+	return &Arena{memory: memory, view: -1}, nil
 }
+
+// In says which view of the program shows the same.
+func (a *Arena) In(view int) { a.view = view }
 
 // Free gives the addresses back, if no segment was made of them.
 func (a *Arena) Free() { _ = unmap(a.memory) }

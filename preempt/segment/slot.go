@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
-	"os"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -59,7 +58,7 @@ func (s *Segment) join() {
 	p.RanNs.Store(0)
 	p.RanAtNs.Store(0)
 	p.Uncounted.Store(1) // until the first look
-	p.Pid.Store(int32(os.Getpid()))
+	p.Pid.Store(int32(Pid()))
 	s.startedNs = Now()
 	p.HeartbeatNs.Store(s.startedNs)
 	s.identify()
@@ -186,7 +185,7 @@ func (s *Segment) Relock() error {
 		}
 		return err
 	}
-	if s.Members.Load()&(1<<s.slot) == 0 || s.Slot(s.slot).Pid.Load() != int32(os.Getpid()) {
+	if s.Members.Load()&(1<<s.slot) == 0 || s.Slot(s.slot).Pid.Load() != int32(Pid()) {
 		s.join()
 	} else if s.identify() {
 		s.Ring()
@@ -197,6 +196,9 @@ func (s *Segment) Relock() error {
 func (s *Segment) relock() error {
 	if err := s.reopen(); err != nil {
 		return err
+	}
+	if Of != nil {
+		return nil // the program's lock lasts as long as the program
 	}
 	err := lock(s.fd, s.slot, 1)
 	if isLocked(err) {

@@ -36,7 +36,7 @@ func TestMemoryCommands(t *testing.T) {
 	p := m.startFilled("be", 60<<20, 1)
 	p.filled("mapped", 40<<20, 2)
 	m.joined(p)
-	m.until("memory is published", func() bool { return m.memory(p).Resident >= 100<<20 })
+	m.until("memory is published", func() bool { return m.memory(p).Resident >= 100<<20 && m.peer(p).Published })
 	for range 2 {
 		m.does(p, " went to host memory in ", "swap", "out")
 		if now := m.memory(p); now.Swapped < 100<<20 || now.Resident != 0 {
@@ -96,7 +96,7 @@ func TestMemoryCommandsSayWhatStays(t *testing.T) {
 	}
 	m.joined(p)
 	m.until("it is published why", func() bool {
-		return m.memory(p).Pinned >= 60<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported")
+		return m.peer(p).Published && m.memory(p).Pinned >= 60<<20 && strings.Contains(fmt.Sprint(m.memory(p).PinnedBy), "exported")
 	})
 	if got := m.gpreempt("swap", "out", fmt.Sprint(p.pid())); got.status != 1 || !strings.Contains(got.stderr, "nothing can go: ") || !strings.Contains(got.stderr, "(exported") {
 		t.Errorf("%+v", got)

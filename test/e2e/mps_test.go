@@ -257,6 +257,7 @@ func TestLateTSGUnderMPS(t *testing.T) {
 	p := m.startMemory("be")
 	p.hears("current")
 	m.joined(p)
+	m.until("it says what it lacks", func() bool { return m.peer(p).Published })
 	if lacks := m.peer(p).Lacks; lacks&configs.FallbackMPS == 0 {
 		t.Errorf("lacks %b", lacks)
 	}

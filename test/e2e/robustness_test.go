@@ -772,45 +772,6 @@ func TestRemovedSegment(t *testing.T) {
 	}
 }
 
-// A process closes the library's descriptor, by which it loses its slot, and another one takes the slot: both go on.
-func TestSlotTaken(t *testing.T) {
-	isOfFiles(t)
-	t.Parallel()
-	m := newMachine(t, "")
-	be, lc := m.start("be"), m.start("lc")
-	m.joined(be)
-	m.joined(lc)
-	be.runBestEffort()
-	requests := uint32(0)
-	for taken := false; !taken; {
-		victim := be
-		slot := m.peer(victim).Slot
-		var closed int
-		if victim.ask("close", "closed %d", &closed); closed != 1 { // closing a second one would drop the locks of the first
-			t.Fatalf("%d descriptors of segments", closed)
-		}
-		taker := m.start("be")
-		m.joined(taker, be, lc)
-		taken = m.peer(taker).Slot == slot // else the victim noticed earlier
-		taker.runBestEffort()
-		requests++
-		if _, hash := lc.request(5, 3, "stream"); hash != sums(requests*15) {
-			t.Errorf("hash %d of LC, must be %d", hash, sums(requests*15))
-		}
-		for _, p := range []*process{be, taker} {
-			n := p.count()
-			m.until("BE progresses", func() bool { return p.count() > n })
-		}
-		taker.finish()
-	}
-	m.until("BE is one of two", func() bool { return len(m.peers()) == 2 && m.peer(be).TimesliceUs == 1 })
-	be.says("joined the segment again", 1)
-	if _, stderr := be.finish(); strings.Count(stderr, "\n") != 1 || !strings.Contains(stderr, "joined the segment again") {
-		t.Errorf("stderr %q", stderr)
-	}
-	lc.finish()
-}
-
 // A peer cuts the file short, or makes it longer. No process gets SIGBUS, and a later one finds the others.
 func TestTruncatedSegment(t *testing.T) {
 	isOfFiles(t)
@@ -907,10 +868,11 @@ func TestSquatter(t *testing.T) {
 	}
 }
 
-// The log and other files of the library reach the limit of file sizes: no process ends by SIGXFSZ.
+// The log and other files of the library reach the limit of file sizes: no process ends by SIGXFSZ. Below what the helper process shares with its
+// program there is no helper.
 func TestFileSizeLimit(t *testing.T) {
 	t.Parallel()
-	for _, kilobytes := range []int{0, 1} {
+	for _, kilobytes := range []int{0, 8 << 10} {
 		t.Run(fmt.Sprint(kilobytes), func(t *testing.T) {
 			m := newMachine(t, `mechanisms = ["timeslice", "hold", "blp"]
 hints.log = "`+filepath.Join(t.TempDir(), "hints")+`"
@@ -918,11 +880,23 @@ hints.log = "`+filepath.Join(t.TempDir(), "hints")+`"
 			log := filepath.Join(m.dir, "log")
 			other := m.start("be") // makes the segment
 			m.joined(other)
+			if err := os.WriteFile(log, make([]byte, max(0, 1024*kilobytes-1000)), 0o600); err != nil {
+				t.Fatal(err)
+			}
 			m.environment = append(m.environment, "GPREEMPT_LOG=debug:"+log)
 			limited := func(role string) *process {
 				return m.startAs(m.command(role, "prlimit", fmt.Sprintf("--fsize=%d", 1024*kilobytes), worker))
 			}
 			lc, be := limited("lc"), limited("be")
+			if kilobytes == 0 {
+				for _, p := range []*process{lc, be} {
+					p.request(2, 2, "stream")
+					if _, stderr := p.finish(); stderr != "gpreempt: the limit of file sizes is too low for the helper process (ulimit -f); running without preemption\n" {
+						t.Errorf("stderr %q", stderr)
+					}
+				}
+				return
+			}
 			m.joined(lc, be)
 			be.runBestEffort()
 			for range 10 { // each request is a line of hints.log

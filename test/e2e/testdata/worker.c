@@ -675,31 +675,6 @@ static void run_child(void)
 	printf("status %d\n", status);
 }
 
-static int segments(int found[16])
-{
-	int count = 0;
-	for (int fd = 3; fd < 1024 && count < 16; fd++) {
-		char link[32], path[4096] = "";
-		snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-		if (readlink(link, path, sizeof path - 1) > 0 && strstr(path, ".seg"))
-			found[count++] = fd;
-	}
-	return count;
-}
-
-// As a daemon does that closes all descriptors that it does not know. It closes those that were there when it began: the library
-// opens the file again while this goes on, with a higher number where another thread has taken the one that became free. And it
-// opens the file for a moment where it looks whether that is still there: then there are two.
-static void close_segments(void)
-{
-	int found[16], count, closed = 0;
-	for (int tries = 0; (count = segments(found)) > 1 && tries < 5000; tries++)
-		usleep(1000);
-	for (int i = 0; i < count; i++)
-		closed += close(found[i]) == 0;
-	printf("closed %d\n", closed);
-}
-
 // From here on the address space does not grow.
 static void starve(void)
 {
@@ -775,8 +750,6 @@ int main(void)
 			ranges(a, word, b, 10000, 1000, 1000);
 		} else if (sscanf(line, "late %u %u %u", &a, &b, &c) == 3) {
 			ranges(a, "request", false, b, 0, c);
-		} else if (strcmp(line, "close\n") == 0) {
-			close_segments();
 		} else if (strcmp(line, "starve\n") == 0) {
 			starve();
 		} else if (strcmp(line, "child\n") == 0) {

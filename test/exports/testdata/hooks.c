@@ -160,27 +160,17 @@ static CUresult attribute_instead(void *data, int attribute, CUdeviceptr address
 }
 static CUresult info_instead(size_t *free, size_t *total) { return 33; }
 
-static bool blocked(int signal)
+static const char *start(char **environment)
 {
-	sigset_t set;
-	return pthread_sigmask(SIG_BLOCK, NULL, &set) == 0 && sigismember(&set, signal) == 1;
-}
-
-static void start(void)
-{
-	SAY("start, SIGCHLD %s, SIGTERM %s", blocked(SIGCHLD) ? "blocked" : "open", blocked(SIGTERM) ? "blocked" : "open");
+	bool priority = false;
+	for (char **e = environment; *e; e++)
+		priority |= strcmp(*e, "GPREEMPT_PRIORITY=5") == 0;
+	SAY("start, environment %s", priority ? "kept" : "lost");
 	CUresult (*count)(int *) = (CUresult (*)(int *))gp_driver_symbol("cuDeviceGetCount");
 	int n;
 	if (count)
 		count(&n);
 	cuInit(0); // a start that comes back through the library passes
-	struct sigaction segv, pipe, bus;
-	sigaction(SIGSEGV, NULL, &segv);
-	sigaction(SIGPIPE, NULL, &pipe);
-	sigaction(SIGBUS, NULL, &bus);
-	SAY("SIGSEGV %s, SIGPIPE %s, SIGBUS %s%s", segv.sa_handler == SIG_DFL ? "restored" : "taken",
-	    pipe.sa_handler == SIG_DFL ? "restored" : "taken", bus.sa_handler == SIG_DFL ? "lost" : "the program's",
-	    bus.sa_flags & SA_ONSTACK ? ", changed" : "");
 	if (getenv("TEST_SUBSTITUTE")) {
 		gp_substitute("cuMemFree_v2", (void *)free_instead);
 		gp_substitute("cuPointerGetAttribute", (void *)attribute_instead);
@@ -189,27 +179,11 @@ static void start(void)
 	quiet = getenv("TEST_QUIET") != NULL;
 	gp_install_hooks(&hooks);
 	atomic_store(&gp_armed, getenv("TEST_UNARMED") == NULL);
+	return NULL;
 }
 
-// A stand-in for Go's constructor: it takes signals, and changes how the program gets its own.
-static void taken(int signal) { _Exit(signal); }
-
-static void runtime(int argc, char **argv, char **envp)
+__attribute__((constructor)) static void loaded(void)
 {
-	struct sigaction action = {.sa_handler = taken}, bus;
-	sigaction(SIGSEGV, &action, NULL);
-	sigaction(SIGPIPE, &action, NULL);
-	sigaction(SIGBUS, NULL, &bus);
-	bus.sa_flags |= SA_ONSTACK;
-	sigaction(SIGBUS, &bus, NULL);
-	bool priority = false;
-	for (char **e = envp; *e; e++)
-		priority |= strcmp(*e, "GPREEMPT_PRIORITY=5") == 0;
-	SAY("runtime of %d argument, %s, SIGCHLD %s", argc,
-	    argv[0] && !argv[1] && envp == argv + 2 && priority ? "environment kept" : "environment lost",
-	    blocked(SIGCHLD) ? "blocked" : "open");
 	if (!getenv("TEST_NO_START"))
 		gp_set_start(start);
 }
-
-static void (*const constructor)(int, char **, char **) __attribute__((section("gp_runtime"), used)) = runtime;

@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// parentOf is the parent of a process, and whether it runs; 0: there is no such process.
+func parentOf(pid int) (parent int, name string, runs bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, "", false
+	}
+	text := string(stat)
+	name, rest := text[strings.IndexByte(text, '(')+1:strings.LastIndexByte(text, ')')], text[strings.LastIndexByte(text, ')')+2:]
+	fields := strings.Fields(rest)
+	_, _ = fmt.Sscan(fields[1], &parent)
+	return parent, name, fields[0] != "Z" && fields[0] != "X"
+}
+
+// helper is the helper of a process, or 0.
+func helper(pid int) int {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, folder := range all {
+		var candidate int
+		_, _ = fmt.Sscan(filepath.Base(folder), &candidate)
+		parent, name, runs := parentOf(candidate)
+		if grandparent, _, _ := parentOf(parent); runs && name == "gpreempt-helper" && grandparent == pid {
+			return candidate
+		}
+	}
+	return 0
+}
+
+// kill ends the helper of a process.
+func (m *machine) killHelper(p *process) {
+	m.t.Helper()
+	pid := 0
+	m.until("it has a helper", func() bool { pid = helper(p.pid()); return pid != 0 })
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// A helper ends with its program, however that ends.
+func TestHelperEndsWithItsProgram(t *testing.T) {
+	t.Parallel()
+	for what, end := range map[string]func(p *process){
+		"exit":    func(p *process) { p.finish() },
+		"SIGKILL": func(p *process) { _ = p.cmd.Process.Kill() },
+		"stopped": func(p *process) { _ = syscall.Kill(helper(p.pid()), syscall.SIGSTOP); p.finish() },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "")
+			p := m.start("be")
+			m.joined(p)
+			pid := helper(p.pid())
+			if pid == 0 {
+				t.Fatal("there is none")
+			}
+			end(p)
+			m.until("it has ended", func() bool { _, _, runs := parentOf(pid); return !runs })
+		})
+	}
+}
+
+// A program sees no more of itself with a helper than without the library: no child, no signal, no descriptor.
+func TestProgramSeesNoHelper(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/unseen.c", "-ldl", "-lpthread")
+	for _, as := range []string{"ordinary", "reaper"} {
+		said := map[string]string{}
+		for _, role := range []string{"", "be", "lc"} {
+			m := newMachine(t, `mechanisms = ["timeslice", "hold", "turns", "blp"]`) // the simulated driver has a file for memory that swaps
+			p := m.startAs(m.command(role, program, as))
+			var lines []string
+			read := func(last string) {
+				for line := p.hear(); line != last; line = p.hear() {
+					lines = append(lines, line)
+				}
+			}
+			read("ready")
+			if role != "" {
+				m.joined(p)
+				if helper(p.pid()) == 0 {
+					t.Fatal("it has no helper")
+				}
+			}
+			p.say("go on")
+			if err := p.stdin.Close(); err != nil {
+				t.Fatal(err)
+			}
+			for line := range p.lines {
+				lines = append(lines, line)
+			}
+			if err := p.wait(); err != nil {
+				t.Fatal(err)
+			}
+			said[role] = strings.Join(lines, "\n")
+		}
+		for _, role := range []string{"be", "lc"} {
+			if said[role] != said[""] {
+				t.Errorf("%s, %s:\n%s\nwithout the library:\n%s", as, role, said[role], said[""])
+			}
+		}
+	}
+}
+
+// Helpers are killed at random while both programs work: nothing is lost or done twice, no call hangs, and there is another helper soon.
+func TestHelperKilled(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	be, lc := m.start("be"), m.start("lc")
+	m.joined(be, lc)
+	be.runBestEffort()
+	requests := uint32(0)
+	for round := range often(3, 20) {
+		victims := [][]*process{{be}, {lc}, {be, lc}}[round%3]
+		for range rand.N(20) {
+			lc.request(5, 3, "stream")
+			requests++
+		}
+		for _, p := range victims {
+			m.killHelper(p)
+		}
+		for range 20 {
+			lc.request(5, 3, "stream")
+			requests++
+		}
+		n := be.count()
+		m.until("BE goes on", func() bool { return be.count() > n })
+		m.joined(be, lc)
+		m.until("LC preempts again", func() bool {
+			_, hash := lc.request(5, 3, "stream")
+			requests++
+			if hash != sums(requests*15) {
+				t.Fatalf("hash %d, must be %d", hash, sums(requests*15))
+			}
+			return m.peer(be).TimesliceUs == 1
+		})
+	}
+	for _, p := range []*process{be, lc} {
+		if _, stderr := p.finish(); strings.Count(stderr, "the helper process has ended") == 0 || strings.Contains(stderr, "fault") {
+			t.Errorf("stderr %q", stderr)
+		}
+	}
+}
+
+// The helper of a program ends whose memory is out, or whose kernels are stopped: it goes on, and computes right.
+func TestHelperKilledWhileMemoryIsOut(t *testing.T) {
+	t.Parallel()
+	m := newSmall(t, "")
+	a := m.holding("be", 170)
+	a.works(1)
+	b := m.startFilled("be", 170<<20, 7)
+	for range 2 {
+		b.works(1)
+		m.until("its memory is out", func() bool { return m.memory(a).Swapped > 0 })
+		m.killHelper(a)
+		a.works(1)
+	}
+}
+
+func TestHelperKilledWhileKernelsAreStopped(t *testing.T) {
+	t.Parallel()
+	m := newStoppable(t, "[hold]\nmax_ms = 10000\n[share]\nmin_be = 0")
+	be, lc := m.startChains("be"), m.start("lc")
+	m.joined(be, lc)
+	m.sees(lc)
+	longWindow(m, be, lc)
+	stops := m.stops(be)
+	m.until("it is stopped", func() bool { return m.stops(be) > 0 || m.stops(be) > stops })
+	m.killHelper(be)
+	if line := be.hear(); line == "" { // the window has no end: alone it goes on
+		t.Error("it does not go on")
+	}
+	_ = lc.cmd.Process.Kill()
+	be.finish()
+}
