@@ -104,9 +104,7 @@ func (a *agent) startMemory() {
 	roomChanged(a.gpu, a.memory.toldMost, false)
 	a.memory.meter = newMeter(func() measured {
 		taken := readMemory(a.gpu).takenBytes
-		if lane(laneOfMeter(a.gpu)) != nil {
-			return measured{taken: taken}
-		}
+		_ = lane(laneOfMeter(a.gpu)) // without its thread another one asks the driver
 		free, total, known := deviceMemory(a.gpu)
 		return measured{free, total, known, taken, poolsOf(a.gpu)}
 	}, func() { ringBell(a.gpu) })

@@ -527,6 +527,26 @@ func TestMemoryRunsOut(t *testing.T) {
 	}
 }
 
+// A program that may map no more asks for memory of a GPU that has it. The driver has no addresses for it, and no thread can be started to ask
+// what is free: the call is out of memory, as without the library.
+func TestAllocationWithoutAddresses(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "")
+	p := m.start("be")
+	m.joined(p)
+	var starved, result int
+	if p.ask("starve", "starved %d", &starved); starved != 1 {
+		t.Fatal("memory can still be mapped")
+	}
+	const outOfMemory = 2
+	if p.ask("allocate 64", "result %d", &result); result != outOfMemory {
+		t.Errorf("result %d", result)
+	}
+	if last, stderr := p.finish(); last != "count 0" || stderr != "" {
+		t.Errorf("last line %q, stderr %q", last, stderr)
+	}
+}
+
 // A server forks a worker before anything touches CUDA. The worker is a member like any other process. Its environment is the one that the
 // server was started with, whatever the server has written over it since.
 func TestForkBeforeCUDA(t *testing.T) {

@@ -750,6 +750,9 @@ int main(void)
 			ranges(a, word, b, 10000, 1000, 1000);
 		} else if (sscanf(line, "late %u %u %u", &a, &b, &c) == 3) {
 			ranges(a, "request", false, b, 0, c);
+		} else if (sscanf(line, "allocate %u", &a) == 1) {
+			ptr memory;
+			printf("result %d\n", cuMemAlloc_v2(&memory, (size_t)a << 20));
 		} else if (strcmp(line, "starve\n") == 0) {
 			starve();
 		} else if (strcmp(line, "child\n") == 0) {
