@@ -120,7 +120,7 @@ func TestHelperKilled(t *testing.T) {
 	m.joined(be, lc)
 	be.runBestEffort()
 	requests := uint32(0)
-	for round := range often(3, 20) {
+	for round := range often(3, 6) { // the fourth helper and later ones come less and less soon
 		victims := [][]*process{{be}, {lc}, {be, lc}}[round%3]
 		for range rand.N(20) {
 			lc.request(5, 3, "stream")
