@@ -243,7 +243,7 @@ var (
 )
 
 // parts are folders that belong to a house without being one.
-var parts = map[string]string{"kernels/guard": "kernels", "exports/_runtime": "exports", "exports/files": "exports"}
+var parts = map[string]string{"kernels/guard": "kernels"}
 
 // undrawn are folders whose code is in no diagram: what programs include, what writes generated files, what makes packages, and what only
 // tests use.

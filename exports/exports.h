@@ -19,8 +19,6 @@ void gp_substitute(const char *name, void *function);
 // environment that the library was loaded with, and returns why there is no preemption, or NULL.
 typedef const char *gp_start_fn(char **environment);
 void gp_set_start(gp_start_fn *);
-// True in a child that was forked after the core was started: the core has no threads in it.
-bool gp_forked(void);
 // Writes to standard error without waiting. Returns how many bytes need no second try, or a reason for one. The caller blocks SIGPIPE and
 // SIGXFSZ.
 enum {

@@ -46,6 +46,7 @@ extern _Atomic(void *) gp_real[GP_ROWS];
 
 // state.c, which all other files may use and which uses none
 bool gp_active(void);               // False: the process has no role, and nothing is substituted or started.
+bool gp_forked(void);               // True in a child that was forked after the core was started.
 void gp_complain(const char *what); // One line to standard error, unless GPREEMPT_LOG is off.
 void gp_pass_all(void);             // In a forked child: the driver gets everything from here on.
 // The program asks for a function of the driver that table.h lacks and that may put work on streams.

@@ -175,8 +175,6 @@ FAR_DATA(AGENT, int, far_control, gp_rm_control,
 	 U(fd), U(client), U(object), U(command), 0, U(bytes))
 FAR_DATA(AGENT, uint32_t, far_tsgs, gp_rm_tsgs, (int gpu, struct gp_tsg *out, uint32_t capacity), 0, NULL, out,
 	 capacity * sizeof *out, 0, U(capacity))
-FAR_DATA(CORE, uint32_t, far_tsgs_core, gp_rm_tsgs, (struct gp_tsg * out, uint32_t capacity), 0, NULL, out,
-	 capacity * sizeof *out, 0, U(capacity))
 FAR(AGENT, bool, far_gpu_busy, gp_bridge_gpu_busy, (int gpu), U(gpu))
 FAR(AGENT, uint64_t, far_gpu_busy_ns, gp_bridge_gpu_busy_ns, (int gpu), U(gpu))
 FAR(AGENT, bool, far_gpu_mps, gp_bridge_gpu_mps, (int gpu), U(gpu))

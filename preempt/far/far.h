@@ -13,12 +13,12 @@
 #include "preempt/process/process.h"
 
 enum gp_lane_of {
-	GP_LANE_CORE,                            // all that has no other, and does not wait
-	GP_LANE_REWRITER,                        // reads code of the program, whose file may be slow
-	GP_LANE_LOG,                             // a write to standard error that may wait for ever
-	GP_LANE_MOVER,                           // moves memory
-	GP_LANE_AGENT,                           // and the next: one for each GPU
-	GP_LANE_METER = GP_LANE_AGENT + GP_GPUS, // and the next: one for each GPU; the driver answers when it likes
+	GP_LANE_CORE,                            // All that has no other, and does not wait.
+	GP_LANE_REWRITER,                        // Reads code of the program, whose file may be slow.
+	GP_LANE_LOG,                             // A write to standard error that may wait for ever.
+	GP_LANE_MOVER,                           // Moves memory.
+	GP_LANE_AGENT,                           // And the next: one for each GPU.
+	GP_LANE_METER = GP_LANE_AGENT + GP_GPUS, // And the next: one for each GPU. The driver answers when it likes.
 	GP_LANES = GP_LANE_METER + GP_GPUS,
 };
 

@@ -64,8 +64,8 @@ enum { NO_EXEC = 127 }; // its status, where the file cannot be run
 
 extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 
-// What follows runs in processes that have the memory of the program and of one of its threads: no sanitizer watches it, and it calls nothing
-// of libc, which a sanitizer may stand in front of.
+// The functions below run in processes that have the memory of the program, and of one of its threads. No sanitizer watches them. They call
+// nothing of libc, which a sanitizer may stand in front of.
 #define BARE __attribute__((no_sanitize("thread", "address"), noinline))
 
 BARE static long raw(long number, long a, long b, long c, long d)
@@ -482,7 +482,7 @@ static void complain(const char *why)
 	int bytes =
 		snprintf(line, sizeof line,
 			 "gpreempt: %s; there is no further helper process for now: this program runs as if alone\n", why);
-	layer.say(line, (size_t)bytes);
+	gp_bridge_say(line, (size_t)bytes);
 }
 
 // Carries out what a helper asks, until it has ended, or the program exits.
