@@ -89,6 +89,13 @@ void gp_bridge_set_clock(int64_t ahead_ns) { gp_clock_ahead_ns = ahead_ns; }
 
 bool gp_bridge_start_threads(bool hints) { return gp_threads_start(hints); }
 
+void gp_bridge_start_wanted(void) { gp_threads_start_wanted(); }
+
+int gp_bridge_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on)
+{
+	return on || gp_guard_start() ? gp_runlist_set(gpu, client, handle, on) : -1;
+}
+
 bool gp_bridge_gpu_known(int i) { return gp_gpu[i].known; }
 
 void gp_bridge_set_limits(uint64_t max_hold_ns, uint64_t memory_bytes, double memory_part, double share)
@@ -251,7 +258,6 @@ const char *gp_bridge_start_blp_here(void)
 	if (!stops) {
 		gp_code_start(layer.armed);
 		gp_blp_start();
-		gp_feeder_start(); // without it launches wait for room
 		stops = true;
 	}
 	return NULL;

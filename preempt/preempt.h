@@ -72,11 +72,13 @@ void gp_memory_used(const void *frame);
 void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);
 
-// threads.c. One thread at a time calls these. False: no more threads can be started.
-// Starts the threads that look after the process: they close windows, put TSGs back on the runlist, ask whether the process is
-// checkpointed, and carry hints out. After gp_driver_resolve and, with hints, gp_hint_start.
+// threads.c. Threads of lanes call these. False: no more threads can be started.
+// Starts the threads that close windows and carry hints out. After gp_driver_resolve and, with hints, gp_hint_start.
 bool gp_threads_start(bool hints);
-bool gp_feeder_start(void); // Starts the thread of gp_queue_feed.
+bool gp_guard_start(void); // Before a TSG is taken off the runlist.
+// Starts the thread of gp_checkpoint_watch after the first gp_membership_doubt, and that of gp_queue_feed once a log was full. gp_notify rings
+// for both.
+void gp_threads_start_wanted(void);
 // Starts the thread that stops the process's kernels on a GPU, once that is attached (gp_bridge_gpu_attach).
 bool gp_windows_watch(struct gp_gpu *);
 

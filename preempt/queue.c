@@ -47,7 +47,7 @@ static struct {
 	pthread_mutex_t lock; // of what follows
 	pthread_cond_t filled, taken;
 	pthread_t feeder;
-	// OFF -> OPEN: the feeder runs. OPEN -> ENDED: nothing is queued any more. ENDED -> LEFT: the process ends, and the feeder makes nothing.
+	// OFF -> OPEN: the feeder runs. OFF, OPEN -> ENDED: nothing is queued any more. ENDED -> LEFT: the process ends, and the feeder makes nothing.
 	_Atomic enum { OFF, OPEN, ENDED, LEFT } state;
 	_Atomic uint32_t count; // of entries, with the one whose launch is being made
 	CUcontext context;      // of all of them
@@ -251,7 +251,12 @@ static bool concerns_all(const struct gp_operation *o)
 
 bool gp_queue_begin(struct gp_operation *o)
 {
-	if (__builtin_expect(queue.state == OFF, 1) || is_feeder())
+	if (__builtin_expect(queue.state == OFF, 1)) {
+		if (o->joint)
+			gp_queue_end();
+		return gp_operation_begin(o);
+	}
+	if (is_feeder())
 		return gp_operation_begin(o);
 	if (o->work == GP_KERNEL && !o->joint && error &&
 	    (o->result = __atomic_exchange_n((CUresult *)&error, 0, __ATOMIC_ACQ_REL)))
@@ -436,9 +441,12 @@ static void feed_one(void)
 void gp_queue_feed(void)
 {
 	pthread_mutex_lock(&queue.lock);
-	queue.feeder = pthread_self();
-	if (queue.state == OFF)
-		queue.state = OPEN;
+	if (queue.state != OFF) {
+		pthread_mutex_unlock(&queue.lock);
+		return;
+	}
+	queue.feeder = pthread_self(); // first: threads read it once the queue is open
+	queue.state = OPEN;
 	for (;;) {
 		if (queue.count && queue.state != LEFT)
 			feed_one();

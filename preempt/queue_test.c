@@ -10,6 +10,7 @@
 
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct gp_driver gp_driver;
@@ -378,6 +379,28 @@ static void check_many(void)
 	CHECK(elsewhere == THREADS * LAUNCHES);
 }
 
+// A launch of several kernels comes before the feeder. In a process of its own: a queue that has ended stays so.
+static void check_joint_first(void)
+{
+	int status;
+	pid_t child = fork();
+	if (child) {
+		CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+		return;
+	}
+	pthread_t feeder;
+	uint32_t number = 1;
+	uint64_t thrice = 3;
+	void *parameters[] = {&number, &thrice};
+	struct gp_operation o = {.work = GP_KERNEL, .stream = STREAM_OF(1), .joint = true, GP_NOTHING_FOUND};
+	o.launch = (struct gp_launch){.function = (CUfunction)FUNCTION, .parameters = parameters};
+	CHECK(!gp_queue_begin(&o) && made == 1);
+	CHECK(!pthread_create(&feeder, NULL, do_feed, NULL) && !pthread_join(feeder, NULL));
+	full = true;
+	CHECK(!launch(STREAM_OF(1), 2) && made == 2 && !order[1].elsewhere);
+	_exit(0);
+}
+
 int main(void)
 {
 	pthread_t feeder;
@@ -387,6 +410,7 @@ int main(void)
 	gp_driver.cuStreamGetFlags = flags_of;
 	gp_driver.cuThreadExchangeStreamCaptureMode = exchange_mode;
 	gp_settings.level = GP_LEVELS - 1;
+	check_joint_first();
 
 	CUstream s = STREAM_OF(1);
 	full = true;

@@ -1,4 +1,6 @@
 // threads.c - the library's own threads that live as long as the process.
+//
+// A thread starts once there is something for it to do. No thread of the program starts one: it may have locks that the start of a thread takes.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "hints/hints.h"
@@ -11,16 +13,17 @@
 #include <sys/prctl.h>
 
 struct duty {
-	void (*run)(struct gp_gpu *); // never returns
+	void (*run)(struct gp_gpu *);
 	struct gp_gpu *gpu;           // NULL: all
 	bool given;                   // to a thread
 	_Atomic uint32_t begun;       // futex
 };
 
 static void watch(struct gp_gpu *all) { gp_watch_forever(); }
+static void carry(struct gp_gpu *all) { gp_hint_run(); }
 static void guard(struct gp_gpu *all) { gp_runlist_guard(); }
 static void ask(struct gp_gpu *all) { gp_checkpoint_watch(); }
-static void carry(struct gp_gpu *all) { gp_hint_run(); }
+static void feed(struct gp_gpu *all) { gp_queue_feed(); }
 
 // A thread's first calls of the system come before its duty. Later the program may filter its calls, or have no more addresses for malloc,
 // which the driver calls on these threads.
@@ -35,32 +38,41 @@ static void *begin(void *duty)
 	return NULL;
 }
 
+// Writers and readers of given: threads of lanes. Pairing: the lock. Without it a duty would get two threads.
 static bool give(struct duty *d)
 {
+	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	pthread_t thread;
+	pthread_mutex_lock(&lock);
 	if (!d->given && gp_thread_start(&thread, begin, d)) {
 		d->given = true;
 		pthread_detach(thread);
 		while (!d->begun)
 			gp_futex_wait(&d->begun, 0, 0, false);
 	}
+	pthread_mutex_unlock(&lock);
 	return d->given;
 }
 
 bool gp_threads_start(bool hints)
 {
-	static struct duty watcher = {.run = watch}, guardian = {.run = guard};
-	static struct duty asker = {.run = ask}, carrier = {.run = carry};
-	return give(&watcher) && give(&guardian) && (!gp_checkpoint_can_watch() || give(&asker)) &&
-	       (!hints || give(&carrier));
+	static struct duty watcher = {.run = watch}, carrier = {.run = carry};
+	return give(&watcher) && (!hints || give(&carrier));
 }
 
-static void feed(struct gp_gpu *all) { gp_queue_feed(); }
-
-bool gp_feeder_start(void)
+bool gp_guard_start(void)
 {
-	static struct duty feeder = {.run = feed};
-	return give(&feeder);
+	static struct duty guardian = {.run = guard};
+	return give(&guardian);
+}
+
+void gp_threads_start_wanted(void)
+{
+	static struct duty asker = {.run = ask}, feeder = {.run = feed};
+	if (gp_doubts && gp_checkpoint_can_watch())
+		give(&asker);
+	if (gp_blp_was_full)
+		give(&feeder); // without it launches wait for room
 }
 
 bool gp_windows_watch(struct gp_gpu *g)

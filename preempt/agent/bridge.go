@@ -180,6 +180,9 @@ func Install(sockets bool) { C.far_install(C.bool(sockets)) }
 // startThreads starts the threads of the core that live as long as the process; false: there are none.
 func startThreads(hints bool) bool { return bool(C.far_start_threads(C.bool(hints))) }
 
+// startWanted starts further threads of the core, which something has happened for.
+func startWanted() { C.far_start_wanted() }
+
 // joined says whether the process takes part: the driver has not locked it, and is not about to.
 func joined(gpu int) bool { return C.far_membership(C.int(gpu)) == C.GP_JOINED }
 

@@ -133,6 +133,7 @@ func (c *Core) run() {
 	lines := linesWritten()  // of the program's threads, written to the log
 	for {
 		seen := segment.Of.Seen(program.Events)
+		startWanted()
 		for line, ok := logLine(lines); ok; line, ok = logLine(lines) {
 			c.log.Warn().Msg(line)
 			lines++ // the next question says that this one is written
@@ -267,7 +268,9 @@ func (c *Core) client(gpu int) member.Options {
 
 func (c *Core) attach(gpu int) (*agent, error) {
 	if !c.threads[gpu] { // else they are left from an attempt that failed later
-		_ = lane(laneOf(gpu)) // without its thread another one carries its calls out
+		if len(c.agents) > 0 { // the first agent's calls share a thread with all that does not wait for long
+			_ = lane(laneOf(gpu)) // without its thread that one carries its calls out, too
+		}
 		if stoppable() && !watchWindows(gpu) {
 			return nil, errThreads
 		}

@@ -82,6 +82,7 @@ bool gp_blp_logs(const struct gp_operation *);
 bool gp_blp_has_work(void);
 bool gp_blp_is_nested(void); // The calling thread is within a call of the library to the driver, or one that has a count (take.c).
 bool gp_blp_may_load(CUcontext current, CUfunction); // The driver may load its code, for which it waits for the context.
+extern _Atomic bool gp_blp_was_full; // A launch has found no room in a log. From then on the queue is of use.
 // Whether a launch on a stream would wait for room in the log, or for the end of a stop. Asks the driver.
 bool gp_blp_is_full(CUcontext, CUstream);
 // The parameters of a launch's kernel, if the driver takes the launch for certain, also from another thread; NULL: it may not, or the

@@ -34,6 +34,14 @@ bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
+static void note_full(void)
+{
+	if (gp_blp_was_full)
+		return;
+	gp_blp_was_full = true;
+	gp_notify();
+}
+
 // May give up the lock meanwhile. A thread waits for its own stream only: kernels of another stream may wait for a launch that this
 // thread is about to make.
 bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
@@ -45,6 +53,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			return false;
 		if (blp_has_room(d, s, bytes))
 			return true;
+		note_full();
 		if (blp_is_stopped(d) || d->given_up)
 			return false;
 		if (blp_give_way(d))

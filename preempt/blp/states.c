@@ -11,6 +11,8 @@ bool blp_asserts = true;
 bool blp_asserts;
 #endif
 
+_Atomic bool gp_blp_was_full;
+
 #ifdef GP_TEST
 uint64_t blp_drain_ns, blp_patience_ns;
 bool blp_always_full;
@@ -19,7 +21,7 @@ __attribute__((constructor)) static void read_times(void)
 {
 	const char *drain = getenv("GPREEMPT_TEST_DRAIN_NS"), *patience = getenv("GPREEMPT_TEST_PATIENCE_NS");
 	blp_drain_ns = drain ? strtoull(drain, NULL, 10) : 100000000;
-	blp_always_full = getenv("GPREEMPT_TEST_QUEUE");
+	gp_blp_was_full = blp_always_full = getenv("GPREEMPT_TEST_QUEUE");
 	blp_patience_ns = patience ? strtoull(patience, NULL, 10) : 1000000000;
 }
 #endif

@@ -90,6 +90,7 @@ FAR(CORE, int, far_lower_client, gp_mps_lower_client, (void))
 FAR(CORE, bool, far_server_runs, gp_mps_server_runs, (void))
 FAR(CORE, int, far_driver_version, gp_driver_version, (void))
 FAR(CORE, bool, far_start_threads, gp_bridge_start_threads, (bool hints), U(hints))
+FAR(CORE, int, far_start_wanted, gp_bridge_start_wanted, (void))
 FAR_TEXT(CORE, far_environment, gp_environment, (uint32_t which, char *text), U(which))
 FAR_TEXT(CORE, far_hold_unwanted, gp_hold_unwanted, (char *text))
 FAR_TEXT(CORE, far_start_memory, gp_bridge_start_memory_here, (char *text))
@@ -168,7 +169,7 @@ FAR(AGENT, uint32_t, far_rejoined, gp_bridge_rejoined, (int gpu))
 FAR(AGENT, uint64_t, far_waits_behind, gp_bridge_gpu_waits_behind, (int gpu), U(gpu))
 FAR(AGENT, int, far_doubt, gp_bridge_doubt, (int gpu))
 FAR(AGENT, bool, far_renew, gp_runlist_renew, (int gpu), U(gpu))
-FAR(AGENT, int, far_runlist_set, gp_runlist_set, (int gpu, uint32_t client, uint32_t handle, bool on), U(gpu),
+FAR(AGENT, int, far_runlist_set, gp_bridge_runlist_set, (int gpu, uint32_t client, uint32_t handle, bool on), U(gpu),
     U(client), U(handle), U(on))
 FAR_DATA(AGENT, int, far_control, gp_rm_control,
 	 (int gpu, int fd, uint32_t client, uint32_t object, uint32_t command, void *p, uint32_t bytes), 4, p, p, bytes,

@@ -200,6 +200,7 @@ void gp_membership_doubt(bool lost)
 	gp_losses += lost;
 	gp_doubts++; // last: a thread that sees it sees the loss
 	gp_futex_wake(&gp_doubts, 1, false);
+	gp_notify(); // the first has a thread started
 }
 
 // The thread-local storage of each library that is loaded, or more than it takes.

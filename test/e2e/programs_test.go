@@ -219,6 +219,35 @@ func TestNothingStartsWithoutCUDA(t *testing.T) {
 	}
 }
 
+// An idle program has few threads of the library. There are more while code is rewritten, and where memory moves.
+func TestThreadsOfAnIdleProgram(t *testing.T) {
+	t.Parallel()
+	const driver = 2 // the simulated one's
+	for _, c := range []struct {
+		role, settings string
+		threads        int
+	}{{"lc", "", 4}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp"]`, 5}, {"be", "", 6}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp", "swap"]`, 7}} {
+		t.Run(c.role+" "+c.settings, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, c.settings)
+			p := m.start(c.role)
+			m.joined(p)
+			p.request(10, 10, "stream")
+			has := func() int {
+				tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.pid()))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(tasks) - driver - 1
+			}
+			few := func() bool { return has() == c.threads }
+			m.until(fmt.Sprintf("it has %d threads of the library", c.threads), few)
+			p.request(10, 10, "stream")
+			m.until("it has so few again", few)
+		})
+	}
+}
+
 // The library's threads take no signal that the program's own threads block, and its handlers are not seen.
 func TestSignalsStayWithTheProgram(t *testing.T) {
 	t.Parallel()
