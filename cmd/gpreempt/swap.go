@@ -327,6 +327,9 @@ func (r *request) peer(snapshots []segment.Snapshot) *segment.Peer {
 func silence(snapshots []segment.Snapshot, r *request) string {
 	const usual = 3 * time.Second
 	p := r.peer(snapshots)
+	if p == nil { // its segment was not to be had this time
+		return ""
+	}
 	if age := time.Duration(p.HeartbeatAgeNs); age > usual {
 		return fmt.Sprintf(" (no sign of life for %v: it may be stopped)", age.Round(time.Second))
 	}

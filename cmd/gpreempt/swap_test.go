@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -232,6 +233,20 @@ func TestSwapWaitsForBusyMembers(t *testing.T) {
 		t.Errorf("%v, %+v", err, r.after)
 	}
 	if err := r.look([]segment.Snapshot{{Path: r.path}}); err == nil || !strings.HasSuffix(err.Error(), " has ended") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A segment may fail to open while its processes are asked for: the wait goes on, and says what it knows.
+func TestAwaitASegmentThatIsBusy(t *testing.T) {
+	before := segment.Peer{Pid: 7, Name: "train", StartedNs: 5}
+	list := []request{{path: "gpu", before: before, number: 1}}
+	ctx, end := context.WithCancel(t.Context())
+	end()
+	err := await(ctx, list, func() ([]segment.Snapshot, error) {
+		return []segment.Snapshot{{Path: "gpu", Error: "no member had a processor"}}, nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "has not answered") {
 		t.Errorf("%v", err)
 	}
 }
