@@ -87,7 +87,7 @@ bool gp_bridge_image(uint32_t which, uint32_t offset, const void *part, uint32_t
 
 void gp_bridge_set_clock(int64_t ahead_ns) { gp_clock_ahead_ns = ahead_ns; }
 
-bool gp_bridge_start_threads(bool hints) { return gp_threads_start(hints); }
+bool gp_bridge_start_threads(bool hints, bool suspends) { return gp_threads_start(hints, suspends); }
 
 void gp_bridge_start_wanted(void) { gp_threads_start_wanted(); }
 

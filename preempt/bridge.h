@@ -43,8 +43,8 @@ bool gp_bridge_image(uint32_t which, uint32_t offset, const void *part, uint32_t
 		     uint32_t total); // in parts, the first first
 
 void gp_bridge_set_clock(int64_t ahead_ns); // gp_clock_ahead_ns
-bool gp_bridge_start_threads(bool hints);   // gp_threads_start
-void gp_bridge_start_wanted(void);          // gp_threads_start_wanted
+bool gp_bridge_start_threads(bool hints, bool suspends); // gp_threads_start
+void gp_bridge_start_wanted(void);                       // gp_threads_start_wanted
 // gp_runlist_set; -1 also where no thread can be started that puts the TSG back if the agent stands still.
 int gp_bridge_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on);
 

@@ -73,9 +73,9 @@ void gp_memory_done(void);
 bool gp_refused_memory(struct gp_retry *, CUdevice);
 
 // threads.c. Threads of lanes call these. False: no more threads can be started.
-// Starts the threads that close windows and carry hints out. After gp_driver_resolve and, with hints, gp_hint_start.
-bool gp_threads_start(bool hints);
-bool gp_guard_start(void); // Before a TSG is taken off the runlist.
+// Starts the threads that close windows, carry hints out, and put suspended TSGs back. After gp_driver_resolve and, with hints, gp_hint_start.
+bool gp_threads_start(bool hints, bool suspends);
+bool gp_guard_start(void); // The last of these, before a TSG is taken off the runlist.
 // Starts the thread of gp_checkpoint_watch after the first gp_membership_doubt, and that of gp_queue_feed once a log was full. gp_notify rings
 // for both.
 void gp_threads_start_wanted(void);

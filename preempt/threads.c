@@ -1,6 +1,6 @@
 // threads.c - the library's own threads that live as long as the process.
 //
-// A thread starts once there is something for it to do. No thread of the program starts one: it may have locks that the start of a thread takes.
+// Most start once there is something for them to do. No thread of the program starts one: it may have locks that the start of a thread takes.
 #define _GNU_SOURCE
 #include "preempt/preempt.h"
 #include "hints/hints.h"
@@ -54,16 +54,16 @@ static bool give(struct duty *d)
 	return d->given;
 }
 
-bool gp_threads_start(bool hints)
-{
-	static struct duty watcher = {.run = watch}, carrier = {.run = carry};
-	return give(&watcher) && (!hints || give(&carrier));
-}
-
 bool gp_guard_start(void)
 {
 	static struct duty guardian = {.run = guard};
 	return give(&guardian);
+}
+
+bool gp_threads_start(bool hints, bool suspends)
+{
+	static struct duty watcher = {.run = watch}, carrier = {.run = carry};
+	return give(&watcher) && (!hints || give(&carrier)) && (!suspends || gp_guard_start());
 }
 
 void gp_threads_start_wanted(void)

@@ -178,7 +178,9 @@ func bit(b bool) C.uint32_t {
 func Install(sockets bool) { C.far_install(C.bool(sockets)) }
 
 // startThreads starts the threads of the core that live as long as the process; false: there are none.
-func startThreads(hints bool) bool { return bool(C.far_start_threads(C.bool(hints))) }
+func startThreads(hints, suspends bool) bool {
+	return bool(C.far_start_threads(C.bool(hints), C.bool(suspends)))
+}
 
 // startWanted starts further threads of the core, which something has happened for.
 func startWanted() { C.far_start_wanted() }

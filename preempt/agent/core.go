@@ -34,7 +34,7 @@ func Start(config configs.Config, level int, images Images, log zerolog.Logger) 
 	if sources != 0 {
 		startHints(config, sources)
 	}
-	if !startThreads(sources != 0) {
+	if !startThreads(sources != 0, level > 0) {
 		return errThreads
 	}
 	arm(c.countsFromStart())

@@ -89,7 +89,7 @@ FAR_DATA(CORE, bool, far_image, gp_bridge_image,
 FAR(CORE, int, far_lower_client, gp_mps_lower_client, (void))
 FAR(CORE, bool, far_server_runs, gp_mps_server_runs, (void))
 FAR(CORE, int, far_driver_version, gp_driver_version, (void))
-FAR(CORE, bool, far_start_threads, gp_bridge_start_threads, (bool hints), U(hints))
+FAR(CORE, bool, far_start_threads, gp_bridge_start_threads, (bool hints, bool suspends), U(hints), U(suspends))
 FAR(CORE, int, far_start_wanted, gp_bridge_start_wanted, (void))
 FAR_TEXT(CORE, far_environment, gp_environment, (uint32_t which, char *text), U(which))
 FAR_TEXT(CORE, far_hold_unwanted, gp_hold_unwanted, (char *text))

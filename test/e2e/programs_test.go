@@ -226,7 +226,7 @@ func TestThreadsOfAnIdleProgram(t *testing.T) {
 	for _, c := range []struct {
 		role, settings string
 		threads        int
-	}{{"lc", "", 4}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp"]`, 5}, {"be", "", 6}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp", "swap"]`, 7}} {
+	}{{"lc", "", 4}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp"]`, 6}, {"be", "", 7}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp", "swap"]`, 8}} {
 		t.Run(c.role+" "+c.settings, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, c.settings)
