@@ -41,14 +41,15 @@ static void *begin(void *duty)
 // Writers and readers of given: threads of lanes. Pairing: the lock. Without it a duty would get two threads.
 static bool give(struct duty *d)
 {
+	static const uint64_t MOST_NS = 1000000000; // a filter of system calls may end the thread
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	pthread_t thread;
 	pthread_mutex_lock(&lock);
 	if (!d->given && gp_thread_start(&thread, begin, d)) {
 		d->given = true;
 		pthread_detach(thread);
-		while (!d->begun)
-			gp_futex_wait(&d->begun, 0, 0, false);
+		for (uint64_t end = gp_now_ns() + MOST_NS, now; !d->begun && (now = gp_now_ns()) < end;)
+			gp_futex_wait(&d->begun, 0, end - now, false);
 	}
 	pthread_mutex_unlock(&lock);
 	return d->given;

@@ -12,6 +12,7 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -268,7 +269,7 @@ func (c *Core) client(gpu int) member.Options {
 
 func (c *Core) attach(gpu int) (*agent, error) {
 	if !c.threads[gpu] { // else they are left from an attempt that failed later
-		if len(c.agents) > 0 { // the first agent's calls share a thread with all that does not wait for long
+		if slices.Contains(c.threads[:], true) { // the first agent's calls share a thread with all that does not wait for long
 			_ = lane(laneOf(gpu)) // without its thread that one carries its calls out, too
 		}
 		if stoppable() && !watchWindows(gpu) {

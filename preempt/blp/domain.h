@@ -640,6 +640,7 @@ bool blp_wait_or_let_run(struct gp_domain *, struct blp_stream *, uint64_t upto)
 // Waits for room for one more entry; false: there is none.
 bool blp_make_room(struct gp_domain *, struct blp_stream *, uint32_t bytes);
 bool blp_has_room(struct gp_domain *, struct blp_stream *, uint32_t bytes); // without a wait
+void blp_note_full(void);                                                   // gp_blp_was_full
 // NULL: it cannot be logged. A launch past the log is on its way to the driver, or in a queue, or the driver refuses a marker. now:
 // the driver gets it at once. Records and waits count in gp_domain.recorded until blp_event_settled.
 struct blp_entry *blp_append(struct gp_domain *, struct blp_stream *, enum blp_kind, bool now, uint32_t bytes, char **room);

@@ -273,6 +273,7 @@ static bool log_launch(struct gp_operation *o, struct gp_domain *d, const struct
 		if (d->context != o->handle || d->given_up || !(s = blp_find_stream(d, o->stream, true)) || !blp_may_log(s))
 			break;
 		if (blp_is_closed(d) && !blp_has_room(d, s, bytes)) {
+			blp_note_full();
 			blp_begin_late(o->handle);
 			blp_wait_step(d, 0);
 			continue;

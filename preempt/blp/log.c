@@ -34,7 +34,7 @@ bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
-static void note_full(void)
+void blp_note_full(void)
 {
 	if (gp_blp_was_full)
 		return;
@@ -53,7 +53,7 @@ bool blp_make_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 			return false;
 		if (blp_has_room(d, s, bytes))
 			return true;
-		note_full();
+		blp_note_full();
 		if (blp_is_stopped(d) || d->given_up)
 			return false;
 		if (blp_give_way(d))

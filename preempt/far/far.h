@@ -35,20 +35,19 @@ struct gp_far_call {
 };
 enum { GP_FAR_TEXT = 256 };
 
-// writers: state goes FREE -> ASKED by the helper, -> ANSWERED by the lane's thread, -> FREE by the helper; FREE -> UNUSED by the helper,
-// -> FREE by the lane's thread, which ends, or by the one that opens it again; -> CLOSED by the program. call and data belong to the one that
-// changes the state next. readers: the other one, by its futex. pairing: release stores, acquire loads. what breaks: half a call is read.
+// writers: state goes FREE -> ASKED by the helper, -> ANSWERED by the lane's thread, -> FREE by the helper; call and data belong to the one
+// that changes the state next. readers: the other one, by its futex. pairing: release stores, acquire loads. what breaks: half a call is read.
 struct gp_page;
 struct gp_lane {
 	_Atomic uint32_t state; // futex
 	uint32_t number;        // the helper's note
-	struct gp_page *page;   // the program's note: its thread runs (atomic)
+	struct gp_page *page;   // the program's note: its thread runs
 	uint32_t unused[12];
 	struct gp_far_call call;
 	uint8_t pad[4096 - 64 - sizeof(struct gp_far_call)];
 	uint8_t data[GP_FAR_DATA];
 };
-enum gp_lane_state { GP_LANE_FREE, GP_LANE_ASKED, GP_LANE_ANSWERED, GP_LANE_UNUSED, GP_LANE_CLOSED };
+enum gp_lane_state { GP_LANE_FREE, GP_LANE_ASKED, GP_LANE_ANSWERED, GP_LANE_CLOSED };
 
 struct gp_page {
 	// writers: the helper after it has sent a question, its parent after it has ended, the program as it exits. readers: the thread with the
@@ -67,7 +66,6 @@ void gp_far_use(struct gp_page *);
 struct gp_lane *gp_far_begin(uint32_t lane); // takes the lane, or CORE where it is not open; its data may be written then
 bool gp_far_is_open(uint32_t lane);
 void gp_far_opened(uint32_t lane);
-void gp_far_close(uint32_t lane); // Its thread ends. Calls on it that come are CORE's until it is opened again.
 void gp_far_carry_out(struct gp_lane *, void (*function)(void));
 void gp_far_end(struct gp_lane *);
 

@@ -30,13 +30,9 @@ void gp_far_use(struct gp_page *p) { page = p; }
 struct gp_lane *gp_far_begin(uint32_t i)
 {
 	static struct gp_page here; // of a process that has no program: a test
-	pthread_mutex_lock(&lane_lock[i]);
-	if (!opened[i] && i != GP_LANE_CORE) {
-		pthread_mutex_unlock(&lane_lock[i]);
-		i = GP_LANE_CORE;
-		pthread_mutex_lock(&lane_lock[i]);
-	}
+	i = opened[i] ? i : GP_LANE_CORE;
 	struct gp_lane *lane = &(page ? page : &here)->lane[i];
+	pthread_mutex_lock(&lane_lock[i]);
 	memset(&lane->call, 0, sizeof lane->call);
 	lane->number = i;
 	return lane;
@@ -45,15 +41,6 @@ struct gp_lane *gp_far_begin(uint32_t i)
 bool gp_far_is_open(uint32_t lane) { return opened[lane]; }
 
 void gp_far_opened(uint32_t lane) { opened[lane] = true; }
-
-void gp_far_close(uint32_t i)
-{
-	pthread_mutex_lock(&lane_lock[i]);
-	if (opened[i] && page && change(&page->lane[i], GP_LANE_FREE, GP_LANE_UNUSED))
-		gp_futex_wake(&page->lane[i].state, 1, true);
-	opened[i] = false;
-	pthread_mutex_unlock(&lane_lock[i]);
-}
 
 void gp_far_carry_out(struct gp_lane *lane, void (*function)(void))
 {
@@ -113,8 +100,6 @@ void gp_lane_serve(struct gp_page *p, uint32_t i)
 	if (i == GP_LANE_CORE)
 		served = p;
 	for (uint32_t state; (state = lane->state) != GP_LANE_CLOSED;) {
-		if (state == GP_LANE_UNUSED && change(lane, GP_LANE_UNUSED, GP_LANE_FREE))
-			return;
 		if (state != GP_LANE_ASKED) {
 			gp_futex_wait(&lane->state, state, 0, true);
 			continue;
@@ -138,7 +123,6 @@ static void *serve(void *of)
 	if (lane == &p->lane[GP_LANE_MOVER])
 		while (gp_helper_gone && !gp_exiting() && !gp_bridge_memory_returns())
 			gp_nap(AGAIN_NS);
-	__atomic_store_n(&lane->page, NULL, __ATOMIC_RELEASE);
 	p->threads--;
 	return NULL;
 }
@@ -147,15 +131,13 @@ bool gp_lane_open_here(uint32_t i)
 {
 	struct gp_page *p = served;
 	pthread_t thread;
-	if (!p || i >= GP_LANES)
+	if (!p || i >= GP_LANES || p->lane[i].page)
 		return false;
-	if (__atomic_load_n(&p->lane[i].page, __ATOMIC_ACQUIRE)) // its thread may be about to end
-		return change(&p->lane[i], GP_LANE_UNUSED, GP_LANE_FREE);
 	p->lane[i].page = p;
 	p->threads++;
 	if (gp_thread_start(&thread, serve, &p->lane[i]))
 		return pthread_detach(thread), true;
-	__atomic_store_n(&p->lane[i].page, NULL, __ATOMIC_RELAXED);
+	p->lane[i].page = NULL;
 	p->threads--;
 	return false;
 }

@@ -214,10 +214,11 @@ static int add_thread_local(struct dl_phdr_info *library, size_t size, void *sum
 
 // A program that locks what it maps (mlockall) has each stack in memory whole, of 8 MB by default. Our own frames take some KB;
 // how much the driver takes on such threads was not measured. The program's thread-local storage lies there too.
+// The storage is found out once, as the first thread starts: later the loader's lock may be a thread's that waits for what the thread is for.
 bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 {
 	enum { STACK_BYTES = 1 << 20 };
-	size_t storage_bytes = 0;
+	static _Atomic size_t storage_bytes;
 	pthread_attr_t attributes;
 	sigset_t all, before;
 
@@ -225,7 +226,9 @@ bool gp_thread_start(pthread_t *thread, void *(*run)(void *), void *argument)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	int failed = pthread_attr_init(&attributes);
 	if (!failed) {
-		dl_iterate_phdr(add_thread_local, &storage_bytes);
+		size_t sum = 0;
+		if (!storage_bytes && dl_iterate_phdr(add_thread_local, &sum) == 0)
+			storage_bytes = sum + 1;
 		pthread_attr_setstacksize(&attributes, STACK_BYTES + storage_bytes);
 		failed = pthread_create(thread, &attributes, run, argument);
 		pthread_attr_destroy(&attributes);

@@ -21,7 +21,6 @@ type memory struct{ at uint64 }
 func (m memory) from(address uint64) reader { return memory{address} }
 
 func (m memory) ReadAt(p []byte, offset int64) (int, error) {
-	C.far_lane_open(C.GP_LANE_REWRITER) // without its thread another one carries its calls out
 	done := 0
 	for done < len(p) {
 		part := p[done:min(len(p), done+C.GP_FAR_DATA)]

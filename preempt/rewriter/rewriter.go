@@ -33,7 +33,7 @@ var _ = [1]struct{}{}[patch.FormCubin-C.GP_CUBIN|patch.FormFatbin-C.GP_FATBIN|pa
 const (
 	// threads answer requests for as long as the process lives.
 	threads = 2
-	// Rewriting takes several times an image's memory, which is given back when no more comes.
+	// Rewriting takes several times an image's memory, which is given back to the program when no more comes.
 	releaseAfter = time.Second
 )
 
@@ -52,6 +52,7 @@ func Start(config configs.Config, level int, build string, log zerolog.Logger) {
 		return
 	}
 	r := newRewriter(config, build, log)
+	C.far_lane_open(C.GP_LANE_REWRITER) // without its thread another one carries its calls out
 	for range threads {
 		go func() {
 			for {
@@ -69,7 +70,7 @@ func Start(config configs.Config, level int, build string, log zerolog.Logger) {
 }
 
 func newRewriter(config configs.Config, build string, log zerolog.Logger) *rewriter {
-	r := &rewriter{release: time.AfterFunc(releaseAfter, release), log: log}
+	r := &rewriter{release: time.AfterFunc(releaseAfter, debug.FreeOSMemory), log: log}
 	r.images = sync.OnceValue(func() *cache.Rewriter {
 		notKept := func(err error) { log.Debug().Err(err).Msg("rewritten code is not kept") }
 		images := &cache.Rewriter{Guards: kernels.Guard, Build: build, Refuse: patch.WaitsForPeers, Failed: notKept}
@@ -89,12 +90,6 @@ func newRewriter(config configs.Config, build string, log zerolog.Logger) *rewri
 		return images
 	})
 	return r
-}
-
-// release gives back what answers have taken: memory here, a thread in the program.
-func release() {
-	C.gp_far_close(C.GP_LANE_REWRITER)
-	debug.FreeOSMemory()
 }
 
 // wanted decides whether loads rewrite code: in processes that may have to yield. The settings ask for it by name; under MPS it is the
@@ -142,7 +137,6 @@ func possible(when C.uint32_t, log zerolog.Logger) bool {
 
 func (r *rewriter) answer(request *C.struct_gp_bridge_request) {
 	answer := C.struct_gp_bridge_answer{request: request.request, answer: C.GP_FAILED, key: request.key}
-	defer r.release.Reset(releaseAfter)
 	defer func() { C.far_request_answer(&answer) }()
 	defer func() {
 		if failure := recover(); failure != nil { // the program must not end because of it
@@ -197,6 +191,7 @@ func (r *rewriter) carryOut(request *C.struct_gp_bridge_request, answer *C.struc
 	if request.what == C.GP_PICK {
 		return nil
 	}
+	defer r.release.Reset(releaseAfter)
 	m, err := r.rewrite(request, image, answer)
 	if err != nil {
 		return err

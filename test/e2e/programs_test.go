@@ -219,14 +219,14 @@ func TestNothingStartsWithoutCUDA(t *testing.T) {
 	}
 }
 
-// An idle program has few threads of the library. There are more while code is rewritten, and where memory moves.
+// An idle program has few threads of the library; where memory moves there are more.
 func TestThreadsOfAnIdleProgram(t *testing.T) {
 	t.Parallel()
 	const driver = 2 // the simulated one's
 	for _, c := range []struct {
 		role, settings string
 		threads        int
-	}{{"lc", "", 4}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp"]`, 6}, {"be", "", 7}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp", "swap"]`, 8}} {
+	}{{"lc", "", 4}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp"]`, 7}, {"be", "", 8}, {"be", `mechanisms = ["timeslice", "gate", "turns", "blp", "swap"]`, 9}} {
 		t.Run(c.role+" "+c.settings, func(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, c.settings)
