@@ -88,7 +88,7 @@ func TestCases(t *testing.T) {
 
 func TestLCOptions(t *testing.T) {
 	s := &session{info: info{SharedBytes: 100 << 10, Multiprocessors: 132}}
-	if _, err := s.lcOptions(t.Context(), synced(20, 200)); err == nil || !strings.Contains(err.Error(), "102400 bytes of shared memory here, the case needs 204800") {
+	if err := caught(func() { s.lcOptions(t.Context(), synced(20, 200)) }); err == nil || !strings.Contains(err.Error(), "102400 bytes of shared memory here, the case needs 204800") {
 		t.Errorf("a block larger than the device allows: %v", err)
 	}
 }

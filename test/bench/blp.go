@@ -18,13 +18,10 @@ import (
 const onlyBLP = "mechanisms = [\"blp\"]\n"
 
 // underMPS lets all workers be clients of a server of our own.
-func (s *session) underMPS(ctx context.Context) (quit func(), err error) {
-	mps, err := s.startMPS(ctx, s.files)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) underMPS(ctx context.Context) (quit func()) {
+	mps := must(s.startMPS(ctx, s.files))
 	s.addMPS = clientOfMPS(mps.pipes, os.Getenv(visibleDevicesVariable))
-	return mps.stop, nil
+	return mps.stop
 }
 
 // clientOfMPS is what makes a worker a client of the server with these pipes, on the first GPU that we may use.
@@ -63,9 +60,8 @@ func mpsPair(name string, l load, rival work, target criterion) Case {
 	if l.hint { // beside MPS's own priorities
 		systems = []sharedBy{systems[1], {name: "gpreempt", lcRole: "lc", beRole: "be", hints: explicitOnly}}
 	}
-	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) error {
-		_, _, _, err := s.measureBeside(ctx, name, l, rival, 1, target, systems)
-		return err
+	return Case{name, target.text, []string{"blp-mps"}, 25, func(ctx context.Context, s *session, name string) {
+		s.measureBeside(ctx, name, l, rival, 1, target, systems)
 	}}
 }
 
@@ -92,15 +88,15 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 		target = fmt.Sprintf("stop to last block gone: p99 <= one block + %d us", stopWithinUs)
 	}
 	rival := work{us: blockUs, blocksPerSM: 2, waves: waves}
-	return Case{name, target, []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureStreams(ctx, name, rival, target, nil, append(sharedStreams, stopped))
+	return Case{name, target, []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) {
+		s.measureStreams(ctx, name, rival, target, nil, append(sharedStreams, stopped))
 	}}
 }
 
 // narrowCase has requests of many small kernels, while which the other stream goes on in a width.
 func narrowCase(name string, blocks int) Case {
-	return Case{name, "", []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) error {
-		return s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
+	return Case{name, "", []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) {
+		s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
 			[]string{"--urgent-blocks", strconv.Itoa(blocks), "--urgent-kernels", "50"}, withWidths(append(sharedStreams, stopped)))
 	}}
 }
@@ -111,12 +107,10 @@ const narrowStopLonger = 1.1
 // fullStopCase takes a stream's width away while it goes on in that, beside whole stops.
 func fullStopCase(name string, blockUs int) Case {
 	target := fmt.Sprintf("stop p99 <= %g x the whole stop's", narrowStopLonger)
-	return Case{name, target, []string{"blp-stream"}, 20, func(ctx context.Context, s *session, name string) error {
+	return Case{name, target, []string{"blp-stream"}, 20, func(ctx context.Context, s *session, name string) {
 		systems := withWidths([]sharing{sharedStreams[0], stopped}, "--narrow-us", "1000")
-		if err := s.measureStreams(ctx, name, work{us: blockUs, blocksPerSM: 2, waves: 10}, "", nil, systems); err != nil {
-			return err
-		}
-		return judgeStops(s.report.Cases, name, target)
+		s.measureStreams(ctx, name, work{us: blockUs, blocksPerSM: 2, waves: 10}, "", nil, systems)
+		check(judgeStops(s.report.Cases, name, target))
 	}}
 }
 
@@ -159,28 +153,19 @@ func withWidths(systems []sharing, more ...string) []sharing {
 
 // measureStreams has urgent requests, a kernel each unless more says otherwise, on one stream of a process, and saturates another one. It
 // does so in each of the ways to share; the first is alone.
-func (s *session) measureStreams(ctx context.Context, name string, rival work, target string, more []string, systems []sharing) error {
-	urgent, err := s.workOptions(ctx, single.work)
-	if err != nil {
-		return err
-	}
-	options, err := s.workOptions(ctx, rival)
-	if err != nil {
-		return err
-	}
-	options = append(append(options, "--urgent-iterations", urgent[len(urgent)-1]), more...)
+func (s *session) measureStreams(ctx context.Context, name string, rival work, target string, more []string, systems []sharing) {
+	urgent := s.workOptions(ctx, single.work)
+	options := append(append(s.workOptions(ctx, rival), "--urgent-iterations", urgent[len(urgent)-1]), more...)
 	if s.options.Requests > 0 {
 		options = append(options, "--requests", strconv.Itoa(s.options.Requests))
 	}
 	var lcAlone *result.Latency
 	for _, system := range systems {
 		var served streamsResult
-		if err := s.run(ctx, &served, system.role, "streams", append(options, system.options...)...); err != nil {
-			return fmt.Errorf("%s: %w", system.name, err)
-		}
+		during(system.name, func() { check(s.run(ctx, &served, system.role, "streams", append(options, system.options...)...)) })
 		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(served.LatenciesNs), LCAlone: lcAlone}
 		if row.LC == nil {
-			return fmt.Errorf("%s: no request was finished in time", system.name)
+			check(fmt.Errorf("%s: no request was finished in time", system.name))
 		}
 		row.Ratio = result.RatioOf(row.LC, lcAlone)
 		if system.name == "alone" {
@@ -199,7 +184,7 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 		if slices.Contains(system.options, "--narrow-us") {
 			stop.Note += fmt.Sprintf("; %.0f kernels ended in the width", served.Narrow)
 			if served.Narrow == 0 {
-				return fmt.Errorf("%s: nothing went on in the width", system.name)
+				check(fmt.Errorf("%s: nothing went on in the width", system.name))
 			}
 		}
 		if target != "" {
@@ -207,5 +192,4 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 		}
 		s.add(stop)
 	}
-	return nil
 }

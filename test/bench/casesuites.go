@@ -42,28 +42,21 @@ var Suites = []Suite{
 }
 
 // configured gives the workers a configuration.
-func configured(section string) func(context.Context, *session) (func(), error) {
-	return func(_ context.Context, s *session) (func(), error) { return s.configure(section) }
+func configured(section string) func(context.Context, *session) func() {
+	return func(_ context.Context, s *session) func() { return s.configure(section) }
 }
 
 // knowing has the workers know these mechanisms.
-func knowing(mechanisms string) func(context.Context, *session) (func(), error) {
-	return func(_ context.Context, s *session) (func(), error) {
+func knowing(mechanisms string) func(context.Context, *session) func() {
+	return func(_ context.Context, s *session) func() {
 		s.mechanisms = mechanisms
-		return func() {}, nil
+		return func() {}
 	}
 }
 
-func clientsOfMPS(ctx context.Context, s *session) (end func(), err error) {
-	quit, err := s.underMPS(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := s.configure(noHints); err != nil {
-		quit()
-		return nil, err
-	}
-	return quit, nil
+func clientsOfMPS(ctx context.Context, s *session) (end func()) {
+	s.configure(noHints)
+	return s.underMPS(ctx)
 }
 
 // FindSuite finds a suite by its name.

@@ -52,7 +52,7 @@ func programCases() (cases []Case) {
 		for _, program := range workload.Programs {
 			if c.suite == programsSuite || program.Identity {
 				cases = append(cases, Case{c.prefix + program.Name, c.target, []string{c.suite}, c.seconds,
-					func(ctx context.Context, s *session, name string) error { return c.measure(ctx, s, name, program) }})
+					func(ctx context.Context, s *session, name string) { c.measure(ctx, s, name, program) }})
 			}
 		}
 	}
@@ -66,9 +66,9 @@ type wayRun struct {
 	seen    seen
 }
 
-func (c comparison) measure(ctx context.Context, s *session, name string, program workload.Program) error {
+func (c comparison) measure(ctx context.Context, s *session, name string, program workload.Program) {
 	if program.GPUs > s.info.Devices {
-		return leftOut(fmt.Sprintf("needs %d GPUs", program.GPUs))
+		check(leftOut(fmt.Sprintf("needs %d GPUs", program.GPUs)))
 	}
 	// Without the library twice, and all that is not preempted on purpose, at once.
 	var plain [2]wayRun
@@ -86,31 +86,20 @@ func (c comparison) measure(ctx context.Context, s *session, name string, progra
 		all.Wait()
 	}
 	inPhase(false)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
+	check(ctx.Err())
 	for _, run := range plain {
-		if run.problem != nil {
-			return fmt.Errorf("without the library: %w", run.problem)
-		}
+		during("without the library", func() { check(run.problem) })
 	}
 	if plain[0].printed != plain[1].printed {
-		return fmt.Errorf("NOT DETERMINISTIC without the library: printed %.200q, then %.200q", plain[0].printed, plain[1].printed)
+		check(fmt.Errorf("NOT DETERMINISTIC without the library: printed %.200q, then %.200q", plain[0].printed, plain[1].printed))
 	}
 	if slices.ContainsFunc(c.ways, func(way workload.Way) bool { return way.UnderFire }) {
-		f := &fire{session: s, config: s.config}
-		peer, err := f.startPeer(ctx)
-		if err != nil {
-			return err
-		}
+		peer := s.startPeer(ctx, s.config)
 		inPhase(true)
 		s.finish(peer)
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
+	check(ctx.Err())
 	s.add(c.row(name, plain[0].printed, runs))
-	return nil
 }
 
 // row compares what a program printed in each way with what it prints without the library.
@@ -143,11 +132,9 @@ func (c comparison) row(name, plain string, runs []wayRun) result.Row {
 // runWay runs a program in one of the ways; the zero way is without the library.
 func (s *session) runWay(ctx context.Context, program string, way workload.Way) (run wayRun) {
 	configured := *s
-	undo, err := configured.configure(way.Mechanisms + "\n")
-	if err != nil {
-		return wayRun{problem: err}
+	if run.problem = caught(func() { configured.configure(way.Mechanisms + "\n") }); run.problem != nil {
+		return run
 	}
-	defer undo()
 	if way.Role == "" {
 		configured.config = ""
 	}

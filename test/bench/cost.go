@@ -35,8 +35,8 @@ func costCases() []Case {
 		besideIdle bool
 	}{{"train", "train", false}, {"infer", "infer", false}, {"gemmfp64", "gemmfp64", false}, {"train-beside-idle", "train", true}, {"infer-beside-idle", "infer", true}} {
 		cases = append(cases, Case{"blp-throughput-" + one.name, fmt.Sprintf("BE >= %g of without the library", costShare), []string{"blp-cost"}, 30,
-			func(ctx context.Context, s *session, name string) error {
-				return s.measureThroughput(ctx, name, one.kind, one.besideIdle)
+			func(ctx context.Context, s *session, name string) {
+				s.measureThroughput(ctx, name, one.kind, one.besideIdle)
 			}})
 	}
 	return append(cases, Case{"blp-load", fmt.Sprintf("<= %d %% added to a start, from the cache <= %d %%", firstPercent, cachePercent), []string{"blp-cost"}, 75, measureLoad})
@@ -52,14 +52,12 @@ func (s *session) costScript(name, config string, arguments ...string) script {
 }
 
 // counters are what the library counted in a process; where there is nothing, that.
-func (s *session) counters(ctx context.Context, config string, w *worker) (result.Counted, error) {
-	if err := pause(ctx, countersCopied); err != nil {
-		return result.Counted{}, err
+func (s *session) counters(ctx context.Context, config string, w *worker) (c result.Counted) {
+	check(pause(ctx, countersCopied))
+	if counted := s.count(config, w.pid()); counted != nil {
+		c = *counted
 	}
-	if c := s.count(config, w.pid()); c != nil {
-		return *c, nil
-	}
-	return result.Counted{}, nil
+	return c
 }
 
 // notInForce is for a note: where nothing can be stopped no figure counts.
@@ -71,182 +69,114 @@ func notInForce(c result.Counted) string {
 }
 
 // measureCoverage looks at all programs at once.
-func measureCoverage(ctx context.Context, s *session, name string) error {
+func measureCoverage(ctx context.Context, s *session, name string) {
 	rows := make([]result.Row, len(coveredPrograms))
-	err := atOnce(len(rows), func(i int) (err error) {
-		if rows[i], err = s.coverage(ctx, name+"-"+coveredPrograms[i], coveredPrograms[i]); err != nil {
-			return fmt.Errorf("%s: %w", coveredPrograms[i], err)
-		}
-		return nil
+	atOnce(len(rows), func(i int) {
+		during(coveredPrograms[i], func() { rows[i] = s.coverage(ctx, name+"-"+coveredPrograms[i], coveredPrograms[i]) })
 	})
-	if err == nil {
-		s.add(rows...)
-	}
-	return err
+	s.add(rows...)
 }
 
 // coverage says which of a program's launches can be stopped.
-func (s *session) coverage(ctx context.Context, name, program string) (row result.Row, err error) {
-	config, err := s.blpConfig("coverage-"+program, "cache")
-	if err != nil {
-		return row, err
-	}
-	w, err := s.startScript(ctx, s.costScript("fire/torch_programs.py", config, program))
-	if err != nil {
-		return row, err
-	}
+func (s *session) coverage(ctx context.Context, name, program string) result.Row {
+	config := s.blpConfig("coverage-"+program, "cache")
+	w := must(s.startScript(ctx, s.costScript("fire/torch_programs.py", config, program)))
 	defer s.finish(w)
-	if err := w.begin(ctx); err != nil {
-		return row, err
-	}
-	if err := pause(ctx, coverageSeconds); err != nil {
-		return row, err
-	}
-	if err := w.ask(ctx, stepLimit, nil, "stop"); err != nil {
-		return row, err
-	}
-	c, err := s.counters(ctx, config, w)
-	if err != nil {
-		return row, err
-	}
+	check(w.begin(ctx))
+	check(pause(ctx, coverageSeconds))
+	check(w.ask(ctx, stepLimit, nil, "stop"))
+	c := s.counters(ctx, config, w)
 	launched := result.Round(float64(c.Launches)/float64(max(c.Launches+c.Uncovered, 1)), 4)
-	row = result.Figure(name+"-launches", launched, "of launches", fmt.Sprintf("%d launches covered, %d not; kernels: %d seen, %d rewritten, refused: %s",
+	row := result.Figure(name+"-launches", launched, "of launches", fmt.Sprintf("%d launches covered, %d not; kernels: %d seen, %d rewritten, refused: %s",
 		c.Launches, c.Uncovered, c.KernelsSeen, c.KernelsGuarded, refusals(c.KernelsRefused))+notInForce(c))
 	row.BLP = &c
-	return row.Judged(fmt.Sprintf(">= %g of launches can be stopped", costCovered), launched >= costCovered), nil
+	return row.Judged(fmt.Sprintf(">= %g of launches can be stopped", costCovered), launched >= costCovered)
 }
 
 // withAndWithout is the rate of a BE program under the library relative to the same one without it; note says from what.
 // Look sees the former before it ends. Both processes live throughout and take short turns on the same processors, so that
 // what drifts does so for both: a step of training keeps a processor busy for two thirds of its time, and processors differ
 // by more than the library costs.
-func (s *session) withAndWithout(ctx context.Context, kind, config string, look func(ours *worker) error) (be *result.Share, note string, err error) {
+func (s *session) withAndWithout(ctx context.Context, kind, config string, look func(ours *worker)) (be *result.Share, note string) {
 	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
 	plain.place, ours.place = workload.LastPlace, workload.LastPlace
-	workers, err := s.startScripts(ctx, plain, ours)
-	if err != nil {
-		return nil, "", err
-	}
+	workers := must(s.startScripts(ctx, plain, ours))
 	defer s.finishAll(workers)
-	rates, err := inTurns(ctx, workers)
-	if err != nil {
-		return nil, "", err
-	}
-	if err := look(workers[1]); err != nil {
-		return nil, "", err
-	}
+	rates := inTurns(ctx, workers)
+	look(workers[1])
 	var ratios []float64
 	for i := range rates[0] {
 		ratios = append(ratios, rates[1][i]/rates[0][i])
 	}
 	be = rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
 	be.Share = result.Round(result.Median(ratios), 4)
-	return be, fmt.Sprintf("median of %d rounds from %.4f to %.4f", throughputRounds, slices.Min(ratios), slices.Max(ratios)), nil
+	return be, fmt.Sprintf("median of %d rounds from %.4f to %.4f", throughputRounds, slices.Min(ratios), slices.Max(ratios))
 }
 
 // inTurns are the rates of two workers that take short turns, which one first changing from round to round.
-func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64, err error) {
+func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64) {
 	for _, w := range workers {
-		if _, err := w.rateAlone(ctx, time.Second); err != nil {
-			return rates, err
-		}
+		must(w.rateAlone(ctx, time.Second))
 	}
 	for round := range throughputRounds {
 		for turn := range workers {
 			i := (round + turn) % 2
-			rate, err := workers[i].rateAlone(ctx, throughputTurn)
-			if err != nil {
-				return rates, err
-			}
-			rates[i] = append(rates[i], rate)
+			rates[i] = append(rates[i], must(workers[i].rateAlone(ctx, throughputTurn)))
 		}
 	}
-	return rates, nil
+	return rates
 }
 
 // measureThroughput measures beside a latency-critical program that has no work, or beside nobody. Only beside one launches are logged.
-func (s *session) measureThroughput(ctx context.Context, name, kind string, besideIdle bool) error {
-	config, err := s.blpConfig(strings.TrimPrefix(name, "blp-"), "cache")
-	if err != nil {
-		return err
-	}
+func (s *session) measureThroughput(ctx context.Context, name, kind string, besideIdle bool) {
+	config := s.blpConfig(strings.TrimPrefix(name, "blp-"), "cache")
 	if besideIdle {
-		idle, err := s.startScript(ctx, script{name: "be.py", role: "lc", config: config, arguments: []string{"gemmfp64"}})
-		if err != nil {
-			return err
-		}
+		idle := must(s.startScript(ctx, script{name: "be.py", role: "lc", config: config, arguments: []string{"gemmfp64"}}))
 		defer s.finish(idle)
-		if err := idle.awaitReady(ctx, nil); err != nil {
-			return err
-		}
+		check(idle.awaitReady(ctx, nil))
 	}
 	var c result.Counted
-	be, note, err := s.withAndWithout(ctx, kind, config, func(ours *worker) (err error) {
-		c, err = s.counters(ctx, config, ours)
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	be, note := s.withAndWithout(ctx, kind, config, func(ours *worker) { c = s.counters(ctx, config, ours) })
 	row := result.Row{Case: name, System: "gpreempt", BE: be, BLP: &c,
 		Note: fmt.Sprintf("%s; %d launches covered, %d not", note, c.Launches, c.Uncovered) + notInForce(c)}
 	s.add(row.Judged(fmt.Sprintf("BE >= %g of without the library", costShare), be.Share >= costShare && c.Launches > 0))
-	return nil
 }
 
 // firstStep is the seconds from the start of a process to the end of its first step, and what the library counted.
-func (s *session) firstStep(ctx context.Context, config string) (seconds float64, c result.Counted, err error) {
+func (s *session) firstStep(ctx context.Context, config string) (seconds float64, c result.Counted) {
 	began := time.Now()
-	w, err := s.startScript(ctx, s.costScript("first_step.py", config))
-	if err != nil {
-		return 0, c, err
-	}
+	w := must(s.startScript(ctx, s.costScript("first_step.py", config)))
 	defer s.finish(w)
-	if err := w.awaitReady(ctx, nil); err != nil {
-		return 0, c, err
-	}
+	check(w.awaitReady(ctx, nil))
 	seconds = time.Since(began).Seconds()
 	if config != "" {
-		c, err = s.counters(ctx, config, w)
+		c = s.counters(ctx, config, w)
 	}
-	return seconds, c, err
+	return seconds, c
 }
 
 // measureLoad starts programs one after another, with and without the library in turn.
-func measureLoad(ctx context.Context, s *session, name string) error {
-	if _, _, err := s.firstStep(ctx, ""); err != nil { // what the disk has to give is then in memory
-		return err
-	}
+func measureLoad(ctx context.Context, s *session, name string) {
+	s.firstStep(ctx, "") // what the disk has to give is then in memory
 	var plain []float64
 	taken, counted := map[string][]float64{}, map[string]result.Counted{}
-	measure := func(which, config string) error {
-		seconds, c, err := s.firstStep(ctx, config)
+	measure := func(which, config string) {
+		seconds, c := s.firstStep(ctx, config)
 		taken[which] = append(taken[which], seconds)
 		counted[which] = c
-		return err
 	}
 	var cached string
 	for i := range loadRounds {
 		if i < loadFirst {
-			config, err := s.blpConfig(fmt.Sprint("load-", i), fmt.Sprint("cache-", i))
-			if err != nil {
-				return err
-			}
+			config := s.blpConfig(fmt.Sprint("load-", i), fmt.Sprint("cache-", i))
 			if i == 0 {
 				cached = config
 			}
-			if err := measure("first", config); err != nil {
-				return err
-			}
+			measure("first", config)
 		}
-		seconds, _, err := s.firstStep(ctx, "")
-		if err != nil {
-			return err
-		}
+		seconds, _ := s.firstStep(ctx, "")
 		plain = append(plain, seconds)
-		if err := measure("cached", cached); err != nil {
-			return err
-		}
+		measure("cached", cached)
 	}
 	usual := result.Median(plain)
 	for _, of := range []struct {
@@ -262,5 +192,4 @@ func measureLoad(ctx context.Context, s *session, name string) error {
 		row.BLP = &c
 		s.add(row.Judged(fmt.Sprintf("<= %g %% added to import torch and a first step, %s", of.limit, of.what), added <= of.limit && c.Launches > 0))
 	}
-	return nil
 }

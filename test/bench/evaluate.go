@@ -39,31 +39,25 @@ func newEvaluation(s *session) *evaluation {
 }
 
 // withSystems lets the session measure workloads.
-func withSystems(_ context.Context, s *session) (end func(), err error) {
+func withSystems(_ context.Context, s *session) (end func()) {
 	e := newEvaluation(s)
-	if e.systems, err = workload.Systems(s.options.Systems); err != nil {
-		return nil, err
-	}
+	e.systems = must(workload.Systems(s.options.Systems))
 	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
 	e.length = time.Duration(cmp.Or(e.options.Seconds, defaultSeconds) * float64(time.Second))
 	if e.length < 2*result.WarmUp {
-		return nil, fmt.Errorf("runs of %s: at least %s", e.length, 2*result.WarmUp)
+		check(fmt.Errorf("runs of %s: at least %s", e.length, 2*result.WarmUp))
 	}
-	if err := e.configure(); err != nil {
-		return nil, err
-	}
+	e.configure()
 	s.evaluation = e
-	return e.close, nil
+	return e.close
 }
 
 const workloadSeconds = 80 // of one under five systems, 1000 requests each
 
 func paperCases() (cases []Case) {
 	for _, w := range workload.All {
-		cases = append(cases, Case{w.Name, "", []string{workload.Suite}, workloadSeconds, func(ctx context.Context, s *session, _ string) error {
-			rows, err := s.evaluation.measure(ctx, w)
-			s.add(rows...)
-			return err
+		cases = append(cases, Case{w.Name, "", []string{workload.Suite}, workloadSeconds, func(ctx context.Context, s *session, _ string) {
+			s.add(must(s.evaluation.measure(ctx, w))...)
 		}})
 	}
 	return cases
@@ -92,7 +86,7 @@ func (m member) arrivals(w workload.Workload, repeat int, length time.Duration) 
 }
 
 // configure makes what each system needs.
-func (e *evaluation) configure() error {
+func (e *evaluation) configure() {
 	for _, system := range e.systems {
 		if _, err := e.session.findMPS(); system.MPS && err != nil {
 			e.skipped[system.Name] = err.Error()
@@ -102,21 +96,16 @@ func (e *evaluation) configure() error {
 		segment := filepath.Join(e.session.folder, "segment-"+system.Name)
 		text, err := system.LibraryConfig(segment)
 		if err != nil {
-			return fmt.Errorf("system %s: %w", system.Name, err)
+			check(fmt.Errorf("system %s: %w", system.Name, err))
 		}
 		if text == "" {
 			continue
 		}
 		path := filepath.Join(e.session.folder, system.Name+".toml")
-		if err := os.Mkdir(segment, 0o700); err != nil {
-			return fmt.Errorf("make a folder for system %s: %w", system.Name, err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			return fmt.Errorf("write the configuration of system %s: %w", system.Name, err)
-		}
+		check(os.Mkdir(segment, 0o700))
+		check(os.WriteFile(path, []byte(text), 0o600))
 		e.configs[system.Name] = path
 	}
-	return nil
 }
 
 func (e *evaluation) close() {

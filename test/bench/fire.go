@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
@@ -50,29 +51,8 @@ var fireTarget = fmt.Sprintf("bit-identical, no hang, >= %d stops, cuts", fireSt
 
 func fireCases() (cases []Case) {
 	for _, program := range slices.Concat(torchFire, nativeFire) { // the slow ones first
-		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps"}, 55, func(ctx context.Context, s *session, name string) error {
-			f := &fire{session: s, program: program}
-			first, err := f.alone(ctx)
-			if err != nil {
-				return err
-			}
-			if s.apart != nil && slices.Contains(waitingFire, program) {
-				select {
-				case s.apart <- struct{}{}:
-					defer func() { <-s.apart }()
-				case <-ctx.Done():
-					return ctx.Err()
-				}
-			}
-			row := f.row(ctx, name, first)
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			s.add(row)
-			if !*row.Pass {
-				s.keepLog(program, name)
-			}
-			return nil
+		cases = append(cases, Case{"fire-" + program, fireTarget, []string{"blp-fire", "blp-fire-mps"}, 55, func(ctx context.Context, s *session, name string) {
+			(&fire{session: s, program: program, ordeal: stops{}}).measure(ctx, name)
 		}})
 	}
 	return cases
@@ -93,18 +73,16 @@ func (s *session) keepLog(program, name string) {
 }
 
 // firing has programs under fire, with these mechanisms, and all processes clients of an MPS server or none.
-func firing(mechanisms string, overMPS bool) func(context.Context, *session) (func(), error) {
-	return func(ctx context.Context, s *session) (end func(), err error) {
+func firing(mechanisms string, overMPS bool) func(context.Context, *session) func() {
+	return func(ctx context.Context, s *session) (end func()) {
 		quit := func() {}
 		if overMPS {
-			if quit, err = s.underMPS(ctx); err != nil {
-				return nil, err
-			}
+			quit = s.underMPS(ctx)
 			s.apart = make(chan struct{}, 1)
 		}
 		s.mechanisms = mechanisms
 		compiled := s.compileFire(ctx)
-		return func() { compiled(); quit() }, nil
+		return func() { compiled(); quit() }
 	}
 }
 
@@ -168,24 +146,28 @@ type rounds struct {
 	Seconds   float64 `json:"seconds"`
 }
 
-// beside says how many rounds there were under fire and how much longer they took; nothing where there is nothing to compare.
-func (r rounds) beside(quiet rounds) string {
-	if r.Rounds == 0 || quiet.Seconds <= 0 {
-		return ""
-	}
-	return fmt.Sprintf("%d rounds under fire, each %.1f x as long", r.Rounds, r.Seconds/float64(r.Rounds)/(quiet.Seconds/float64(quiet.Rounds)))
-}
-
 // fire is a case while it is measured.
 type fire struct {
 	*session
 	program      string
+	ordeal       ordeal
 	config       string
 	notes        []string
 	counted      result.Counted
+	memory       segment.Memory
+	quiet, fired rounds
 	different    bool
-	hung         bool
 	peerRequests int
+}
+
+// ordeal is what a program is under fire of.
+type ordeal interface {
+	config(f *fire) (path string)
+	// underFire lets the program go on until it has been disturbed often enough, or too long.
+	underFire(ctx context.Context, f *fire, w *worker)
+	// row says how often it was, and told what there was besides.
+	row(f *fire, name string, passed bool, notes []string) result.Row
+	told(f *fire) (beside string, more []string)
 }
 
 func (f *fire) note(format string, arguments ...any) {
@@ -194,51 +176,42 @@ func (f *fire) note(format string, arguments ...any) {
 
 // begin starts the program; a role needs the configuration. A program without a role is no client of our MPS server: it would be more
 // urgent there than programs under fire. Such a client can have them stand still (docs/limits.md).
-func (f *fire) begin(ctx context.Context, role string) (*worker, error) {
+func (f *fire) begin(ctx context.Context, role string) *worker {
 	environment := []string{"TRITON_CACHE_DIR=" + filepath.Join(f.files, "triton")}
 	if role != "" {
 		environment = append(environment, f.addMPS...)
 	}
 	if !slices.Contains(nativeFire, f.program) {
-		return f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment})
+		return must(f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment}))
 	}
-	native, err := f.native()
-	if err != nil {
-		return nil, err
-	}
-	p := program{name: strings.TrimSpace("native " + f.program + " " + role), arguments: []string{native, f.program},
+	p := program{name: strings.TrimSpace("native " + f.program + " " + role), arguments: []string{must(f.native()), f.program},
 		environment: append(f.configuredBy(f.config, role).environment(role), environment...)}
-	return f.launch(ctx, p, role)
+	return must(f.launch(ctx, p, role))
 }
 
 // answer reads an answer, and says where a worker is that gives none.
-func (f *fire) answer(ctx context.Context, w *worker, limit time.Duration, result any, what string) error {
+func (f *fire) answer(ctx context.Context, w *worker, limit time.Duration, result any, what string) {
 	err := w.answer(ctx, limit, result)
 	if errors.Is(err, errNoAnswer) {
-		f.hung = true
 		f.count(w)
-		where := whereItHangs(w.pid())
+		err = fmt.Errorf("HANG: %w; threads: %s", err, whereItHangs(w.pid()))
 		w.kill()
-		return fmt.Errorf("%s: HANG: %w; threads: %s", what, err, where)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		check(fmt.Errorf("%s: %w", what, err))
 	}
-	return nil
 }
 
-func (f *fire) ready(ctx context.Context, w *worker, what string) (steps []string, err error) {
+func (f *fire) ready(ctx context.Context, w *worker, what string) (steps []string) {
 	var first struct {
 		Steps []string `json:"steps"`
 	}
-	if err := f.answer(ctx, w, fireStart, &first, what); err != nil {
-		return nil, err
-	}
+	f.answer(ctx, w, fireStart, &first, what)
 	w.starting = false
 	if len(first.Steps) == 0 {
-		return nil, fmt.Errorf("%s: no steps", what)
+		check(fmt.Errorf("%s: no steps", what))
 	}
-	return first.Steps, nil
+	return first.Steps
 }
 
 func (f *fire) count(w *worker) result.Counted {
@@ -252,152 +225,70 @@ func (f *fire) count(w *worker) result.Counted {
 }
 
 // rounds lets the program go on until enough returns; all rounds must be like the first.
-func (f *fire) rounds(ctx context.Context, w *worker, what string, enough func() error) (r rounds, err error) {
-	if err := w.send("start"); err != nil {
-		return r, err
-	}
-	if err := f.answer(ctx, w, fireAnswer, nil, what); err != nil {
-		return r, err
-	}
-	if err := enough(); err != nil {
-		return r, err
-	}
-	if err := w.send("stop"); err != nil {
-		return r, err
-	}
-	if err := f.answer(ctx, w, fireAnswer, &r, what); err != nil {
-		return r, err
-	}
+func (f *fire) rounds(ctx context.Context, w *worker, what string, enough func()) (r rounds) {
+	check(w.send("start"))
+	f.answer(ctx, w, fireAnswer, nil, what)
+	enough()
+	check(w.send("stop"))
+	f.answer(ctx, w, fireAnswer, &r, what)
 	if r.Rounds == 0 {
-		return r, fmt.Errorf("%s: no rounds", what)
+		check(fmt.Errorf("%s: no rounds", what))
 	}
 	if r.Different > 0 {
 		f.different = true
 		f.note("%s: %d of %d rounds different, first round %d, step %d", what, r.Different, r.Rounds, r.First[0], r.First[1])
 	}
-	return r, nil
+	return r
 }
 
 // alone returns the steps of two processes without the library.
-func (f *fire) alone(ctx context.Context) (first []string, err error) {
+func (f *fire) alone(ctx context.Context) (first []string) {
 	const what = "without the library"
 	var workers []*worker
 	defer func() { f.finishAll(workers) }()
 	var steps [2][]string
-	for range steps {
-		w, err := f.begin(ctx, "")
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
+	during(what, func() {
+		for range steps {
+			workers = append(workers, f.begin(ctx, ""))
 		}
-		workers = append(workers, w)
-	}
+	})
 	for i := range steps {
-		if steps[i], err = f.ready(ctx, workers[i], what); err != nil {
-			return nil, err
-		}
+		steps[i] = f.ready(ctx, workers[i], what)
 	}
-	if _, err := f.rounds(ctx, workers[0], what, func() error { return pause(ctx, 200*time.Millisecond) }); err != nil {
-		return nil, err
-	}
+	f.rounds(ctx, workers[0], what, func() { check(pause(ctx, 200*time.Millisecond)) })
 	if !slices.Equal(steps[0], steps[1]) || f.different {
-		return nil, errors.New(strings.Join(append([]string{"NOT DETERMINISTIC without the library"}, f.notes...), ": "))
+		check(errors.New(strings.Join(append([]string{"NOT DETERMINISTIC without the library"}, f.notes...), ": ")))
 	}
-	return steps[0], nil
+	return steps[0]
 }
 
 // asBE lets the program run as BE, undisturbed and then under fire.
-func (f *fire) asBE(ctx context.Context, first []string, underFire func(ctx context.Context, w *worker) (rounds, error)) (quiet, fired rounds, err error) {
-	w, err := f.begin(ctx, "be")
-	if err != nil {
-		return quiet, fired, err
-	}
+func (f *fire) asBE(ctx context.Context, first []string) {
+	f.config = f.ordeal.config(f)
+	w := f.begin(ctx, "be")
 	defer f.finish(w)
-	steps, err := f.ready(ctx, w, "as BE")
-	if err != nil {
-		return quiet, fired, err
-	}
+	steps := f.ready(ctx, w, "as BE")
 	if i := firstDifference(first, steps); i >= 0 {
 		f.different = true
 		f.note("as BE: different from step %d of %d on", i, len(first))
 	}
-	if quiet, err = f.rounds(ctx, w, "as BE, undisturbed", func() error { return pause(ctx, fireUndisturbed) }); err != nil {
-		return quiet, fired, err
-	}
-	fired, err = underFire(ctx, w)
-	return quiet, fired, err
+	f.quiet = f.rounds(ctx, w, "as BE, undisturbed", func() { check(pause(ctx, fireUndisturbed)) })
+	f.ordeal.underFire(ctx, f, w)
 }
 
-// underLibrary lets an LC process stop the program at random.
-func (f *fire) underLibrary(ctx context.Context, first []string) (quiet, fired rounds, err error) {
-	if f.config, err = f.blpConfig(f.program, "cache"); err != nil {
-		return quiet, fired, err
-	}
-	return f.asBE(ctx, first, f.stopAtRandom)
-}
-
-func (f *fire) stopAtRandom(ctx context.Context, w *worker) (fired rounds, err error) {
-	before := f.count(w).Stops
-	if !slices.Contains(f.counted.Mechanisms, "blp") {
-		f.note("in force: %s, not in force: %s", list(f.counted.Mechanisms), list(f.counted.Fallbacks))
-	}
-	peer, err := f.startPeer(ctx)
-	if err != nil {
-		return fired, err
-	}
-	defer f.finish(peer)
-	limit := time.Duration(cmp.Or(f.options.Seconds, fireSeconds) * float64(time.Second))
-	fired, err = f.rounds(ctx, w, "under fire", func() error {
-		for deadline := time.Now().Add(limit); time.Now().Before(deadline) && !w.hasEnded() && !peer.hasEnded(); {
-			if err := pause(ctx, 500*time.Millisecond); err != nil {
-				return err
-			}
-			if f.count(w).Stops-before >= fireStops {
-				break
-			}
+// measure measures the case. What goes wrong where the library is preloaded is in its row.
+func (f *fire) measure(ctx context.Context, name string) {
+	first := f.alone(ctx)
+	if f.apart != nil && slices.Contains(waitingFire, f.program) {
+		select {
+		case f.apart <- struct{}{}:
+			defer func() { <-f.apart }()
+		case <-ctx.Done():
+			check(ctx.Err())
 		}
-		return nil
-	})
-	f.count(w)
-	f.counted.Stops -= min(before, f.counted.Stops)
-	if err != nil {
-		return fired, err
 	}
-	var served lcResult
-	if err := peer.ask(ctx, answerLimit, &served, "stop"); err != nil {
-		return fired, fmt.Errorf("the LC process: %w", err)
-	}
-	f.peerRequests = len(served.LatenciesNs)
-	return fired, nil
-}
-
-// startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
-func (f *fire) startPeer(ctx context.Context) (*worker, error) {
-	configured := f.configuredBy(f.config, "lc")
-	configured.added = map[string][]string{"lc": f.addMPS}
-	w, err := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
-		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
-		"--seconds", "170", "--limit", "180")
-	if err != nil {
-		return nil, err
-	}
-	if err := w.begin(ctx); err != nil {
-		f.finish(w)
-		return nil, fmt.Errorf("the LC process: %w", err)
-	}
-	return w, nil
-}
-
-// enough says whether the program was stopped as often as the target says.
-func (f *fire) enough() bool {
-	c := f.counted
-	return c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0
-}
-
-// row measures the case; what goes wrong is in the row.
-func (f *fire) row(ctx context.Context, name string, first []string) result.Row {
-	quiet, fired, err := f.underLibrary(ctx, first)
-	c := f.counted
-	passed := err == nil && !f.different && f.enough()
+	err := caught(func() { f.asBE(ctx, first) })
+	check(ctx.Err())
 	var notes []string
 	if err != nil {
 		notes = append(notes, err.Error())
@@ -407,25 +298,87 @@ func (f *fire) row(ctx context.Context, name string, first []string) result.Row 
 			notes = append(notes, note)
 		}
 	}
-	if beside := fired.beside(quiet); beside != "" {
-		notes = append(notes, fmt.Sprintf("%s; %d LC requests", beside, f.peerRequests))
+	beside, more := f.ordeal.told(f)
+	if f.fired.Rounds > 0 && f.quiet.Seconds > 0 {
+		each := func(r rounds) float64 { return r.Seconds / float64(r.Rounds) }
+		notes = append(notes, fmt.Sprintf("%d rounds under fire, each %.1f x as long; %s", f.fired.Rounds, each(f.fired)/each(f.quiet), beside))
 	}
-	if c.Launches > 0 {
-		notes = append(notes, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",
+	row := f.ordeal.row(f, name, err == nil && !f.different, append(notes, more...))
+	if !*row.Pass {
+		if said := f.said(f.program); said != "" {
+			row.Note = strings.TrimPrefix(row.Note+"; log: "+said, "; ")
+		}
+		f.keepLog(f.program, name)
+	}
+	f.add(row)
+}
+
+// stops are those of an LC process at random.
+type stops struct{}
+
+func (stops) config(f *fire) string { return f.blpConfig(f.program, "cache") }
+
+func (stops) underFire(ctx context.Context, f *fire, w *worker) {
+	before := f.count(w).Stops
+	if !slices.Contains(f.counted.Mechanisms, "blp") {
+		f.note("in force: %s, not in force: %s", list(f.counted.Mechanisms), list(f.counted.Fallbacks))
+	}
+	peer := f.startPeer(ctx, f.config)
+	defer f.finish(peer)
+	limit := time.Duration(cmp.Or(f.options.Seconds, fireSeconds) * float64(time.Second))
+	err := caught(func() {
+		f.fired = f.rounds(ctx, w, "under fire", func() {
+			for deadline := time.Now().Add(limit); time.Now().Before(deadline) && !w.hasEnded() && !peer.hasEnded(); {
+				check(pause(ctx, 500*time.Millisecond))
+				if f.count(w).Stops-before >= fireStops {
+					break
+				}
+			}
+		})
+	})
+	f.count(w)
+	f.counted.Stops -= min(before, f.counted.Stops)
+	check(err)
+	var served lcResult
+	during("the LC process", func() { check(peer.ask(ctx, answerLimit, &served, "stop")) })
+	f.peerRequests = len(served.LatenciesNs)
+}
+
+func (stops) told(f *fire) (beside string, more []string) {
+	if c := f.counted; c.Launches > 0 {
+		more = append(more, fmt.Sprintf("%d launches cut, %d blocks resumed, drain %.0f us mean, %.0f us most; %d launches covered, %d not, %d barriers; kernels refused: %s",
 			c.Cuts, c.ResumedBlocks, float64(c.DrainNs)/1000/float64(max(c.Stops, 1)), float64(c.DrainMaxNs)/1000, c.Launches, c.Uncovered, c.Barriers, refusals(c.KernelsRefused)))
 		if c.Beside > 0 {
-			notes = append(notes, fmt.Sprintf("%d launches were parted whose blocks wait for later ones", c.Beside))
+			more = append(more, fmt.Sprintf("%d launches were parted whose blocks wait for later ones", c.Beside))
 		}
 		if c.GivenUp > 0 {
-			notes = append(notes, fmt.Sprintf("GIVEN UP %d times", c.GivenUp))
+			more = append(more, fmt.Sprintf("GIVEN UP %d times", c.GivenUp))
 		}
 	}
-	if said := f.said(f.program); !passed && said != "" {
-		notes = append(notes, "log: "+said)
+	return fmt.Sprintf("%d LC requests", f.peerRequests), more
+}
+
+func (stops) row(f *fire, name string, passed bool, notes []string) result.Row {
+	row := result.Figure(name, float64(f.counted.Stops), "stops", strings.Join(notes, "; "))
+	row.BLP = &f.counted
+	return row.Judged(fireTarget, passed && enoughStops(f.counted))
+}
+
+// enoughStops says whether a program was stopped as often as the target says.
+func enoughStops(c result.Counted) bool { return c.Stops >= fireStops && c.Cuts > 0 && c.GivenUp == 0 }
+
+// startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
+func (s *session) startPeer(ctx context.Context, config string) *worker {
+	configured := s.configuredBy(config, "lc")
+	configured.added = map[string][]string{"lc": s.addMPS}
+	w := must(configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
+		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
+		"--seconds", "170", "--limit", "180"))
+	if err := w.begin(ctx); err != nil {
+		s.finish(w)
+		check(fmt.Errorf("the LC process: %w", err))
 	}
-	row := result.Figure(name, float64(c.Stops), "stops", strings.Join(notes, "; "))
-	row.BLP = &c
-	return row.Judged(fireTarget, passed)
+	return w
 }
 
 // firstDifference is the first place at which lists differ, or -1.
@@ -449,23 +402,21 @@ func refusals(reasons map[string]uint64) string {
 }
 
 // blpConfig is one for block-level preemption; cache is the folder of rewritten code.
-func (s *session) blpConfig(name, cache string) (path string, err error) {
+func (s *session) blpConfig(name, cache string) (path string) {
 	return s.worldConfig(name, configs.HintsFrom(), "[blp]", fmt.Sprintf("cache_directory = %q", filepath.Join(s.files, cache)))
 }
 
 // worldConfig makes a configuration whose processes know only of one another. Hints are a section, settings the lines of others.
-func (s *session) worldConfig(name, hints string, settings ...string) (path string, err error) {
+func (s *session) worldConfig(name, hints string, settings ...string) (path string) {
 	segments := filepath.Join(s.folder, name)
-	if err := os.Mkdir(segments, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", fmt.Errorf("make a folder: %w", err)
+	if err := os.Mkdir(segments, 0o700); !errors.Is(err, os.ErrExist) {
+		check(err)
 	}
 	path = filepath.Join(s.files, name+".toml")
 	text := fmt.Sprintf("mechanisms = %s\n%s[segment]\ndirectory = %q\n[log]\nlevel = \"info\"\nfile = %q\n%s\n",
 		s.mechanisms, hints, segments, s.logFile(name), strings.Join(settings, "\n"))
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		return "", fmt.Errorf("write a configuration: %w", err)
-	}
-	return path, nil
+	check(os.WriteFile(path, []byte(text), 0o600))
+	return path
 }
 
 func (s *session) logFile(name string) string { return filepath.Join(s.files, name+".log") }

@@ -51,7 +51,7 @@ var (
 
 // memoryCases are those of the suite, and of memory-fire.
 func memoryCases() []Case {
-	one := func(name string, g goal, seconds float64, measure func(ctx context.Context, s *session, name string) error) Case {
+	one := func(name string, g goal, seconds float64, measure func(ctx context.Context, s *session, name string)) Case {
 		return Case{name, g.text, []string{memorySuite}, seconds, measure}
 	}
 	cases := []Case{
@@ -62,9 +62,7 @@ func memoryCases() []Case {
 		one("pair-steps", pairGoal, 150, measurePair),
 	}
 	for _, kind := range []string{"train", "infer", "gemmfp64"} {
-		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) error {
-			return s.measureQuiet(ctx, name, kind)
-		}))
+		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) { s.measureQuiet(ctx, name, kind) }))
 	}
 	return append(cases, memoryFireCases()...)
 }
@@ -117,25 +115,24 @@ func hostAvailable() uint64 {
 }
 
 // needsHost sees that so much host memory can be pinned and leaves as much as programs need beside it.
-func needsHost(bytes uint64) error {
+func needsHost(bytes uint64) {
 	if available := hostAvailable(); bytes > available/10*8 {
-		return fmt.Errorf("%.1f GB of host memory are needed, %.1f GB are available", float64(bytes)/gb, float64(available)/gb)
+		check(fmt.Errorf("%.1f GB of host memory are needed, %.1f GB are available", float64(bytes)/gb, float64(available)/gb))
 	}
-	return nil
 }
 
 // fitting is what each of two programs takes of so much memory of the GPU: a share, or less where the host's memory
 // does not suffice for what does not fit, of both in turn.
-func (s *session) fitting(memory uint64, share float64) (each, missing uint64, err error) {
+func (s *session) fitting(memory uint64, share float64) (each, missing uint64) {
 	each = s.whole(min(float64(memory)*share, float64(memory)/2+.75*float64(hostAvailable())/4))
 	if 2*each <= memory {
-		return 0, 0, fmt.Errorf("two programs of %.1f GB fit, and the host's memory does not suffice for more", float64(each)/gb)
+		check(fmt.Errorf("two programs of %.1f GB fit, and the host's memory does not suffice for more", float64(each)/gb))
 	}
-	return each, 2*each - memory, nil
+	return each, 2*each - memory
 }
 
 // swapConfig is one for programs that swap. A request that arrives on a socket is a hint. Settings are lines of [memory].
-func (s *session) swapConfig(name string, settings ...string) (path string, err error) {
+func (s *session) swapConfig(name string, settings ...string) (path string) {
 	return s.worldConfig(name, configs.HintsFrom(configs.HintSocket), append([]string{"[memory]"}, settings...)...)
 }
 
@@ -143,40 +140,36 @@ func (s *session) swapConfig(name string, settings ...string) (path string, err 
 func hostMB(bytes uint64) string { return fmt.Sprintf("host_mb = %d", bytes/1e6+1024) }
 
 // hold starts a C program with so much device memory.
-func (s *session) hold(ctx context.Context, role, config string, bytes uint64) (*worker, error) {
-	w, err := s.startHolding(ctx, role, config, bytes)
-	if err != nil {
-		return nil, err
-	}
-	if err = w.awaitReady(ctx, nil); err == nil && role == "be" {
+func (s *session) hold(ctx context.Context, role, config string, bytes uint64) *worker {
+	w := s.startHolding(ctx, role, config, bytes)
+	err := w.awaitReady(ctx, nil)
+	if err == nil && role == "be" {
 		err = s.inForce(ctx, config, w)
 	}
 	if err != nil {
 		s.finish(w)
-		return nil, err
 	}
-	return w, nil
+	check(err)
+	return w
 }
 
 // startHolding does not wait until the program has its memory.
-func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64) (*worker, error) {
+func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64) *worker {
 	piece := min(uint64(1)<<30, s.whole(float64(bytes)/4))
-	w, err := s.configuredBy(config, role).start(ctx, role, "hold", "--bytes", strconv.FormatUint(bytes, 10), "--piece", strconv.FormatUint(piece, 10), "--limit", "1000")
-	if err == nil {
-		w.limits.start = holdAnswer
-	}
-	return w, err
+	w := must(s.configuredBy(config, role).start(ctx, role, "hold", "--bytes", strconv.FormatUint(bytes, 10), "--piece", strconv.FormatUint(piece, 10), "--limit", "1000"))
+	w.limits.start = holdAnswer
+	return w
 }
 
-func (w *worker) sum(ctx context.Context) (string, error) {
+func (w *worker) sum(ctx context.Context) string {
 	var told struct {
 		Sum string `json:"sum"`
 	}
-	err := w.ask(ctx, holdAnswer, &told, "sum")
-	if err == nil && told.Sum == "" {
-		err = fmt.Errorf("%s tells no checksum", w.name)
+	check(w.ask(ctx, holdAnswer, &told, "sum"))
+	if told.Sum == "" {
+		check(fmt.Errorf("%s tells no checksum", w.name))
 	}
-	return told.Sum, err
+	return told.Sum
 }
 
 // interval is when a worker did something.
@@ -231,44 +224,27 @@ var swapAnswers = map[segment.Answer]string{segment.AnswerBusy: "its work did no
 	segment.AnswerNoRoom: "no room", segment.AnswerFailed: "the driver refused a call", segment.AnswerNothing: "nothing to move"}
 
 // swap asks a process to move its memory, as gpreempt swap does, and waits until it has.
-func (s *session) swap(ctx context.Context, config string, w *worker, what segment.Asked) (moved swapped, err error) {
-	before, err := s.memory(config, w)
-	if err != nil {
-		return moved, err
-	}
+func (s *session) swap(ctx context.Context, config string, w *worker, what segment.Asked) (moved swapped) {
+	before := must(s.memory(config, w))
 	p, path, err := memoryPeer(config, w)
-	if err != nil {
-		return moved, err
-	}
-	reader, err := segment.OpenReader(path)
-	if err != nil {
-		return moved, err
-	}
+	check(err)
+	reader := must(segment.OpenReader(path))
 	defer reader.Close()
 	began := time.Now()
-	request, err := reader.Ask(p.Slot, p.StartedNs, what)
-	if err != nil {
-		return moved, err
-	}
-	for deadline := began.Add(swapAnswer); ; {
-		after, err := s.memory(config, w)
-		if err != nil {
-			return moved, err
-		}
+	request := must(reader.Ask(p.Slot, p.StartedNs, what))
+	for deadline := began.Add(swapAnswer); ; check(pause(ctx, pollInterval)) {
+		after := must(s.memory(config, w))
 		if answer, answered := after.AnswerTo(request); answered {
 			moved.seconds = time.Since(began).Seconds()
 			moved.bytes = after.OutBytes - before.OutBytes + after.InBytes - before.InBytes
 			moved.moving = float64(after.OutNs-before.OutNs+after.InNs-before.InNs) / 1e9
 			if answer != segment.AnswerDone {
-				return moved, fmt.Errorf("%s: %s", w.name, cmp.Or(swapAnswers[answer], fmt.Sprint("answer ", answer)))
+				check(fmt.Errorf("%s: %s", w.name, cmp.Or(swapAnswers[answer], fmt.Sprint("answer ", answer))))
 			}
-			return moved, nil
+			return moved
 		}
 		if time.Now().After(deadline) {
-			return moved, fmt.Errorf("%s: %w in %s when asked to swap", w.name, errNoAnswer, swapAnswer)
-		}
-		if err := pause(ctx, pollInterval); err != nil {
-			return moved, err
+			check(fmt.Errorf("%s: %w in %s when asked to swap", w.name, errNoAnswer, swapAnswer))
 		}
 	}
 }
@@ -277,15 +253,10 @@ func (s *session) swap(ctx context.Context, config string, w *worker, what segme
 type pinned struct{ in, out, both float64 }
 
 // measurePinned copies so many bytes without the library.
-func (s *session) measurePinned(ctx context.Context, bytes uint64) (p pinned, err error) {
-	w, err := s.configuredBy("", "").start(ctx, "", "copies", "--bytes", strconv.FormatUint(bytes, 10), "--limit", "200")
-	if err != nil {
-		return p, err
-	}
+func (s *session) measurePinned(ctx context.Context, bytes uint64) pinned {
+	w := must(s.configuredBy("", "").start(ctx, "", "copies", "--bytes", strconv.FormatUint(bytes, 10), "--limit", "200"))
 	defer s.finish(w)
-	if err := w.awaitReady(ctx, nil); err != nil {
-		return p, err
-	}
+	check(w.awaitReady(ctx, nil))
 	var in, out, both []float64
 	rate := func(bytes, ns uint64) float64 { return float64(bytes) / float64(max(ns, 1)) }
 	for range swapRounds {
@@ -294,9 +265,7 @@ func (s *session) measurePinned(ctx context.Context, bytes uint64) (p pinned, er
 				ToNs   uint64 `json:"to_ns"`
 				FromNs uint64 `json:"from_ns"`
 			}
-			if err := w.ask(ctx, holdAnswer, &taken, "copy "+way); err != nil {
-				return p, err
-			}
+			check(w.ask(ctx, holdAnswer, &taken, "copy "+way))
 			switch way {
 			case "to":
 				in = append(in, rate(bytes, taken.ToNs))
@@ -307,7 +276,7 @@ func (s *session) measurePinned(ctx context.Context, bytes uint64) (p pinned, er
 			}
 		}
 	}
-	return pinned{result.Median(in), result.Median(out), result.Median(both)}, nil
+	return pinned{result.Median(in), result.Median(out), result.Median(both)}
 }
 
 // valued is the row of a figure that has to reach a goal.
@@ -316,21 +285,11 @@ func valued(name string, value float64, unit string, g goal, pass bool, format s
 }
 
 // measureQuiet is a BE program's rate where there is room for all.
-func (s *session) measureQuiet(ctx context.Context, name, kind string) error {
-	config, err := s.swapConfig(name)
-	if err != nil {
-		return err
-	}
+func (s *session) measureQuiet(ctx context.Context, name, kind string) {
+	config := s.swapConfig(name)
 	var m segment.Memory
-	be, note, err := s.withAndWithout(ctx, kind, config, func(ours *worker) (err error) {
-		m, err = s.memory(config, ours)
-		return err
-	})
-	if err != nil {
-		return err
-	}
+	be, note := s.withAndWithout(ctx, kind, config, func(ours *worker) { m = must(s.memory(config, ours)) })
 	row := result.Row{Case: name, System: "gpreempt", BE: be,
 		Note: fmt.Sprintf("%s; %.1f GB can go out, %.1f GB cannot", note, float64(m.Resident)/gb, float64(m.Pinned)/gb)}
 	s.add(row.Judged(quietGoal.text, quietGoal.reached(be.Share) && m.Evictions == 0))
-	return nil
 }

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,17 +21,14 @@ func TestLCServes(t *testing.T) {
 	options.Python = python
 	options.tests.environment = append(options.tests.environment, torch...)
 	s := prepared(t, options)
-	lc, err := s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"1", "1000"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.finish(lc)
-	if err := lc.awaitReady(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
-	if r, err := lc.requests(t.Context(), 5); err != nil || len(r.LatenciesNs) != 5 {
-		t.Errorf("%v, %+v", err, r)
-	}
+	succeed(t, func() {
+		lc := must(s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"1", "1000"}}))
+		defer s.finish(lc)
+		check(lc.awaitReady(t.Context(), nil))
+		if r := must(lc.requests(t.Context(), 5)); len(r.LatenciesNs) != 5 {
+			t.Errorf("%+v", r)
+		}
+	})
 }
 
 // smallGPU makes the simulated device one with little memory, on a slow bus.
@@ -83,51 +81,35 @@ func TestBesideSwappers(t *testing.T) {
 	options.tests.environment = append(append(options.tests.environment, smallGPU...), "SIMCUDA_MEMORY_MB=256") // a busy machine copies slowly
 	s := prepared(t, options)
 	s.mechanisms = memoryMechanisms
-	share, missing, err := s.fitting(s.info.MemoryBytes, pairShare)
-	if err != nil || missing != 2*share-s.info.MemoryBytes {
-		t.Fatalf("%d, %d: %v", share, missing, err)
-	}
-	config, err := s.swapConfig("beside", hostMB(missing), "turn_ms = 200")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var note string
-	err = s.besideSwappers(t.Context(), config, share, func() error {
-		lc, err := s.hold(t.Context(), "lc", config, memoryUnit)
-		if err != nil {
-			return err
+	succeed(t, func() {
+		share, missing := s.fitting(s.info.MemoryBytes, pairShare)
+		if missing != 2*share-s.info.MemoryBytes {
+			t.Errorf("%d, %d", share, missing)
 		}
-		defer s.finish(lc)
-		for deadline := time.Now().Add(time.Minute); ; { // each has gone out twice, about
-			snapshots, err := segment.Snapshots(filepath.Join(s.folder, "beside"), os.Getuid())
-			if err != nil {
-				return err
-			}
-			out := uint64(0)
-			for _, snapshot := range snapshots {
-				for _, p := range snapshot.Peers {
-					if p.Memory != nil {
-						out += p.Memory.OutBytes
+		config := s.swapConfig("beside", hostMB(missing), "turn_ms = 200")
+		note := s.besideSwappers(t.Context(), config, share, func() {
+			lc := s.hold(t.Context(), "lc", config, memoryUnit)
+			defer s.finish(lc)
+			check(awaited(t.Context(), time.Minute, func() error { // each has gone out twice, about
+				out := uint64(0)
+				for _, snapshot := range must(segment.Snapshots(filepath.Join(s.folder, "beside"), os.Getuid())) {
+					for _, p := range snapshot.Peers {
+						if p.Memory != nil {
+							out += p.Memory.OutBytes
+						}
 					}
 				}
-			}
-			if out >= 4*missing {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Errorf("%d bytes went out in a minute", out)
-				break
-			}
-			if err := pause(t.Context(), pollInterval); err != nil {
-				return err
-			}
+				if out < 4*missing {
+					return fmt.Errorf("%d bytes went out in a minute", out)
+				}
+				return nil
+			}))
+			must(callsThatWaited(config, lc))
+		})
+		if !strings.Contains(note, " GB of BE went out in ") || strings.HasPrefix(note, "0.0 GB") {
+			t.Errorf("%q\n%s", note, &progress)
 		}
-		_, err = callsThatWaited(config, lc)
-		return err
-	}, &note)
-	if err != nil || !strings.Contains(note, " GB of BE went out in ") || strings.HasPrefix(note, "0.0 GB") {
-		t.Errorf("%v: %q\n%s", err, note, &progress)
-	}
+	})
 }
 
 // A program under fire is evicted again and again, and what it computes wrong is found.
@@ -136,15 +118,13 @@ func TestMemoryFire(t *testing.T) {
 	s := fireSession(t, memoryFireSuite, smallGPU...)
 	s.mechanisms = memoryMechanisms
 	for program, want := range map[string]string{"kernels": "rounds under fire", "different-rounds": "as BE, undisturbed: 2 of 5 rounds different"} {
-		var f *memoryFire
+		var f *fire
 		var row result.Row
 		for seconds, most := 2., 64.; ; seconds *= 2 {
 			one := *s
 			one.report, one.options.Seconds = &result.Report{}, seconds
-			f = &memoryFire{fire: fire{session: &one, program: program}}
-			if err := f.measure(t.Context(), "memory-fire-"+program); err != nil {
-				t.Fatal(err)
-			}
+			f = &fire{session: &one, program: program, ordeal: evictions{}}
+			succeed(t, func() { f.measure(t.Context(), "memory-fire-"+program) })
 			row = one.report.Cases[0]
 			if program != "kernels" || *row.Value >= 5 || seconds >= most { // a slow machine evicts less
 				break

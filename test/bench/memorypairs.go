@@ -18,25 +18,14 @@ import (
 const pairShare = .7 // of the GPU's memory, each
 
 // measurePair measures two programs that swap, beside one after the other.
-func measurePair(ctx context.Context, s *session, name string) error {
-	bytes, missing, err := s.fitting(s.info.MemoryBytes, pairShare)
-	if err != nil {
-		return err
-	}
+func measurePair(ctx context.Context, s *session, name string) {
+	bytes, missing := s.fitting(s.info.MemoryBytes, pairShare)
 	p := &pairOfPrograms{session: s, bytes: bytes}
-	alone, err := p.alone(ctx)
-	if err != nil {
-		return fmt.Errorf("alone: %w", err)
-	}
-	if p.config, err = s.swapConfig(name, hostMB(missing+missing/4)); err != nil {
-		return err
-	}
-	both, err := p.together(ctx)
-	if err != nil {
-		return fmt.Errorf("together: %w", err)
-	}
+	var alone, both pairRun
+	during("alone", func() { alone = p.alone(ctx) })
+	p.config = s.swapConfig(name, hostMB(missing+missing/4))
+	during("together", func() { both = p.together(ctx) })
 	s.add(p.row(name, alone, both))
-	return nil
 }
 
 // pairOfPrograms are two programs that do the same while they are measured.
@@ -57,77 +46,44 @@ type pairRun struct {
 const pairWarmUp = 3 // steps
 
 // ready waits until a program has its memory, and has warmed up.
-func (p *pairOfPrograms) ready(ctx context.Context, w *worker) (each float64, err error) {
-	if err := w.awaitReady(ctx, nil); err != nil {
-		return 0, err
-	}
+func (p *pairOfPrograms) ready(ctx context.Context, w *worker) (each float64) {
+	check(w.awaitReady(ctx, nil))
 	var warm interval
-	if err := w.ask(ctx, holdAnswer, &warm, fmt.Sprint("steps ", pairWarmUp)); err != nil {
-		return 0, err
+	for range 2 {
+		check(w.ask(ctx, holdAnswer, &warm, fmt.Sprint("steps ", pairWarmUp)))
 	}
-	if err := w.ask(ctx, holdAnswer, &warm, fmt.Sprint("steps ", pairWarmUp)); err != nil {
-		return 0, err
-	}
-	return warm.seconds() / pairWarmUp, nil
+	return warm.seconds() / pairWarmUp
 }
 
 // alone is one program without the library. It chooses the number of steps.
-func (p *pairOfPrograms) alone(ctx context.Context) (run pairRun, err error) {
-	w, err := p.startHolding(ctx, "", p.config, p.bytes)
-	if err != nil {
-		return run, err
-	}
+func (p *pairOfPrograms) alone(ctx context.Context) pairRun {
+	w := p.startHolding(ctx, "", p.config, p.bytes)
 	defer p.finish(w)
-	each, err := p.ready(ctx, w)
-	if err != nil {
-		return run, err
-	}
+	each := p.ready(ctx, w)
 	length := cmp.Or(p.options.Seconds, pairSeconds)
 	p.steps = max(int(length/max(each, 1e-6)), 2)
 	var took interval
-	if err := w.ask(ctx, holdAnswer, &took, fmt.Sprint("steps ", p.steps)); err != nil {
-		return run, err
-	}
-	sum, err := w.sum(ctx)
-	return pairRun{seconds: took.seconds(), sums: []string{sum}}, err
+	check(w.ask(ctx, holdAnswer, &took, fmt.Sprint("steps ", p.steps)))
+	return pairRun{seconds: took.seconds(), sums: []string{w.sum(ctx)}}
 }
 
 // together is both under the library at once.
-func (p *pairOfPrograms) together(ctx context.Context) (run pairRun, err error) {
+func (p *pairOfPrograms) together(ctx context.Context) (run pairRun) {
 	var workers []*worker
 	defer func() { p.finishAll(workers) }()
 	for range 2 {
-		w, err := p.startHolding(ctx, "be", p.config, p.bytes)
-		if err != nil {
-			return run, err
-		}
-		workers = append(workers, w)
+		workers = append(workers, p.startHolding(ctx, "be", p.config, p.bytes))
 	}
 	took, limit := make([]interval, 2), 6*time.Duration(cmp.Or(p.options.Seconds, pairSeconds)*float64(time.Second))+holdAnswer
-	err = atOnce(2, func(i int) error {
-		_, err := p.ready(ctx, workers[i])
-		return err
-	})
-	if err == nil {
-		err = atOnce(2, func(i int) error { return workers[i].ask(ctx, limit, &took[i], fmt.Sprint("steps ", p.steps)) })
-	}
-	if err != nil {
-		return run, err
-	}
+	atOnce(2, func(i int) { p.ready(ctx, workers[i]) })
+	atOnce(2, func(i int) { check(workers[i].ask(ctx, limit, &took[i], fmt.Sprint("steps ", p.steps))) })
 	for _, w := range workers {
-		m, err := p.memory(p.config, w)
-		if err != nil {
-			return run, err
-		}
-		sum, err := w.sum(ctx)
-		if err != nil {
-			return run, err
-		}
-		run.memory, run.sums = append(run.memory, m), append(run.sums, sum)
+		run.memory = append(run.memory, must(p.memory(p.config, w)))
+		run.sums = append(run.sums, w.sum(ctx))
 	}
 	began, ended := min(took[0].BeganNs, took[1].BeganNs), max(took[0].EndedNs, took[1].EndedNs)
 	run.seconds = interval{began, ended}.seconds()
-	return run, nil
+	return run
 }
 
 func (p *pairOfPrograms) row(name string, alone, both pairRun) result.Row {
@@ -147,52 +103,33 @@ func (p *pairOfPrograms) row(name string, alone, both pairRun) result.Row {
 const besideRequests = 400
 
 // measureBesideSwapping measures an LC program with 20 GB beside two BE programs that swap all the time.
-func measureBesideSwapping(ctx context.Context, s *session, name string) error {
+func measureBesideSwapping(ctx context.Context, s *session, name string) {
 	resident := s.sized(20)
-	share, missing, err := s.fitting(s.info.MemoryBytes-resident, pairShare)
-	if err != nil {
-		return err
-	}
+	share, missing := s.fitting(s.info.MemoryBytes-resident, pairShare)
 	count := cmp.Or(s.options.Requests, besideRequests)
-	config, err := s.swapConfig(name, hostMB(missing+missing/4), "turn_ms = 2000", fmt.Sprintf("reserve_mb = %d", resident/20_000_000))
-	if err != nil {
-		return err
-	}
-	arguments := []string{"20", strconv.FormatUint(resident, 10)}
+	config := s.swapConfig(name, hostMB(missing+missing/4), "turn_ms = 2000", fmt.Sprintf("reserve_mb = %d", resident/20_000_000))
 	var rows [2]lcResult
 	var waits uint64
 	var swapping string
-	for i, role := range []string{"", "lc"} {
-		err := func() error {
-			lc, err := s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: arguments})
-			if err != nil {
-				return err
-			}
-			defer s.finish(lc)
-			if err := lc.awaitReady(ctx, nil); err != nil {
-				return err
-			}
-			if role == "" {
-				rows[i], err = lc.requests(ctx, count)
-				return err
-			}
-			return s.besideSwappers(ctx, config, share, func() error {
-				if rows[i], err = lc.requests(ctx, count); err != nil {
-					return err
-				}
-				waits, err = callsThatWaited(config, lc)
-				return err
-			}, &swapping)
-		}()
-		if err != nil {
-			return fmt.Errorf("%s: %w", cmp.Or(role, "alone"), err)
-		}
+	serve := func(role string, requests func(lc *worker)) {
+		lc := must(s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: []string{"20", strconv.FormatUint(resident, 10)}}))
+		defer s.finish(lc)
+		check(lc.awaitReady(ctx, nil))
+		requests(lc)
 	}
+	during("alone", func() { serve("", func(lc *worker) { rows[0] = must(lc.requests(ctx, count)) }) })
+	during("lc", func() {
+		serve("lc", func(lc *worker) {
+			swapping = s.besideSwappers(ctx, config, share, func() {
+				rows[1] = must(lc.requests(ctx, count))
+				waits = must(callsThatWaited(config, lc))
+			})
+		})
+	})
 	alone, now := result.LatencyOf(rows[0].LatenciesNs), result.LatencyOf(rows[1].LatenciesNs)
 	row := result.Row{Case: name, System: "gpreempt", LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone),
 		Note: fmt.Sprintf("LC holds %.1f GB, 2 BE %.1f GB each; %s; %d calls of LC waited for room", float64(resident)/gb, float64(share)/gb, swapping, waits)}
 	s.add(result.Row{Case: name, System: "alone", LC: alone}, row.Judged(besideGoal.text, besideGoal.reached(row.Ratio.P99) && waits == 0))
-	return nil
 }
 
 // callsThatWaited is how many calls of a program found no room at once, whether or not its own memory may go.
@@ -204,48 +141,27 @@ func callsThatWaited(config string, w *worker) (uint64, error) {
 	return p.Memory.Waits, nil
 }
 
-// besideSwappers serves while two BE programs take turns on memory that does not suffice for both.
-func (s *session) besideSwappers(ctx context.Context, config string, share uint64, serve func() error, note *string) error {
+// besideSwappers serves while two BE programs take turns on memory that does not suffice for both, and tells what they did.
+func (s *session) besideSwappers(ctx context.Context, config string, share uint64, serve func()) (note string) {
 	var swappers []*worker
 	defer func() { s.finishAll(swappers) }()
 	for range 2 {
-		w, err := s.startHolding(ctx, "be", config, share)
-		if err != nil {
-			return err
-		}
-		swappers = append(swappers, w)
+		swappers = append(swappers, s.startHolding(ctx, "be", config, share))
 	}
-	before := uint64(0)
+	before, out := uint64(0), uint64(0)
 	for _, w := range swappers {
-		if err := w.awaitReady(ctx, nil); err != nil {
-			return err
-		}
+		check(w.awaitReady(ctx, nil))
 	}
 	for _, w := range swappers {
-		if err := w.ask(ctx, holdAnswer, nil, "start"); err != nil {
-			return err
-		}
-		m, err := s.memory(config, w)
-		if err != nil {
-			return err
-		}
-		before += m.OutBytes
+		check(w.ask(ctx, holdAnswer, nil, "start"))
+		before += must(s.memory(config, w)).OutBytes
 	}
 	began := time.Now()
-	if err := serve(); err != nil {
-		return err
-	}
-	seconds, out := time.Since(began).Seconds(), uint64(0)
+	serve()
+	seconds := time.Since(began).Seconds()
 	for _, w := range swappers {
-		m, err := s.memory(config, w)
-		if err != nil {
-			return err
-		}
-		out += m.OutBytes
-		if err := w.ask(ctx, holdAnswer, &beResult{}, "stop"); err != nil {
-			return err
-		}
+		out += must(s.memory(config, w)).OutBytes
+		check(w.ask(ctx, holdAnswer, &beResult{}, "stop"))
 	}
-	*note = fmt.Sprintf("%.1f GB of BE went out in %.0f s", float64(out-before)/gb, seconds)
-	return nil
+	return fmt.Sprintf("%.1f GB of BE went out in %.0f s", float64(out-before)/gb, seconds)
 }

@@ -143,7 +143,7 @@ func (s *session) limited(phases ...phase) []phase {
 	return phases
 }
 
-func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
+func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 	var be *worker
 	finish := func() {
 		if be != nil {
@@ -153,32 +153,26 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) error {
 	}
 	defer finish()
 	for i, system := range c.systems {
-		server, err := s.models.server(ctx, s, c.engine, c.way)
-		if err != nil {
-			return err
-		}
+		server := must(s.models.server(ctx, s, c.engine, c.way))
 		if be == nil || !slices.Equal(system.environment, c.systems[i-1].environment) {
 			finish()
-			if be, err = c.startBE(ctx, s, system); err != nil {
-				return err
-			}
+			be = c.startBE(ctx, s, system)
 		}
-		err = c.measureSystem(ctx, s, server, be, system)
+		err := caught(func() { c.measureSystem(ctx, s, server, be, system) })
 		switch {
 		case errors.Is(err, errServerEnded) && !c.way.isLibrary() && !system.alone: // no fault of the library's
 			s.log("%s: %s: %v", c.name, system.name, err)
 			s.add(result.Row{Case: c.of, System: system.name, Note: errServerEnded.Error()})
 			finish() // it has not stopped
 		case err != nil:
-			return fmt.Errorf("%s: %w", system.name, err)
+			check(fmt.Errorf("%s: %w", system.name, err))
 		}
 	}
-	return nil
 }
 
 var errServerEnded = errors.New("the model server ended")
 
-func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) (*worker, error) {
+func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) *worker {
 	one := script{name: "be.py", arguments: []string{"train"}, environment: slices.Clone(system.environment)}
 	if c.way.isLibrary() {
 		one.role, one.config = "be", s.models.config
@@ -186,20 +180,13 @@ func (c servingCase) startBE(ctx context.Context, s *session, system servingSyst
 	if c.way.isMPS() {
 		one.environment = append(one.environment, clientOfMPS(s.models.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 	}
-	workers, err := s.startScripts(ctx, one)
-	if err != nil {
-		return nil, err
-	}
-	return workers[0], nil
+	return must(s.startScripts(ctx, one))[0]
 }
 
-func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be *worker, system servingSystem) error {
+func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be *worker, system servingSystem) {
 	var reference *result.Row
-	var err error
 	if !system.alone {
-		if reference, err = s.reference(c.of); err != nil {
-			return err
-		}
+		reference = must(s.reference(c.of))
 	}
 	bound := time.Duration(0)
 	if system.slowdown > 0 {
@@ -210,57 +197,40 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if bound > 0 {
 			objective = "step=" + bound.Round(time.Microsecond).String()
 		}
-		if err := s.models.setObjective(ctx, s, objective); err != nil {
-			return err
-		}
+		s.models.setObjective(ctx, s, objective)
 	}
 	row := result.Row{Case: c.of, System: system.name}
 	var all []generated
 	var steps *result.Steps
-	serve := func() (r lcResult, err error) {
-		var before, now result.Steps
+	serve := func() (lcResult, error) {
+		var before result.Steps
 		if c.way.isLibrary() {
-			if before, err = s.models.counted(ctx, s, server); err != nil {
-				return r, err
-			}
+			before = s.models.counted(ctx, s, server)
 		}
-		all, r, err = sendTimed(ctx, server.url, s.limited(c.load), servingSeed)
-		failed := slices.ContainsFunc(all, func(g generated) bool { return g.err != nil })
+		answers, r, err := sendTimed(ctx, server.url, s.limited(c.load), servingSeed)
+		failed := slices.ContainsFunc(answers, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
 			return r, fmt.Errorf("%w: %s", errServerEnded, reason(server.said.all()))
 		}
-		if err == nil && c.way.isLibrary() {
-			if now, err = s.models.counted(ctx, s, server); err == nil {
-				steps, err = since(before, now)
-			}
+		if all = answers; err == nil && c.way.isLibrary() {
+			steps = must(since(before, s.models.counted(ctx, s, server)))
 		}
 		return r, err
 	}
 	if system.alone {
 		alone := cmp.Or(s.options.tests.beAlone, aloneSeconds)
-		rate, err := be.rateAlone(ctx, alone)
-		if err != nil {
-			return err
-		}
-		if _, err := serve(); err != nil {
-			return err
-		}
-		again, err := be.rateAlone(ctx, alone) // once it was 14 % slower at first
-		if err != nil {
-			return err
-		}
-		rate = max(rate, again)
+		rate := must(be.rateAlone(ctx, alone))
+		must(serve())
+		rate = max(rate, must(be.rateAlone(ctx, alone))) // once it was 14 % slower at first
 		row.BE = rateOf(rate, rate, stepsPerSecond)
 	} else {
 		_, rate, err := be.beside(ctx, serve)
-		if err != nil {
-			return err
-		}
+		check(err)
 		row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)
 	}
 	serving, perToken, failed, why := sumUpGenerated(all)
 	if perToken == nil {
-		return fmt.Errorf("no request was answered: %w", why)
+		check(fmt.Errorf("no request was answered: %w", why))
 	}
 	if failed > 0 {
 		row.Note = fmt.Sprintf("%d of %d requests failed: %v", failed, len(all), why)
@@ -275,7 +245,6 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		serving.BoundMs, serving.Held = result.Round(float64(bound)/1e6, 3), result.Round(within(all, bound), 4)
 	}
 	s.add(c.judged(row, system))
-	return nil
 }
 
 var strictTarget = fmt.Sprintf("TTFT and TPOT p99 <= %g x alone", servingAlone)

@@ -79,18 +79,13 @@ type modelServer struct {
 }
 
 // withModels makes a model, and starts the servers that are needed first.
-func withModels(ctx context.Context, s *session) (end func(), err error) {
+func withModels(ctx context.Context, s *session) (end func()) {
 	if s.python == "" {
-		return nil, fmt.Errorf("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python)
+		check(fmt.Errorf("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python))
 	}
 	m := &models{folder: filepath.Join(s.files, "model"), running: map[string]*modelServer{}}
-	if err := writeModel(m.folder); err != nil {
-		return nil, err
-	}
-	undo, err := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
-	if err != nil {
-		return nil, err
-	}
+	check(writeModel(m.folder))
+	undo := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
 	m.config = s.config
 	undo()
 	s.models = m
@@ -104,9 +99,9 @@ func withModels(ctx context.Context, s *session) (end func(), err error) {
 	}
 	if err := m.prepare(ctx, s); err != nil {
 		end()
-		return nil, err
+		check(err)
 	}
-	return end, nil
+	return end
 }
 
 // writeModel writes the shape of a model without weights, and a tokenizer of as many words.
@@ -311,19 +306,14 @@ func (m *modelServer) steps(ctx context.Context) (steps uint64, err error) {
 }
 
 // peers are the processes of a server that use the GPU under the library.
-func (m *models) peers(ctx context.Context, s *session) (peers []segment.Peer, err error) {
-	text, err := s.command(ctx, m.config, "top", "--once", "--json")
-	if err != nil {
-		return nil, err
-	}
+func (m *models) peers(ctx context.Context, s *session) (peers []segment.Peer) {
 	var seen struct {
 		GPUs []struct {
 			Peers []segment.Peer `json:"peers"`
 		} `json:"gpus"`
 	}
-	if err := json.Unmarshal(text, &seen); err != nil {
-		return nil, fmt.Errorf("read what gpreempt top says: %w", err)
-	}
+	text := must(s.command(ctx, m.config, "top", "--once", "--json"))
+	during("read what gpreempt top says", func() { check(json.Unmarshal(text, &seen)) })
 	for _, gpu := range seen.GPUs {
 		for _, p := range gpu.Peers {
 			if p.Level == 0 {
@@ -331,32 +321,23 @@ func (m *models) peers(ctx context.Context, s *session) (peers []segment.Peer, e
 			}
 		}
 	}
-	return peers, nil
+	return peers
 }
 
 // setObjective gives all servers under the library an objective, as people do.
-func (m *models) setObjective(ctx context.Context, s *session, objective string) error {
-	peers, err := m.peers(ctx, s)
-	if err == nil && len(peers) == 0 {
-		err = errors.New("set an objective: the server is not under the library")
+func (m *models) setObjective(ctx context.Context, s *session, objective string) {
+	peers := m.peers(ctx, s)
+	if len(peers) == 0 {
+		check(errors.New("set an objective: the server is not under the library"))
 	}
 	for _, p := range peers {
-		_, failed := s.command(ctx, m.config, "set", strconv.Itoa(int(p.Pid)), "--objective", objective)
-		err = errors.Join(err, failed)
+		must(s.command(ctx, m.config, "set", strconv.Itoa(int(p.Pid)), "--objective", objective))
 	}
-	return err
 }
 
 // counted is what the library and the server counted of its steps so far.
-func (m *models) counted(ctx context.Context, s *session, server *modelServer) (steps result.Steps, err error) {
-	peers, err := m.peers(ctx, s)
-	if err != nil {
-		return steps, err
-	}
-	now, err := monotonic()
-	if err != nil {
-		return steps, err
-	}
+func (m *models) counted(ctx context.Context, s *session, server *modelServer) (steps result.Steps) {
+	peers, now := m.peers(ctx, s), must(monotonic())
 	steps.ServedMs = float64(now) / 1e6
 	for _, p := range peers {
 		steps.Windows, steps.Switches = steps.Windows+p.Counters.Windows, steps.Switches+p.Counters.Switches
@@ -370,8 +351,8 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 			steps.LentMs, steps.Slots = steps.LentMs+float64(o.LentNs)/1e6, steps.Slots+o.Slots
 		}
 	}
-	steps.Made, err = server.steps(ctx)
-	return steps, err
+	steps.Made = must(server.steps(ctx))
+	return steps
 }
 
 // since is what was counted between two looks.

@@ -280,7 +280,7 @@ func (w *worker) begin(ctx context.Context) error {
 
 // options describes the kernel to a worker, calibrated on first use. All runs of a session use the same
 // iteration counts.
-func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
+func (s *session) workOptions(ctx context.Context, w work) []string {
 	waves := max(w.waves, 1)
 	blocks := w.blocks
 	streams, uneven := w.streams, w.uneven
@@ -297,9 +297,9 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 		var calibrated struct {
 			Iterations uint64 `json:"iterations"`
 		}
-		if err := s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...); err != nil {
-			return nil, fmt.Errorf("calibrate a kernel of %d us: %w", w.us, err)
-		}
+		during(fmt.Sprintf("calibrate a kernel of %d us", w.us), func() {
+			check(s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...))
+		})
 		iterations = calibrated.Iterations
 		s.iterations[w] = iterations
 	}
@@ -315,7 +315,7 @@ func (s *session) workOptions(ctx context.Context, w work) ([]string, error) {
 	if streams > 0 {
 		options = append(options, "--streams", strconv.Itoa(streams), "--depth", strconv.Itoa(2*streams))
 	}
-	return append(options, "--iterations", strconv.FormatUint(iterations, 10)), nil
+	return append(options, "--iterations", strconv.FormatUint(iterations, 10))
 }
 
 // makeFolders makes the temporary folders, until remove.
@@ -344,28 +344,20 @@ func (s *session) makeFolders() (remove func(), err error) {
 
 // configure adds a section to the configuration that workers get, until undo. Their segments are of this session, unless
 // the caller's configuration names others.
-func (s *session) configure(section string) (undo func(), err error) {
+func (s *session) configure(section string) (undo func()) {
 	before := s.config
 	text := []byte{}
 	if path := os.Getenv("GPREEMPT_CONFIG"); path != "" {
-		if text, err = os.ReadFile(path); err != nil {
-			return nil, fmt.Errorf("read GPREEMPT_CONFIG: %w", err)
-		}
+		during("read GPREEMPT_CONFIG", func() { text = must(os.ReadFile(path)) })
 	}
 	text = append(text, "\n"+section...)
 	ours := append(slices.Clone(text), fmt.Sprintf("\n[segment]\ndirectory = %q\n", s.segments)...)
 	if _, err := configs.Parse("", ours); err == nil || len(text) == 0 {
 		text = ours
 	}
-	folder, err := os.MkdirTemp(s.folder, "config-")
-	if err != nil {
-		return nil, fmt.Errorf("create a folder for the configuration: %w", err)
-	}
-	s.config = filepath.Join(folder, "gpreempt.toml")
-	if err = os.WriteFile(s.config, text, 0o600); err != nil {
-		return nil, fmt.Errorf("write the configuration: %w", err)
-	}
-	return func() { s.config = before }, nil
+	s.config = filepath.Join(must(os.MkdirTemp(s.folder, "config-")), "gpreempt.toml")
+	check(os.WriteFile(s.config, text, 0o600))
+	return func() { s.config = before }
 }
 
 // awaited looks again and again until there is no error, and returns the last one where the time is over.

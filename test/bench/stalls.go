@@ -128,28 +128,20 @@ func stallsCases() (cases []Case) {
 }
 
 // measure measures the case under its systems, all at the same rate of requests.
-func (c stallCase) measure(ctx context.Context, s *session, _ string) error {
+func (c stallCase) measure(ctx context.Context, s *session, _ string) {
 	e := newEvaluation(s)
 	defer e.close()
 	for _, name := range c.systems {
 		if name != result.LCAlone {
-			systems, err := workload.Systems([]string{name})
-			if err != nil {
-				return err
-			}
-			e.systems = append(e.systems, systems...)
+			e.systems = append(e.systems, must(workload.Systems([]string{name}))...)
 		}
 	}
-	if err := e.configure(); err != nil {
-		return err
-	}
+	e.configure()
 	var alone *result.Latency
 	rate := c.lc.RateHz
 	for _, system := range append(slices.Repeat([]workload.System{{Name: result.LCAlone}}, len(c.systems)-len(e.systems)), e.systems...) {
 		m := &stallMeasurement{stallCase: c, e: e, system: system, rateHz: rate}
-		if err := m.measure(ctx); err != nil {
-			return fmt.Errorf("%s: %w", system.Name, err)
-		}
+		during(system.Name, func() { m.measure(ctx) })
 		row := m.row(alone)
 		s.add(row)
 		if rate = m.rateHz; system.Name == result.LCAlone {
@@ -157,7 +149,6 @@ func (c stallCase) measure(ctx context.Context, s *session, _ string) error {
 		}
 		e.keepOnly(nil)
 	}
-	return nil
 }
 
 // stallMeasurement is a case under a system while it is measured.
@@ -175,20 +166,16 @@ type stallMeasurement struct {
 	cameMs []float64      // how long each guest took to come, of those that began to in a round
 }
 
-func (m *stallMeasurement) measure(ctx context.Context) error {
-	stop, err := m.begin(ctx)
-	defer stop()
-	if err != nil {
-		return err
+func (m *stallMeasurement) measure(ctx context.Context) {
+	m.begin(ctx)
+	if m.system.Name != result.LCAlone {
+		defer m.receiveGuests(ctx)()
 	}
 	for left := m.left(); left > 0; left = m.left() {
 		length := max(min(left, roundSeconds), 2*result.WarmUp.Seconds())
-		if err := m.round(ctx, time.Duration(length*float64(time.Second))); err != nil {
-			return err
-		}
+		m.round(ctx, time.Duration(length*float64(time.Second)))
 		m.e.session.log("%-14s %-16s %s; about %s left", m.name, m.system.Name, m.rounds[len(m.rounds)-1].Brief(), clock(m.left()))
 	}
-	return nil
 }
 
 // left is for how many seconds it is to be measured yet.
@@ -224,24 +211,15 @@ func (m *stallMeasurement) seconds() (total float64) {
 	return total
 }
 
-// begin starts the programs, until stop.
-func (m *stallMeasurement) begin(ctx context.Context) (stop func(), err error) {
-	stop = func() {}
+// begin starts the programs that are there all the time.
+func (m *stallMeasurement) begin(ctx context.Context) {
 	m.configure()
 	m.members = members(m.workload(), true, m.system.Name != result.LCAlone)
-	if err := m.launch(ctx); err != nil {
-		return stop, err
-	}
+	m.launch(ctx)
 	if m.rateHz == 0 {
-		if m.rateHz, err = m.calibrate(ctx); err != nil {
-			return stop, err
-		}
+		m.rateHz = m.calibrate(ctx)
 	}
 	m.members[0].RateHz, m.members[0].Arrival = m.rateHz, m.lc.Arrival
-	if m.system.Name == result.LCAlone {
-		return stop, nil
-	}
-	return m.receiveGuests(ctx), nil
 }
 
 func (m *stallMeasurement) workload() workload.Workload {
@@ -259,46 +237,36 @@ func (m *stallMeasurement) configure() {
 }
 
 // calibrate is the rate of requests that makes the load.
-func (m *stallMeasurement) calibrate(ctx context.Context) (rateHz float64, err error) {
+func (m *stallMeasurement) calibrate(ctx context.Context) (rateHz float64) {
 	m.members[0].RateHz, m.members[0].Arrival = 20, ""
-	run, err := m.e.run(ctx, workload.System{}, m.workload(), 0, calibrated, m.members[:1])
-	if err != nil {
-		return 0, err
-	}
-	return result.Round(m.lc.Load*1e6/result.Median(run.Latencies()), 1), nil
+	run := must(m.e.run(ctx, workload.System{}, m.workload(), 0, calibrated, m.members[:1]))
+	return result.Round(m.lc.Load*1e6/result.Median(run.Latencies()), 1)
 }
 
 // launch starts the members that do not run.
-func (m *stallMeasurement) launch(ctx context.Context) error {
+func (m *stallMeasurement) launch(ctx context.Context) {
 	for i := range m.members {
 		system := m.system
 		if m.members[i].role == "lc" {
 			system = m.measured
 		}
-		if err := m.e.start(ctx, system, m.members[i:i+1]); err != nil {
-			return err
-		}
+		check(m.e.start(ctx, system, m.members[i:i+1]))
 	}
-	return ready(ctx, m.members)
+	check(ready(ctx, m.members))
 }
 
 // round measures once more.
-func (m *stallMeasurement) round(ctx context.Context, length time.Duration) error {
-	if err := m.visits.failed(); err != nil {
-		return err
-	}
+func (m *stallMeasurement) round(ctx context.Context, length time.Duration) {
+	check(m.visits.failed())
 	base := filepath.Join(m.e.session.folder, "segment-"+m.system.Name)
 	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.pid())
 	run, err := m.e.run(ctx, m.measured, m.workload(), len(m.rounds)+1, length, m.members)
 	watch.stop()
-	if err != nil {
-		return err
-	}
+	check(err)
 	if same := run.Tasks[0].Identical; same != nil && !*same { // the LC program, which comes first
-		return fmt.Errorf("%s: its results differ from those it had at first", m.members[0].program.name)
+		check(fmt.Errorf("%s: its results differ from those it had at first", m.members[0].program.name))
 	}
 	m.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.Begin)), prepareUs: m.prepareUs})
-	return nil
 }
 
 // add takes a round's requests. Of those that took much longer than usual, or longer than a limit if it is not 0, it keeps what was seen.

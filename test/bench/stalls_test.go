@@ -219,9 +219,7 @@ func TestStallsOfATorchProgram(t *testing.T) {
 	}
 	m := &stallMeasurement{e: newEvaluation(prepared(t, options)), stallCase: stallCases[0], system: workload.System{Name: result.LCAlone}, rateHz: 50}
 	defer m.e.close()
-	if err := m.measure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, func() { m.measure(t.Context()) })
 	served := m.rounds[0].Of("lc")[0]
 	if n := len(served.Times.Done); n == 0 || len(served.Trace.QueuedNs) != n {
 		t.Fatalf("%d requests, %d traced", n, len(served.Trace.QueuedNs))

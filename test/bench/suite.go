@@ -40,8 +40,8 @@ type Case struct {
 	Target  string
 	suites  []string
 	seconds float64 // that it takes, about, on an H200
-	// measure adds the case's rows to the session's report.
-	measure func(ctx context.Context, s *session, name string) error
+	// measure adds the case's rows to the session's report. It raises what goes wrong (steps.go).
+	measure func(ctx context.Context, s *session, name string)
 }
 
 // leftOut is why a case cannot be measured on this machine. That is no failure, and the next call tries again.
@@ -54,8 +54,8 @@ type Suite struct {
 	Name, About, mode string
 	flags             []string // that it has beside those that all have
 	jobs              int      // cases at once; 0: one
-	// begin prepares the session for all cases, until end; it may be nil.
-	begin func(ctx context.Context, s *session) (end func(), err error)
+	// begin prepares the session for all cases, until end, as a step; it may be nil.
+	begin func(ctx context.Context, s *session) (end func())
 }
 
 // cases picks those that are named; without names all.
@@ -234,8 +234,8 @@ func (r *caseRun) measureAll(ctx context.Context) error {
 		return nil
 	}
 	if r.begin != nil {
-		end, err := r.begin(ctx, r.s)
-		if err != nil {
+		var end func()
+		if err := caught(func() { end = r.begin(ctx, r.s) }); err != nil {
 			return err
 		}
 		defer end()
@@ -290,7 +290,7 @@ func (r *caseRun) measureCase(ctx context.Context, one Case) error {
 	began := time.Now()
 	s := r.s.forCase()
 	part := &casePart{Part: one.Name, Asked: s.options.asked(), file: r.partPath(r.s.options.Folder, one.Name)}
-	err := one.measure(ctx, s, one.Name)
+	err := caught(func() { one.measure(ctx, s, one.Name) })
 	r.mutex.Lock()
 	defer r.mutex.Unlock()
 	if ctx.Err() != nil {

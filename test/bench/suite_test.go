@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -120,6 +121,14 @@ func preparedSession(t *testing.T, suite string, environment ...string) *session
 	return prepared(t, options)
 }
 
+// succeed is a test of steps that are to succeed.
+func succeed(t *testing.T, steps func()) {
+	t.Helper()
+	if err := caught(steps); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fireSession is a session in which a program that computes what its name says stands in for those of PyTorch.
 func fireSession(t *testing.T, suite string, environment ...string) *session {
 	t.Helper()
@@ -140,18 +149,19 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 	s := fireSession(t, "blp-fire")
 	s.options.Seconds = .2
 	s.mechanisms = onlyStops
+	measured := func(program string) (*fire, result.Row) {
+		one := *s
+		one.report, one.options.Folder = &result.Report{}, t.TempDir()
+		f := &fire{session: &one, program: program, ordeal: stops{}}
+		succeed(t, func() { f.measure(t.Context(), "fire-"+program) })
+		return f, one.report.Cases[0]
+	}
 	for program, want := range map[string]string{
 		"same":             "rounds under fire",
 		"different-as-be":  "as BE: different from step 1 of 3 on",
 		"different-rounds": "as BE, undisturbed: 2 of 5 rounds different, first round 3, step 1",
 	} {
-		f := &fire{session: s, program: program}
-		first, err := f.alone(t.Context())
-		if err != nil {
-			t.Errorf("%s: %v", program, err)
-			continue
-		}
-		row := f.row(t.Context(), "fire-"+program, first)
+		f, row := measured(program)
 		if row.Pass == nil || *row.Pass || !strings.Contains(row.Note, want) || row.System != "gpreempt" || row.Unit != "stops" {
 			t.Errorf("%s: %+v, want %q", program, row, want)
 		}
@@ -160,35 +170,26 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 		}
 	}
 	s.options.Seconds = 2
-	f := &fire{session: s, program: "kernels"}
-	first, err := f.alone(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	row := f.row(t.Context(), "fire-kernels", first)
+	f, row := measured("kernels")
 	// A slow machine gets more rounds.
 	for deadline := time.Now().Add(time.Minute); (row.BLP.Stops < 20 || f.peerRequests < 20) && time.Now().Before(deadline); {
-		f = &fire{session: s, program: "kernels"}
-		if first, err = f.alone(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		row = f.row(t.Context(), "fire-kernels", first)
+		f, row = measured("kernels")
 	}
-	if row.BLP.Stops < 20 || row.BLP.Cuts == 0 || *row.Value != float64(row.BLP.Stops) || f.different || f.hung ||
+	if row.BLP.Stops < 20 || row.BLP.Cuts == 0 || *row.Value != float64(row.BLP.Stops) || f.different || strings.Contains(row.Note, "HANG") ||
 		row.Target != fireTarget || f.peerRequests < 20 || !strings.Contains(row.Note, "LC requests; ") || !slices.Contains(row.BLP.Mechanisms, "blp") {
 		t.Errorf("what the GPU does: %+v, %+v, %d LC requests", row, row.BLP, f.peerRequests)
 	}
 	for stops, enough := range map[uint64]bool{1000: true, 999: false} {
-		one := &fire{session: s}
-		one.counted.Stops, one.counted.Cuts = stops, 1
-		if one.enough() != enough {
+		var counted result.Counted
+		if counted.Stops, counted.Cuts = stops, 1; enoughStops(counted) != enough {
 			t.Errorf("enough with %d stops: %v", stops, !enough)
 		}
 	}
 	for program, want := range map[string]string{
 		"random": "NOT DETERMINISTIC without the library", "ends": "the program ended: as told", "silent": "no steps",
 	} {
-		if _, err := (&fire{session: s, program: program}).alone(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
+		f := &fire{session: s, program: program}
+		if err := caught(func() { f.alone(t.Context()) }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", program, err, want)
 		}
 	}
@@ -198,11 +199,7 @@ func TestFireFindsWhatIsWrong(t *testing.T) {
 func TestProgramsAreComparedInEachWay(t *testing.T) {
 	t.Parallel()
 	s := preparedSession(t, programsSuite)
-	undo, err := s.configure("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer undo()
+	succeed(t, func() { s.configure("") })
 	const settings = "import os, sys; role = os.environ.get('GPREEMPT_PRIORITY', ''); blp = role and '[\"blp\"]' in open(os.environ['GPREEMPT_CONFIG']).read()\n"
 	for program, test := range map[string]struct{ text, ways, note string }{
 		"same":   {"print(42)", "be same, blp same, blp-fire same, not stopped, fire same, lc same, off same, swap same, not evicted", ""},
@@ -222,7 +219,7 @@ func TestProgramsAreComparedInEachWay(t *testing.T) {
 		if program == "more" {
 			listed.GPUs = 2
 		}
-		err := eachWay.measure(t.Context(), one, "program-"+program, listed)
+		err := caught(func() { eachWay.measure(t.Context(), one, "program-"+program, listed) })
 		if test.ways == "" {
 			var left leftOut
 			if err == nil || !strings.Contains(err.Error(), test.note) || errors.As(err, &left) != slices.Contains([]string{"lacks", "more", "import"}, program) {
@@ -243,9 +240,7 @@ func TestProgramsAreComparedInEachWay(t *testing.T) {
 		}
 	}
 	s.report = &result.Report{}
-	if err := eachRole.measure(t.Context(), s, "identity-fails", workload.Program{Name: "fails"}); err != nil {
-		t.Fatal(err)
-	}
+	succeed(t, func() { eachRole.measure(t.Context(), s, "identity-fails", workload.Program{Name: "fails"}) })
 	if row := s.report.Cases[0]; *row.Value != 2 || row.Unit != "of 3 identical" || *row.Pass || row.Note != "lc: exit status 1: as told" {
 		t.Errorf("%+v", row)
 	}
@@ -256,41 +251,27 @@ func TestProgramsAreWatched(t *testing.T) {
 	t.Parallel()
 	s := preparedSession(t, programsSuite)
 	s.mechanisms = memoryMechanisms
-	path, err := s.swapConfig("watched")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := s.hold(t.Context(), "be", path, 64<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.finish(w)
-	before, err := w.sum(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	settings, err := configs.Load(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var what seen
-	what.stops, what.evictions = map[int32]uint64{}, map[int32]uint64{}
-	for deadline := time.Now().Add(time.Minute); what.text() == "" || !strings.Contains(what.text(), " evictions"); {
-		if lookAt(settings.Segment.Directory, w.pid(), true, &what); time.Now().After(deadline) {
-			t.Fatalf("seen: %q", what.text())
+	succeed(t, func() {
+		path := s.swapConfig("watched")
+		w := s.hold(t.Context(), "be", path, 64<<20)
+		defer s.finish(w)
+		before := w.sum(t.Context())
+		directory := must(configs.Load(path)).Segment.Directory
+		what := seen{stops: map[int32]uint64{}, evictions: map[int32]uint64{}}
+		check(awaited(t.Context(), time.Minute, func() error {
+			if lookAt(directory, w.pid(), true, &what); !strings.Contains(what.text(), " evictions") {
+				return fmt.Errorf("seen: %q", what.text())
+			}
+			return nil
+		}))
+		if after := w.sum(t.Context()); after != before {
+			t.Errorf("%s, before %s", after, before)
 		}
-		if err := pause(t.Context(), pollInterval); err != nil {
-			t.Fatal(err)
+		others := seen{stops: map[int32]uint64{}, evictions: map[int32]uint64{}}
+		if lookAt(directory, os.Getpid(), true, &others); len(others.evictions) > 0 {
+			t.Errorf("of another group: %v", others)
 		}
-	}
-	if after, err := w.sum(t.Context()); err != nil || after != before {
-		t.Errorf("%s, before %s, %v", after, before, err)
-	}
-	var others seen
-	others.stops, others.evictions = map[int32]uint64{}, map[int32]uint64{}
-	if lookAt(settings.Segment.Directory, os.Getpid(), true, &others); len(others.evictions) > 0 {
-		t.Errorf("of another group: %v", others)
-	}
+	})
 }
 
 // Each program has a row, and each row a program.
@@ -391,17 +372,14 @@ func processesWith(t *testing.T, environment []string) (found []string) {
 func TestStoppedLCHasARequest(t *testing.T) {
 	t.Parallel()
 	s := prepared(t, simulatedOptions(t, "foundation", &bytes.Buffer{}))
-	options, err := s.lcOptions(t.Context(), single)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := s.start(t.Context(), "", "lc", append(options, "--warm-up", "1000000", "--seconds", "55")...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.finish(w)
-	var lc lcResult
-	if err := errors.Join(w.begin(t.Context()), w.ask(t.Context(), answerLimit, &lc, "stop")); err != nil || len(lc.LatenciesNs) == 0 {
-		t.Errorf("%v, %+v", err, lc)
-	}
+	succeed(t, func() {
+		options := append(s.lcOptions(t.Context(), single), "--warm-up", "1000000", "--seconds", "55")
+		w := must(s.start(t.Context(), "", "lc", options...))
+		defer s.finish(w)
+		var lc lcResult
+		check(w.begin(t.Context()))
+		if check(w.ask(t.Context(), answerLimit, &lc, "stop")); len(lc.LatenciesNs) == 0 {
+			t.Errorf("%+v", lc)
+		}
+	})
 }

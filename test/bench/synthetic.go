@@ -91,25 +91,18 @@ func (c criterion) judged(row result.Row) result.Row {
 
 // pair is a case of one LC process beside `rivals` BE processes.
 func pair(name string, l load, rivals int, target criterion, suites ...string) Case {
-	return Case{name, target.text, suites, 20, func(ctx context.Context, s *session, name string) error {
-		return s.measurePair(ctx, name, l, rivals, target)
+	return Case{name, target.text, suites, 20, func(ctx context.Context, s *session, name string) {
+		s.measurePair(ctx, name, l, rivals, target)
 	}}
 }
 
-func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
+func (s *session) lcOptions(ctx context.Context, l load) []string {
 	if l.sharedBytes > s.info.SharedBytes {
-		return nil, fmt.Errorf("a block has %d bytes of shared memory here, the case needs %d",
-			s.info.SharedBytes, l.sharedBytes)
+		check(fmt.Errorf("a block has %d bytes of shared memory here, the case needs %d",
+			s.info.SharedBytes, l.sharedBytes))
 	}
-	options, err := s.workOptions(ctx, l.work)
-	if err != nil {
-		return nil, err
-	}
-	requests := l.requests
-	if s.options.Requests > 0 {
-		requests = s.options.Requests
-	}
-	options = append(options, "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
+	requests := cmp.Or(s.options.Requests, l.requests)
+	options := append(s.workOptions(ctx, l.work), "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
 		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
 	if l.prepareUs > 0 {
 		options = append(options, "--prepare-us", strconv.Itoa(l.prepareUs))
@@ -123,33 +116,21 @@ func (s *session) lcOptions(ctx context.Context, l load) ([]string, error) {
 	if l.context {
 		options = append(options, "--sync-context", "1")
 	}
-	return options, nil
+	return options
 }
 
-func (s *session) beRate(ctx context.Context, rival work, role string) (float64, error) {
-	options, err := s.workOptions(ctx, rival)
-	if err != nil {
-		return 0, err
-	}
+func (s *session) beRate(ctx context.Context, rival work, role string) float64 {
+	options := append(s.workOptions(ctx, rival), "--seconds", strconv.Itoa(beSeconds))
 	var result beResult
-	if err := s.run(ctx, &result, role, "be", append(options, "--seconds", strconv.Itoa(beSeconds))...); err != nil {
-		return 0, err
-	}
-	return result.ownRate()
+	check(s.run(ctx, &result, role, "be", options...))
+	return must(result.ownRate())
 }
 
 // together runs an LC process while BE processes run, and gives the sum of the BE rates over the time
 // in which requests were measured.
-func (s *session) together(ctx context.Context, l load, rival work, rivals int, lcRole, beRole string) (lcResult, float64, error) {
-	var result lcResult
-	lcOptions, err := s.lcOptions(ctx, l)
-	if err != nil {
-		return result, 0, err
-	}
-	beOptions, err := s.workOptions(ctx, rival)
-	if err != nil {
-		return result, 0, err
-	}
+func (s *session) together(ctx context.Context, l load, rival work, rivals int, lcRole, beRole string) (result lcResult, rate float64) {
+	lcOptions := s.lcOptions(ctx, l)
+	beOptions := append(s.workOptions(ctx, rival), "--seconds", "50")
 	running := make([]*worker, 0, rivals)
 	defer func() {
 		for _, w := range running {
@@ -157,55 +138,39 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 		}
 	}()
 	for range rivals {
-		w, err := s.start(ctx, beRole, "be", append(beOptions, "--seconds", "50")...)
-		if err != nil {
-			return result, 0, err
-		}
-		running = append(running, w)
+		running = append(running, must(s.start(ctx, beRole, "be", beOptions...)))
 	}
 	for _, w := range running {
-		if err := w.begin(ctx); err != nil {
-			return result, 0, err
-		}
+		check(w.begin(ctx))
 	}
-	if err := s.run(ctx, &result, lcRole, "lc", lcOptions...); err != nil {
-		return result, 0, err
-	}
+	check(s.run(ctx, &result, lcRole, "lc", lcOptions...))
 	if len(result.LatenciesNs) == 0 {
-		return result, 0, errors.New("the LC process finished no request in time")
+		check(errNoRequest)
 	}
-	// Samples lie a kernel apart: let the BE processes pass the end of the interval.
-	if err := pause(ctx, 100*time.Millisecond); err != nil {
-		return result, 0, err
-	}
+	check(pause(ctx, 100*time.Millisecond)) // samples lie a kernel apart: let the BE processes pass the end of the interval
 	if beRole != "" {
 		s.counted = s.count(s.config, running[0].pid())
 	}
-	rate := 0.0
 	for _, w := range running {
 		var be beResult
-		if err := w.ask(ctx, answerLimit, &be, "stop"); err != nil {
-			return result, 0, err
-		}
+		check(w.ask(ctx, answerLimit, &be, "stop"))
 		s.finish(w)
 		rate += be.rate(result.StartNs, result.EndNs)
 	}
-	return result, rate, nil
+	return result, rate
 }
 
+var errNoRequest = errors.New("the LC process finished no request in time")
+
 // eachAlone measures LC, and BE, alone on the GPU, and reports that.
-func (s *session) eachAlone(ctx context.Context, name string, options []string, rival work) (lc lcResult, latency *result.Latency, be float64, err error) {
-	if err := s.run(ctx, &lc, "", "lc", options...); err != nil {
-		return lc, nil, 0, fmt.Errorf("LC alone: %w", err)
-	}
+func (s *session) eachAlone(ctx context.Context, name string, options []string, rival work) (lc lcResult, latency *result.Latency, be float64) {
+	during("LC alone", func() { check(s.run(ctx, &lc, "", "lc", options...)) })
 	if latency = result.LatencyOf(lc.LatenciesNs); latency == nil {
-		return lc, nil, 0, errors.New("the LC process finished no request in time")
+		check(errNoRequest)
 	}
-	if be, err = s.beRate(ctx, rival, ""); err != nil {
-		return lc, nil, 0, fmt.Errorf("BE alone: %w", err)
-	}
+	during("BE alone", func() { be = s.beRate(ctx, rival, "") })
 	s.add(result.Row{Case: name, System: "alone", LC: latency, BE: rateOf(be, be, kernelsPerSecond)})
-	return lc, latency, be, nil
+	return lc, latency, be
 }
 
 // comparedRow is a row of LC's requests, compared with those alone.
@@ -220,30 +185,22 @@ type sharedBy struct{ name, lcRole, beRole, priority, hints string }
 var underLibrary = sharedBy{name: "gpreempt", lcRole: "lc", beRole: "be"}
 
 // measureBeside compares ways to share the GPU with LC and BE alone, whose figures and options it returns. Under an MPS server all are its clients.
-func (s *session) measureBeside(ctx context.Context, name string, l load, rival work, rivals int, target criterion, ways []sharedBy) (options []string, lcAlone *result.Latency, beAlone float64, err error) {
+func (s *session) measureBeside(ctx context.Context, name string, l load, rival work, rivals int, target criterion, ways []sharedBy) (options []string, lcAlone *result.Latency, beAlone float64) {
 	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
-	if options, err = s.lcOptions(ctx, l); err != nil {
-		return nil, nil, 0, err
-	}
-	alone, lcAlone, beAlone, err := s.eachAlone(ctx, name, options, rival)
-	if err != nil {
-		return nil, nil, 0, err
-	}
+	options = s.lcOptions(ctx, l)
+	alone, lcAlone, beAlone := s.eachAlone(ctx, name, options, rival)
 	for _, way := range ways {
 		s.added["be"] = s.addMPS
 		if way.priority != "" {
 			s.added["be"] = append([]string{way.priority}, s.addMPS...)
 		}
-		undo, err := s.configure(cmp.Or(way.hints, noHints))
-		if err != nil {
-			return nil, nil, 0, err
-		}
-		lc, rate, err := s.together(ctx, l, rival, rivals, way.lcRole, way.beRole)
+		undo := s.configure(cmp.Or(way.hints, noHints))
+		var lc lcResult
+		var rate float64
+		err := caught(func() { lc, rate = s.together(ctx, l, rival, rivals, way.lcRole, way.beRole) })
 		undo()
 		if err != nil {
-			if ctx.Err() != nil {
-				return nil, nil, 0, ctx.Err()
-			}
+			check(ctx.Err())
 			row := result.Row{Case: name, System: way.name, LCAlone: lcAlone, Note: err.Error()}
 			s.add(row.Judged(cmp.Or(target.text, measured), false)) // the other ways may do better
 			continue
@@ -259,32 +216,24 @@ func (s *session) measureBeside(ctx context.Context, name string, l load, rival 
 		s.add(row)
 	}
 	s.added["be"] = s.addMPS
-	return options, lcAlone, beAlone, nil
+	return options, lcAlone, beAlone
 }
 
-func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) error {
-	options, lcAlone, beAlone, err := s.measureBeside(ctx, name, l, bestEffort, rivals, target, []sharedBy{{name: "default"}, underLibrary})
-	if err != nil {
-		return err
-	}
+func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) {
+	options, lcAlone, beAlone := s.measureBeside(ctx, name, l, bestEffort, rivals, target, []sharedBy{{name: "default"}, underLibrary})
 	var underLibrary lcResult
-	if err := s.run(ctx, &underLibrary, "lc", "lc", options...); err != nil {
-		return fmt.Errorf("gpreempt, LC alone: %w", err)
-	}
-	beUnderLibrary, err := s.beRate(ctx, bestEffort, "be")
-	if err != nil {
-		return fmt.Errorf("gpreempt, BE alone: %w", err)
-	}
+	var beUnderLibrary float64
+	during("gpreempt, LC alone", func() { check(s.run(ctx, &underLibrary, "lc", "lc", options...)) })
+	during("gpreempt, BE alone", func() { beUnderLibrary = s.beRate(ctx, bestEffort, "be") })
 	row := comparedRow(name+"-unshared", "gpreempt", &underLibrary, lcAlone)
 	row.BE, row.Note = rateOf(beUnderLibrary, beAlone, kernelsPerSecond), "each alone under the library"
 	s.add(row)
-	return nil
 }
 
 // measureLaunch compares what a launch costs the CPU without the library and with it while nothing goes
 // on. It differs by tens of nanoseconds from process to process and from moment to moment: the least of
 // many rounds in each of several processes is compared. An objective is set and taken back between the rounds of one process.
-func measureLaunch(ctx context.Context, s *session, name string) error {
+func measureLaunch(ctx context.Context, s *session, name string) {
 	const processes = 6
 	roles := []string{"", "lc", "be", "off"}
 	least := map[string]float64{}
@@ -293,18 +242,12 @@ func measureLaunch(ctx context.Context, s *session, name string) error {
 		for j := range roles {
 			role := roles[(i+j)%len(roles)]
 			var result launchResult
-			if err := s.run(ctx, &result, role, "launch", "--rounds", "300"); err != nil {
-				return err
-			}
+			check(s.run(ctx, &result, role, "launch", "--rounds", "300"))
 			if known, ok := least[role]; !ok || result.LeastNs < known {
 				least[role] = result.LeastNs
 			}
 		}
-		more, err := s.objectiveCost(ctx)
-		if err != nil {
-			return err
-		}
-		objective = append(objective, more)
+		objective = append(objective, s.objectiveCost(ctx))
 	}
 	alone := result.Figure(name, result.Round(least[""], 1), "ns", "")
 	alone.System = result.LCAlone
@@ -315,94 +258,62 @@ func measureLaunch(ctx context.Context, s *session, name string) error {
 	}
 	more := result.Round(result.Median(objective), 1)
 	s.add(result.Figure(name, more, "ns more", "role lc with an objective").Judged("<= 20 ns more than lc without an objective", more <= 20))
-	return nil
 }
 
 // objectiveCost is what an objective adds to a launch, in ns, beside a BE process. Without a peer the library looks at no launch.
-func (s *session) objectiveCost(ctx context.Context) (float64, error) {
-	be, err := s.start(ctx, "be", "launch")
-	if err != nil {
-		return 0, err
-	}
+func (s *session) objectiveCost(ctx context.Context) float64 {
+	be := must(s.start(ctx, "be", "launch"))
 	defer s.finish(be)
-	if err := be.awaitReady(ctx, nil); err != nil {
-		return 0, err
-	}
-	lc, err := s.start(ctx, "lc", "launch", "--rounds", "300", "--objective", "1")
-	if err != nil {
-		return 0, err
-	}
+	check(be.awaitReady(ctx, nil))
+	lc := must(s.start(ctx, "lc", "launch", "--rounds", "300", "--objective", "1"))
 	defer s.finish(lc)
-	if err := lc.awaitReady(ctx, nil); err != nil {
-		return 0, err
-	}
-	err = awaited(ctx, startLimit, func() error {
+	check(lc.awaitReady(ctx, nil))
+	check(awaited(ctx, startLimit, func() error {
 		p, _, err := peer(s.config, lc.pid())
 		if err == nil && (p == nil || !p.Counted) {
 			err = errors.New("the library does not look at launches: it has met no peer")
 		}
 		return err
-	})
-	if err != nil {
-		return 0, err
-	}
+	}))
 	var result launchResult
-	err = lc.ask(ctx, workerLimit, &result, "run")
-	return result.MoreNs, err
+	check(lc.ask(ctx, workerLimit, &result, "run"))
+	return result.MoreNs
 }
 
 // measureBEAlone takes turns between with and without the library and compares the medians.
-func measureBEAlone(ctx context.Context, s *session, name string) error {
+func measureBEAlone(ctx context.Context, s *session, name string) {
 	const rounds = 3
 	rates := map[string][]float64{}
 	for range rounds {
 		for _, role := range []string{"", "be"} {
-			rate, err := s.beRate(ctx, bestEffort, role)
-			if err != nil {
-				return err
-			}
-			rates[role] = append(rates[role], rate)
+			rates[role] = append(rates[role], s.beRate(ctx, bestEffort, role))
 		}
 	}
 	alone, now := result.Median(rates[""]), result.Median(rates["be"])
 	row := result.Row{Case: name, System: "gpreempt", BE: rateOf(now, alone, kernelsPerSecond)}
 	s.add(row.Judged("BE >= 0.99 of without the library", row.BE.Share >= 0.99))
-	return nil
 }
 
 // measureIdle looks at processes with a context and nothing to do, one of each role at once.
-func measureIdle(ctx context.Context, s *session, name string) error {
+func measureIdle(ctx context.Context, s *session, name string) {
 	var without idleResult
-	if err := s.run(ctx, &without, "", "idle"); err != nil {
-		return err
-	}
+	check(s.run(ctx, &without, "", "idle"))
 	roles := []string{"lc", "be"}
 	workers := make([]*worker, len(roles))
 	for i, role := range roles {
-		w, err := s.start(ctx, role, "idle")
-		if err != nil {
-			return err
-		}
-		defer s.finish(w)
-		workers[i] = w
+		workers[i] = must(s.start(ctx, role, "idle"))
+		defer s.finish(workers[i])
 	}
 	for _, w := range workers {
-		if err := w.awaitReady(ctx, nil); err != nil {
-			return err
-		}
-		if err := w.send("run"); err != nil {
-			return err
-		}
+		check(w.awaitReady(ctx, nil))
+		check(w.send("run"))
 	}
 	for i, role := range roles {
 		var idle idleResult
-		if err := workers[i].answer(ctx, workerLimit, &idle); err != nil {
-			return err
-		}
+		check(workers[i].answer(ctx, workerLimit, &idle))
 		core := result.Round(100*float64(idle.CPUNs)/float64(idle.WallNs), 3)
 		added := result.Round((float64(idle.RSSKb)-float64(without.RSSKb))/1024, 1)
 		s.add(result.Figure(name+"-cpu", core, "% of a core", "role "+role).Judged("<= 0.5 % of a core", core <= 0.5),
 			result.Figure(name+"-memory", added, "MB RSS added", "role "+role).Judged("<= 15 MB", added <= 15))
 	}
-	return nil
 }

@@ -206,17 +206,6 @@ func isClosed(channel chan struct{}) bool {
 	}
 }
 
-// atOnce does so many things at once, and joins what went wrong.
-func atOnce(count int, do func(i int) error) error {
-	failures := make([]error, count)
-	var all sync.WaitGroup
-	for i := range count {
-		all.Go(func() { failures[i] = do(i) })
-	}
-	all.Wait()
-	return errors.Join(failures...)
-}
-
 var (
 	errEnded    = errors.New("the program ended")
 	errNoAnswer = errors.New("no answer")
