@@ -41,7 +41,7 @@ func newEvaluation(s *session) *evaluation {
 // withSystems lets the session measure workloads.
 func withSystems(_ context.Context, s *session) (end func()) {
 	e := newEvaluation(s)
-	e.systems = must(workload.Systems(s.options.Systems))
+	e.systems = must(workload.Systems(s.options.Systems, s.options.tests.systems...))
 	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
 	e.length = time.Duration(cmp.Or(e.options.Seconds, defaultSeconds) * float64(time.Second))
 	if e.length < 2*result.WarmUp {
@@ -94,10 +94,7 @@ func (e *evaluation) configure() {
 			continue
 		}
 		segment := filepath.Join(e.session.folder, "segment-"+system.Name)
-		text, err := system.LibraryConfig(segment)
-		if err != nil {
-			check(fmt.Errorf("system %s: %w", system.Name, err))
-		}
+		text := system.LibraryConfig(segment)
 		if text == "" {
 			continue
 		}

@@ -117,7 +117,8 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	if evaluated(t, options); !strings.Contains(progress.String(), "spin: measured already") {
 		t.Errorf("again:\n%s", &progress)
 	}
-	options.Requests, options.Systems = 0, []string{systemFile(t, "deaf", `hints = "given"`)}
+	options.Requests, options.Systems = 0, nil
+	options.measureUnder(workload.System{Name: "deaf", Hints: "given"})
 	if r := evaluated(t, options); len(r.Cases) != 3 || !strings.Contains(under(r, "spin", "deaf").Note, "takes no hints") {
 		t.Errorf("hints that nobody takes, by another system than before: %+v", r)
 	}
@@ -168,14 +169,12 @@ func failing(t *testing.T, progress *bytes.Buffer, stub ...string) Options {
 	return options
 }
 
-// systemFile describes a system of one's own.
-func systemFile(t *testing.T, name, settings string) (path string) {
-	t.Helper()
-	path = filepath.Join(t.TempDir(), name+".toml")
-	if err := os.WriteFile(path, []byte("about = \"x\"\n"+settings), 0o600); err != nil {
-		t.Fatal(err)
+// measureUnder has systems of a test's own measured, after those that are there by name.
+func (o *Options) measureUnder(systems ...workload.System) {
+	o.tests.systems = systems
+	for _, system := range systems {
+		o.Systems = append(o.Systems, system.Name)
 	}
-	return path
 }
 
 // A failure in one system is noted in its case, and costs the others nothing.
@@ -184,17 +183,17 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 	type row struct {
 		workload, system, note string
 	}
-	const mps, ofLC, ofBE = "mps = true\n", "[lc]\nSTUB_FAILS = ", "[be]\nSTUB_FAILS = "
+	as := func(how string) map[string]string { return map[string]string{"STUB_FAILS": how} }
 	for name, test := range map[string]struct {
-		systems map[string]string
+		systems []workload.System
 		rows    []row
 	}{
-		"in a run": {map[string]string{"ends": mps + ofLC + `"in-run"`, "beside": mps, "waits": ofLC + `"hangs-in-run"`}, []row{
+		"in a run": {[]workload.System{{Name: "ends", MPS: true, LC: as("in-run")}, {Name: "beside", MPS: true}, {Name: "waits", LC: as("hangs-in-run")}}, []row{
 			{"A", "default", ""}, {"A", "beside", ""}, {"B", "default", ""}, {"B", "beside", ""},
 			{"A", "ends", "repeat 1: lc vgg19 (ends): the program ended: as told"}, {"B", "ends", "as told"},
 			{"A", "waits", "repeat 1: lc vgg19 (waits): no answer in"}, {"B", "waits", "no answer in"},
 		}},
-		"at the start": {map[string]string{"refuses": ofBE + `"at-start"`, "never": ofBE + `"hangs-at-start"`}, []row{
+		"at the start": {[]workload.System{{Name: "refuses", BE: as("at-start")}, {Name: "never", BE: as("hangs-at-start")}}, []row{
 			{"A", "alone", ""}, {"A", "be-alone", ""}, {"A", "default", ""}, {"B", "default", ""},
 			{"A", "refuses", "be resnet152 (refuses): the program ended: as told"},
 			{"A", "never", "be resnet152 (never): no answer in"}, {"B", "never", "be resnet152 (never): no answer in"},
@@ -208,9 +207,7 @@ func TestFailuresAreTheirOwn(t *testing.T) {
 			options.tests.tools = fakeMPS(t)
 			// Programs that hang are waited for as long; for others it is enough.
 			options.tests.limits = limits{start: 15 * time.Second, answer: 5 * time.Second}
-			for system, text := range test.systems {
-				options.Systems = append(options.Systems, systemFile(t, system, text))
-			}
+			options.measureUnder(test.systems...)
 			r := evaluated(t, options)
 			for _, want := range test.rows {
 				row := under(r, want.workload, want.system)
@@ -231,7 +228,7 @@ func TestSharedProgramThatFailedOnce(t *testing.T) {
 	}
 	var progress bytes.Buffer
 	options := failing(t, &progress, "STUB_ONCE="+once, "STUB_FAILS=in-run")
-	options.Systems = append(options.Systems, systemFile(t, "other", ""))
+	options.measureUnder(workload.System{Name: "other"})
 	notes := 0
 	for _, row := range evaluated(t, options).Cases {
 		if strings.Contains(row.Note, "as told") {

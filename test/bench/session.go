@@ -19,6 +19,7 @@ import (
 	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Options says what to measure. Each suite says which of them it has, beside those that all have.
@@ -44,10 +45,11 @@ type Options struct {
 
 // forTests is what tests that run at the same time have each for themselves; the zero value changes nothing.
 type forTests struct {
-	environment []string // of what is started, beside our own
-	tools       string   // folder with stand-ins for the driver's programs
-	temporary   string   // folder of temporary folders
-	limits      limits   // of programs that are waited for in vain
+	environment []string          // of what is started, beside our own
+	tools       string            // folder with stand-ins for the driver's programs
+	systems     []workload.System // that there are besides
+	temporary   string            // folder of temporary folders
+	limits      limits            // of programs that are waited for in vain
 	beAlone     time.Duration
 }
 

@@ -1,133 +1,68 @@
 package workload
 
 import (
-	"embed"
-	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
-
-	"github.com/BurntSushi/toml"
 
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-// System is a way to share the GPU: what is measured beside the LC program alone. Each is a file of
-// systems/; a file of the caller's own adds another.
+// System is a way to share the GPU: what is measured beside the LC program alone.
 type System struct {
-	Name     string `toml:"-"`
-	About    string
-	Order    int
+	Name     string
 	Optional bool              // only where it is asked for
 	MPS      bool              // the processes are clients of an MPS server
 	Config   string            // of the library, which is preloaded where this is not empty
-	Hints    string            // of the library: "off", or "given" by the LC program
+	Hints    string            // of the library: "off", or "given" by the LC program at a request's arrival
 	LC, BE   map[string]string // environment variables
 }
 
-//go:embed systems/*.toml
-var systemFiles embed.FS
+const auto = `mechanisms = "auto"`
 
-// builtIn are the systems of systems/.
-var builtIn = sync.OnceValues(func() ([]System, error) {
-	var known []System
-	entries, err := systemFiles.ReadDir("systems")
-	if err != nil {
-		return nil, fmt.Errorf("read the systems: %w", err)
-	}
-	for _, entry := range entries {
-		text, err := systemFiles.ReadFile("systems/" + entry.Name())
-		if err != nil {
-			return nil, fmt.Errorf("read the systems: %w", err)
-		}
-		system, err := parseSystem(entry.Name(), text)
-		if err != nil {
-			return nil, err
-		}
-		known = append(known, system)
-	}
-	slices.SortStableFunc(known, func(a, b System) int { return a.Order - b.Order })
-	return known, nil
-})
+// systems are all, in the order of tables.
+var systems = []System{
+	{Name: "default"},
+	{Name: "mps", MPS: true},
+	{Name: "mps-priority", MPS: true, BE: map[string]string{"CUDA_MPS_CLIENT_PRIORITY": "1"}},
+	{Name: "gpreempt", Config: auto, Hints: "off"},
+	{Name: "gpreempt-hints", Config: auto, Hints: "given"},
+	{Name: "gpreempt-mps", MPS: true, Config: auto, Hints: "off"},
+	// Mechanisms alone.
+	{Name: "only-timeslice", Optional: true, Config: `mechanisms = ["timeslice"]`, Hints: "off"},
+}
 
-// Systems returns the named systems, names ending in .toml being files; without names all that are not
-// optional.
-func Systems(names []string) ([]System, error) {
-	all, err := builtIn()
-	if err != nil {
-		return nil, err
-	}
-	known := slices.Clone(all)
+// Systems returns the named systems, of others too; without names all that are not optional.
+func Systems(names []string, others ...System) (picked []System, err error) {
+	known := slices.Concat(systems, others)
 	if len(names) == 0 {
 		return slices.DeleteFunc(known, func(s System) bool { return s.Optional }), nil
 	}
-	var picked []System
 	for _, name := range names {
-		if strings.HasSuffix(name, ".toml") {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				return nil, fmt.Errorf("read system: %w", err)
-			}
-			system, err := parseSystem(filepath.Base(name), text)
-			if err != nil {
-				return nil, err
-			}
-			picked = append(picked, system)
-			continue
-		}
 		i := slices.IndexFunc(known, func(s System) bool { return s.Name == name })
 		if i < 0 {
 			var all []string
 			for _, s := range known {
 				all = append(all, s.Name)
 			}
-			return nil, fmt.Errorf("no system %q; there are %s, and files that end in .toml", name, strings.Join(all, ", "))
+			return nil, fmt.Errorf("no system %q; there are %s", name, strings.Join(all, ", "))
 		}
 		picked = append(picked, known[i])
 	}
 	return picked, nil
 }
 
-func parseSystem(file string, text []byte) (System, error) {
-	system := System{Name: strings.TrimSuffix(file, ".toml")}
-	meta, err := toml.Decode(string(text), &system)
-	if err == nil && len(meta.Undecoded()) > 0 {
-		err = fmt.Errorf("unknown key %s", meta.Undecoded()[0])
-	}
-	if err == nil && system.About == "" {
-		err = errors.New("about is missing")
-	}
-	if err == nil {
-		_, err = system.LibraryConfig("/")
-	}
-	if err != nil {
-		return System{}, fmt.Errorf("read system %s: %w", file, err)
-	}
-	return system, nil
-}
-
 // LibraryConfig is the library's configuration file for the system; "" where the library is not preloaded.
 // Systems have segments of their own: their processes must not know of one another.
-func (s System) LibraryConfig(segment string) (string, error) {
+func (s System) LibraryConfig(segment string) string {
 	if s.Config == "" {
-		return "", nil
+		return ""
 	}
 	text := s.Config + "\n"
-	switch s.Hints {
-	case "", "given":
-	case "off":
+	if s.Hints == "off" {
 		text += configs.HintsFrom()
-	default:
-		return "", fmt.Errorf("hints = %q: must be \"off\" or \"given\"", s.Hints)
 	}
-	text += fmt.Sprintf("[segment]\ndirectory = %q\n", segment)
-	if _, err := configs.Parse(s.Name, []byte(text)); err != nil {
-		return "", fmt.Errorf("config of the library: %w", err)
-	}
-	return text, nil
+	return text + fmt.Sprintf("[segment]\ndirectory = %q\n", segment)
 }
 
 // Variables are those of the environment of processes of a role.

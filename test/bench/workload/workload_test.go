@@ -2,15 +2,15 @@ package workload
 
 import (
 	"math"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpreempt/gpreempt/configs"
 )
 
 func TestArrivals(t *testing.T) {
@@ -94,18 +94,9 @@ func TestSystems(t *testing.T) {
 	if by["gpreempt"].Processes("lc") == by["gpreempt-hints"].Processes("lc") {
 		t.Error("systems with the library share processes")
 	}
-	for name, text := range map[string]string{
-		"unknown key": "about = \"x\"\nmsp = true",
-		"no about":    "mps = true",
-		"bad config":  "about = \"x\"\nconfig = 'mechanisms = [\"magic\"]'",
-		"bad hints":   "about = \"x\"\nconfig = 'mechanisms = \"auto\"'\nhints = \"maybe\"",
-	} {
-		path := filepath.Join(t.TempDir(), "mine.toml")
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := Systems([]string{path}); err == nil {
-			t.Errorf("%s: accepted", name)
+	for _, system := range systems {
+		if _, err := configs.Parse(system.Name, []byte(system.LibraryConfig("/"))); err != nil {
+			t.Errorf("%s: %v", system.Name, err)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func measureCommand() *cobra.Command {
 	flags.IntVar(&o.Requests, "requests", 0, "LC requests of a run, or of a workload under a system")
 	flags.Float64Var(&o.Seconds, "seconds", 0, "length of a run, or of a case")
 	flags.IntVar(&o.Repeats, "repeats", 0, "runs of a workload under each system")
-	flags.StringSliceVar(&o.Systems, "systems", nil, "only these systems, or .toml files that describe others")
+	flags.StringSliceVar(&o.Systems, "systems", nil, "only these systems")
 	flags.StringVar(&o.Python, "python", "python3", "a `program`: Python with PyTorch and torchvision")
 	return command
 }
