@@ -80,9 +80,9 @@ func measureCoverage(ctx context.Context, s *session, name string) {
 // coverage says which of a program's launches can be stopped.
 func (s *session) coverage(ctx context.Context, name, program string) result.Row {
 	config := s.blpConfig("coverage-"+program, "cache")
-	w := must(s.startScript(ctx, s.costScript("fire/torch_programs.py", config, program)))
+	w := s.startScript(ctx, s.costScript("fire/torch_programs.py", config, program))
 	defer s.finish(w)
-	check(w.begin(ctx))
+	w.begin(ctx)
 	check(pause(ctx, coverageSeconds))
 	check(w.ask(ctx, stepLimit, nil, "stop"))
 	c := s.counters(ctx, config, w)
@@ -100,7 +100,7 @@ func (s *session) coverage(ctx context.Context, name, program string) result.Row
 func (s *session) withAndWithout(ctx context.Context, kind, config string, look func(ours *worker)) (be *result.Share, note string) {
 	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
 	plain.place, ours.place = workload.LastPlace, workload.LastPlace
-	workers := must(s.startScripts(ctx, plain, ours))
+	workers := s.startScripts(ctx, plain, ours)
 	defer s.finishAll(workers)
 	rates := inTurns(ctx, workers)
 	look(workers[1])
@@ -116,12 +116,12 @@ func (s *session) withAndWithout(ctx context.Context, kind, config string, look 
 // inTurns are the rates of two workers that take short turns, which one first changing from round to round.
 func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64) {
 	for _, w := range workers {
-		must(w.rateAlone(ctx, time.Second))
+		w.rateAlone(ctx, time.Second)
 	}
 	for round := range throughputRounds {
 		for turn := range workers {
 			i := (round + turn) % 2
-			rates[i] = append(rates[i], must(workers[i].rateAlone(ctx, throughputTurn)))
+			rates[i] = append(rates[i], workers[i].rateAlone(ctx, throughputTurn))
 		}
 	}
 	return rates
@@ -131,7 +131,7 @@ func inTurns(ctx context.Context, workers []*worker) (rates [2][]float64) {
 func (s *session) measureThroughput(ctx context.Context, name, kind string, besideIdle bool) {
 	config := s.blpConfig(strings.TrimPrefix(name, "blp-"), "cache")
 	if besideIdle {
-		idle := must(s.startScript(ctx, script{name: "be.py", role: "lc", config: config, arguments: []string{"gemmfp64"}}))
+		idle := s.startScript(ctx, script{name: "be.py", role: "lc", config: config, arguments: []string{"gemmfp64"}})
 		defer s.finish(idle)
 		check(idle.awaitReady(ctx, nil))
 	}
@@ -145,7 +145,7 @@ func (s *session) measureThroughput(ctx context.Context, name, kind string, besi
 // firstStep is the seconds from the start of a process to the end of its first step, and what the library counted.
 func (s *session) firstStep(ctx context.Context, config string) (seconds float64, c result.Counted) {
 	began := time.Now()
-	w := must(s.startScript(ctx, s.costScript("first_step.py", config)))
+	w := s.startScript(ctx, s.costScript("first_step.py", config))
 	defer s.finish(w)
 	check(w.awaitReady(ctx, nil))
 	seconds = time.Since(began).Seconds()

@@ -57,7 +57,7 @@ const workloadSeconds = 80 // of one under five systems, 1000 requests each
 func paperCases() (cases []Case) {
 	for _, w := range workload.All {
 		cases = append(cases, Case{w.Name, "", []string{workload.Suite}, workloadSeconds, func(ctx context.Context, s *session, _ string) {
-			s.add(must(s.evaluation.measure(ctx, w))...)
+			s.add(s.evaluation.measure(ctx, w)...)
 		}})
 	}
 	return cases
@@ -110,27 +110,21 @@ func (e *evaluation) close() {
 	e.stopMPS()
 }
 
-func monotonic() (time.Duration, error) {
+// monotonic is the clock by which workers are told times.
+func monotonic() time.Duration {
 	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
-		return 0, fmt.Errorf("read the clock: %w", err)
-	}
-	return time.Duration(now.Nano()), nil
+	check(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
+	return time.Duration(now.Nano())
 }
 
 // run lets the programs serve a run, which all of them begin at the same time.
-func (e *evaluation) run(ctx context.Context, system workload.System, w workload.Workload, repeat int, length time.Duration, wanted []member) (result.RunResult, error) {
-	run := result.RunResult{Seconds: length.Seconds()}
-	now, err := monotonic()
-	if err != nil {
-		return run, err
-	}
+func (e *evaluation) run(ctx context.Context, system workload.System, w workload.Workload, repeat int, length time.Duration, wanted []member) result.RunResult {
 	stop := filepath.Join(e.session.folder, "stop")
-	if err := os.Remove(stop); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return run, fmt.Errorf("begin a run: %w", err)
+	if err := os.Remove(stop); !errors.Is(err, os.ErrNotExist) {
+		check(err)
 	}
-	begin := now + startAhead
-	run.Begin = begin
+	begin := monotonic() + startAhead
+	run := result.RunResult{Seconds: length.Seconds(), Begin: begin}
 	all := make([][]time.Duration, len(wanted))
 	for i, m := range wanted {
 		prepare, hint, until := 0, false, stop
@@ -143,22 +137,15 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 				all[i] = []time.Duration{}
 			}
 		}
-		if err := m.program.send(goOrder(begin, begin+length, prepare, hint, until, all[i])); err != nil {
-			return run, err
-		}
+		check(m.program.send(goOrder(begin, begin+length, prepare, hint, until, all[i])))
 	}
 	stopped := false
 	for i, m := range wanted {
 		if m.role != "lc" && !stopped { // the LC ones, which come first, have answered
-			if err := os.WriteFile(stop, nil, 0o600); err != nil {
-				return run, fmt.Errorf("end a run: %w", err)
-			}
+			check(os.WriteFile(stop, nil, 0o600))
 			stopped = true
 		}
-		a, err := m.program.answerGo(ctx, startAhead+length+result.Drain+m.program.limits.answer)
-		if err != nil {
-			return run, err
-		}
+		a := m.program.answerGo(ctx, startAhead+length+result.Drain+m.program.limits.answer)
 		if a.ArrivalNs != nil {
 			all[i] = all[i][:0]
 			for _, ns := range a.ArrivalNs {
@@ -166,10 +153,10 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 			}
 		}
 		if len(a.DoneNs)+a.Unserved != len(all[i]) {
-			return run, fmt.Errorf("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i]))
+			check(fmt.Errorf("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i])))
 		}
 		if m.role == "lc" && system.Hints == "given" && !a.Hinted {
-			return run, fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
+			check(fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name))
 		}
 		task := result.TaskRun{Task: m.Task, Role: m.role, Completed: a.Completed, Identical: a.Identical}
 		if m.role == "lc" {
@@ -178,17 +165,18 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 		}
 		run.Tasks = append(run.Tasks, task)
 	}
-	return run, nil
+	return run
 }
 
-// measure measures a workload under all systems, in a new order in each repeat. The rows say what went wrong; where the programs cannot even
-// run without any system, err says it.
-func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []result.Row, err error) {
+// measure measures a workload under all systems, in a new order in each repeat. The rows say what went wrong. Where the programs cannot even
+// run without any system, that is raised.
+func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []result.Row) {
 	variants := e.variants(w)
 	e.keepOnly(variants)
-	if err := e.measureVariants(ctx, w, slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.skipped != "" })); err != nil {
+	measured := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.skipped != "" })
+	if err := caught(func() { e.measureVariants(ctx, w, measured) }); err != nil {
 		e.keepOnly(nil)
-		return nil, err
+		check(err)
 	}
 	var alone, beAlone, plain result.Row
 	for _, v := range variants {
@@ -218,7 +206,7 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []r
 		}
 		row.JudgePaper()
 	}
-	return rows, nil
+	return rows
 }
 
 // row is what was measured of a workload under a variant.
@@ -243,39 +231,34 @@ func (v *variant) row(w workload.Workload) result.Row {
 }
 
 // measureVariants measures a workload. A variant that fails is over.
-func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, variants []*variant) error {
+func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, variants []*variant) {
 	began := time.Now()
 	fail := func(v *variant, err error, mps bool) {
 		v.note = err.Error()
 		e.session.log("%s under %s: %v", w.Name, v.name(), err)
 		e.forget(v.tasks, mps)
 	}
-	step := func(v *variant, work func() error) error {
+	step := func(v *variant, work func()) {
 		if v.note != "" {
-			return nil
+			return
 		}
-		err := work()
-		if err == nil || v.system.Name == result.LCAlone || ctx.Err() != nil {
-			return err
+		err := caught(work)
+		if v.system.Name == result.LCAlone || ctx.Err() != nil {
+			check(err)
 		}
-		fail(v, err, false) // it has done nothing to others
-		return nil
+		if err != nil {
+			fail(v, err, false) // it has done nothing to others
+		}
 	}
 	for _, v := range variants {
-		if err := step(v, func() error { return e.start(ctx, v.system, v.tasks) }); err != nil {
-			return err
-		}
+		step(v, func() { e.start(ctx, v.system, v.tasks) })
 	}
 	for _, phase := range startPhases(variants) {
 		for _, v := range phase {
-			if err := step(v, func() error { return initialise(v.tasks) }); err != nil {
-				return err
-			}
+			step(v, func() { initialise(v.tasks) })
 		}
 		for _, v := range phase {
-			if err := step(v, func() error { return awaitReady(ctx, v.tasks) }); err != nil {
-				return err
-			}
+			step(v, func() { awaitReady(ctx, v.tasks) })
 		}
 	}
 	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())
@@ -285,14 +268,14 @@ func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, v
 		random := workload.Seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
-			err := e.restart(ctx, v)
 			var run result.RunResult
-			if err == nil {
-				run, err = e.run(ctx, v.system, w, repeat, e.length, v.tasks)
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
+			err := caught(func() {
+				// What ended when a run failed is started again, be it another system's that has the same programs.
+				e.start(ctx, v.system, v.tasks)
+				ready(ctx, v.tasks)
+				run = e.run(ctx, v.system, w, repeat, e.length, v.tasks)
+			})
+			check(ctx.Err())
 			if err != nil {
 				fail(v, fmt.Errorf("repeat %d: %w", repeat, err), v.system.MPS)
 				continue
@@ -301,13 +284,4 @@ func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, v
 			e.session.log("%-10s %d/%d %-18s %s", w.Name, repeat, repeats, v.name(), run.Brief())
 		}
 	}
-	return nil
-}
-
-// restart starts again what ended when a run failed, be it another system's that has the same programs.
-func (e *evaluation) restart(ctx context.Context, v *variant) error {
-	if err := e.start(ctx, v.system, v.tasks); err != nil {
-		return err
-	}
-	return ready(ctx, v.tasks)
 }

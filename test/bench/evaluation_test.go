@@ -314,37 +314,22 @@ func runsEnd(t *testing.T, options Options, program string) {
 	t.Helper()
 	e := newEvaluation(prepared(t, options))
 	defer e.close()
-	stop := filepath.Join(e.session.folder, "stop")
-	if err := os.WriteFile(stop, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p, err := e.startProgram(t.Context(), workload.System{}, "be", workload.Task{Program: program})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.end()
-	started := []member{{program: p}}
-	if err := ready(t.Context(), started); err != nil {
-		t.Fatal(err)
-	}
-	arrivals := make([]time.Duration, 3) // all when the run begins and ends
-	for _, test := range []struct {
-		stop     string
-		unserved int
-	}{{stop, 3}, {"-", 0}, {filepath.Join(e.session.folder, "none"), 0}} {
-		now, err := monotonic()
-		if err != nil {
-			t.Fatal(err)
+	succeed(t, func() {
+		stop := filepath.Join(e.session.folder, "stop")
+		check(os.WriteFile(stop, nil, 0o600))
+		p := e.startProgram(t.Context(), workload.System{}, "be", workload.Task{Program: program})
+		defer p.end()
+		ready(t.Context(), []member{{program: p}})
+		arrivals := make([]time.Duration, 3) // all when the run begins and ends
+		for _, test := range []struct {
+			stop     string
+			unserved int
+		}{{stop, 3}, {"-", 0}, {filepath.Join(e.session.folder, "none"), 0}} {
+			now := monotonic()
+			check(p.send(goOrder(now, now, 0, false, test.stop, arrivals)))
+			if a := p.answerGo(t.Context(), time.Minute); len(a.DoneNs) != len(arrivals)-test.unserved || a.Unserved != test.unserved {
+				t.Errorf("stop %q: %d done, %d unserved", filepath.Base(test.stop), len(a.DoneNs), a.Unserved)
+			}
 		}
-		if err := p.send(goOrder(now, now, 0, false, test.stop, arrivals)); err != nil {
-			t.Fatal(err)
-		}
-		a, err := p.answerGo(t.Context(), time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if len(a.DoneNs) != len(arrivals)-test.unserved || a.Unserved != test.unserved {
-			t.Errorf("stop %q: %d done, %d unserved", filepath.Base(test.stop), len(a.DoneNs), a.Unserved)
-		}
-	}
+	})
 }

@@ -182,11 +182,11 @@ func (f *fire) begin(ctx context.Context, role string) *worker {
 		environment = append(environment, f.addMPS...)
 	}
 	if !slices.Contains(nativeFire, f.program) {
-		return must(f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment}))
+		return f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment})
 	}
 	p := program{name: strings.TrimSpace("native " + f.program + " " + role), arguments: []string{must(f.native()), f.program},
 		environment: append(f.configuredBy(f.config, role).environment(role), environment...)}
-	return must(f.launch(ctx, p, role))
+	return f.launch(ctx, p, role)
 }
 
 // answer reads an answer, and says where a worker is that gives none.
@@ -371,13 +371,15 @@ func enoughStops(c result.Counted) bool { return c.Stops >= fireStops && c.Cuts 
 func (s *session) startPeer(ctx context.Context, config string) *worker {
 	configured := s.configuredBy(config, "lc")
 	configured.added = map[string][]string{"lc": s.addMPS}
-	w := must(configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
+	w := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
 		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
-		"--seconds", "170", "--limit", "180"))
-	if err := w.begin(ctx); err != nil {
-		s.finish(w)
-		check(fmt.Errorf("the LC process: %w", err))
-	}
+		"--seconds", "170", "--limit", "180")
+	during("the LC process", func() {
+		if err := caught(func() { w.begin(ctx) }); err != nil {
+			s.finish(w)
+			check(err)
+		}
+	})
 	return w
 }
 

@@ -114,8 +114,8 @@ func (m *stallMeasurement) receiveGuests(ctx context.Context) (stop func()) {
 
 // visit starts a guest's process, lets it use the GPU for a while, and ends it: every second one by SIGKILL in the middle.
 func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, random *rand.Rand) error {
-	p, err := m.e.startProgram(ctx, m.system, g.role, g.task)
-	if err != nil {
+	var p *worker
+	if err := caught(func() { p = m.e.startProgram(ctx, m.system, g.role, g.task) }); err != nil {
 		return err
 	}
 	leave := func(how string) {
@@ -125,8 +125,7 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 		m.e.session.passOn(p)
 	}
 	here := m.visits.begin(name + comes)
-	one := []member{{Task: g.task, role: g.role, program: p}}
-	err = ready(ctx, one)
+	err := caught(func() { ready(ctx, []member{{Task: g.task, role: g.role, program: p}}) })
 	here()
 	if err != nil {
 		_ = p.killGroup() // it may have ended by itself
@@ -139,20 +138,20 @@ func (m *stallMeasurement) visit(ctx context.Context, g guest, name string, rand
 	if killed {
 		length += 10 * time.Second
 	}
-	now, err := monotonic()
-	if err == nil {
+	err = caught(func() {
 		var arrivals []time.Duration
 		if g.task.RateHz > 0 {
 			arrivals = g.task.Arrivals(length, random)
 		}
+		now := monotonic()
 		// Best-effort work goes on after the end for as long as some file is not there: this one is.
-		err = p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "/", arrivals))
-	}
-	if err == nil && !killed {
-		_, err = p.answerGo(ctx, startAhead+length+result.Drain+p.limits.answer)
-	} else if err == nil {
-		_ = pause(ctx, stay) // where it ends early, so does the visit
-	}
+		check(p.send(goOrder(now+startAhead, now+startAhead+length, 0, false, "/", arrivals)))
+		if killed {
+			_ = pause(ctx, stay) // where it ends early, so does the visit
+		} else {
+			p.answerGo(ctx, startAhead+length+result.Drain+p.limits.answer)
+		}
+	})
 	if killed || err != nil {
 		_ = p.killGroup()
 		leave("is killed")

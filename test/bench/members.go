@@ -81,11 +81,9 @@ func members(w workload.Workload, lc, be bool) []member {
 }
 
 // start gets the processes of a system running, all at once.
-func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) error {
+func (e *evaluation) start(ctx context.Context, system workload.System, wanted []member) {
 	if system.MPS {
-		if err := e.serve(ctx); err != nil {
-			return err
-		}
+		e.serve(ctx)
 	}
 	for i := range wanted {
 		m := &wanted[i]
@@ -94,19 +92,15 @@ func (e *evaluation) start(ctx context.Context, system workload.System, wanted [
 			continue
 		}
 		if !m.own() && e.session.python == "" {
-			return fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python)
+			check(fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python))
 		}
-		p, err := e.startProgram(ctx, system, m.role, m.Task)
-		if err != nil {
-			return err
-		}
-		m.program, e.running[k] = p, p
+		m.program = e.startProgram(ctx, system, m.role, m.Task)
+		e.running[k] = m.program
 	}
-	return nil
 }
 
 // startProgram starts a task's process as the system wants it; role is lc or be.
-func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) (*worker, error) {
+func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) *worker {
 	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name), place: task.Place, limits: e.options.tests.limits}
 	if options, own := workload.OwnPrograms[task.Program]; own {
 		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
@@ -139,39 +133,28 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	for name, value := range system.Variables(role) {
 		p.environment = append(p.environment, name+"="+value)
 	}
-	w, err := p.start(ctx)
-	if err != nil {
-		return nil, err
-	}
+	w := must(p.start(ctx))
 	w.library, w.ofMPS = library, system.MPS
-	return w, nil
+	return w
 }
 
 // ready lets the programs that were started use CUDA, and waits until they are set up.
-func ready(ctx context.Context, wanted []member) error {
-	if err := initialise(wanted); err != nil {
-		return err
-	}
-	return awaitReady(ctx, wanted)
+func ready(ctx context.Context, wanted []member) {
+	initialise(wanted)
+	awaitReady(ctx, wanted)
 }
 
 // initialise lets the programs that were started use CUDA.
-func initialise(wanted []member) error {
+func initialise(wanted []member) {
 	for _, m := range wanted {
-		if err := m.program.initialise(); err != nil {
-			return err
-		}
+		check(m.program.initialise())
 	}
-	return nil
 }
 
-func awaitReady(ctx context.Context, wanted []member) error {
+func awaitReady(ctx context.Context, wanted []member) {
 	for _, m := range wanted {
-		if err := m.program.awaitReady(ctx, nil); err != nil {
-			return err
-		}
+		check(m.program.awaitReady(ctx, nil))
 	}
-	return nil
 }
 
 // forget ends a system's programs: one of them failed, and the others may wait for it. With its MPS server go all that the server
@@ -192,13 +175,12 @@ func (e *evaluation) forget(wanted []member, mps bool) {
 }
 
 // serve sees that an MPS server runs.
-func (e *evaluation) serve(ctx context.Context) (err error) {
+func (e *evaluation) serve(ctx context.Context) {
 	if e.mps != nil && !e.mps.hasEnded() {
-		return nil
+		return
 	}
 	e.stopMPS() // what it left
-	e.mps, err = e.session.startMPS(ctx, e.session.folder)
-	return err
+	e.mps = must(e.session.startMPS(ctx, e.session.folder))
 }
 
 func (e *evaluation) stopMPS() {

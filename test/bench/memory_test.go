@@ -22,10 +22,10 @@ func TestLCServes(t *testing.T) {
 	options.tests.environment = append(options.tests.environment, torch...)
 	s := prepared(t, options)
 	succeed(t, func() {
-		lc := must(s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"1", "1000"}}))
+		lc := s.startScript(t.Context(), script{name: "lc.py", arguments: []string{"1", "1000"}})
 		defer s.finish(lc)
 		check(lc.awaitReady(t.Context(), nil))
-		if r := must(lc.requests(t.Context(), 5)); len(r.LatenciesNs) != 5 {
+		if r := lc.requests(t.Context(), 5); len(r.LatenciesNs) != 5 {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -112,16 +112,16 @@ func measureBesideSwapping(ctx context.Context, s *session, name string) {
 	var waits uint64
 	var swapping string
 	serve := func(role string, requests func(lc *worker)) {
-		lc := must(s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: []string{"20", strconv.FormatUint(resident, 10)}}))
+		lc := s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: []string{"20", strconv.FormatUint(resident, 10)}})
 		defer s.finish(lc)
 		check(lc.awaitReady(ctx, nil))
 		requests(lc)
 	}
-	during("alone", func() { serve("", func(lc *worker) { rows[0] = must(lc.requests(ctx, count)) }) })
+	during("alone", func() { serve("", func(lc *worker) { rows[0] = lc.requests(ctx, count) }) })
 	during("lc", func() {
 		serve("lc", func(lc *worker) {
 			swapping = s.besideSwappers(ctx, config, share, func() {
-				rows[1] = must(lc.requests(ctx, count))
+				rows[1] = lc.requests(ctx, count)
 				waits = must(callsThatWaited(config, lc))
 			})
 		})

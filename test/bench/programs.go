@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"cmp"
 	"context"
 	"embed"
 	"fmt"
@@ -22,31 +21,11 @@ import (
 var torchPrograms embed.FS
 
 // writeTorchPrograms writes them below a folder, as they lie in torch/.
-func writeTorchPrograms(folder string) error {
-	write := func(path string, text []byte) error {
-		path = filepath.Join(folder, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			return fmt.Errorf("write the PyTorch programs: %w", err)
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			return fmt.Errorf("write the PyTorch programs: %w", err)
-		}
-		return nil
-	}
-	err := fs.WalkDir(torchPrograms, "torch", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		text, err := torchPrograms.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		return write(strings.TrimPrefix(path, "torch/"), text)
+func writeTorchPrograms(folder string) {
+	during("write the PyTorch programs", func() {
+		check(os.CopyFS(folder, must(fs.Sub(torchPrograms, "torch"))))
+		check(os.WriteFile(filepath.Join(folder, "programs", "bench.fatbin"), kernels.Bench, 0o644)) // of links_libcuda.py
 	})
-	if err != nil {
-		return err
-	}
-	return write("programs/bench.fatbin", kernels.Bench) // of links_libcuda.py
 }
 
 // answer is what a worker answers to go (PROTOCOL.md).
@@ -93,34 +72,18 @@ func goOrder(start, end time.Duration, prepareUs int, hint bool, stop string, ar
 }
 
 // answerGo reads the answer to go.
-func (w *worker) answerGo(ctx context.Context, limit time.Duration) (answer, error) {
-	var a answer
-	if err := w.answer(ctx, limit, &a); err != nil {
-		return a, err
-	}
+func (w *worker) answerGo(ctx context.Context, limit time.Duration) (a answer) {
+	check(w.answer(ctx, limit, &a))
 	if len(a.SubmittedNs) != len(a.DoneNs) {
-		return a, fmt.Errorf("%s: %d requests submitted, %d done", w.name, len(a.SubmittedNs), len(a.DoneNs))
+		check(fmt.Errorf("%s: %d requests submitted, %d done", w.name, len(a.SubmittedNs), len(a.DoneNs)))
 	}
 	if a.ArrivalNs != nil && len(a.ArrivalNs) != len(a.DoneNs) {
-		return a, fmt.Errorf("%s: %d requests came, %d done", w.name, len(a.ArrivalNs), len(a.DoneNs))
+		check(fmt.Errorf("%s: %d requests came, %d done", w.name, len(a.ArrivalNs), len(a.DoneNs)))
 	}
 	for _, list := range [][]uint64{a.QueuedNs, a.DelayNs, a.Switches} {
 		if n := len(a.QueuedNs); len(list) != n || n != 0 && n != len(a.DoneNs) {
-			return a, fmt.Errorf("%s: %d requests done, traces of %d and %d", w.name, len(a.DoneNs), n, len(list))
+			check(fmt.Errorf("%s: %d requests done, traces of %d and %d", w.name, len(a.DoneNs), n, len(list)))
 		}
 	}
-	return a, nil
-}
-
-// temporaryFolder makes one on a file system in memory, where segments are best kept, unless a parent is named.
-func temporaryFolder(parent string) (string, error) {
-	parent = cmp.Or(parent, "/dev/shm")
-	if _, err := os.Stat(parent); err != nil {
-		parent = os.TempDir()
-	}
-	folder, err := os.MkdirTemp(parent, "gpreempt-bench-")
-	if err != nil {
-		return "", fmt.Errorf("make a temporary folder: %w", err)
-	}
-	return folder, nil
+	return a
 }

@@ -114,24 +114,21 @@ func servingCases() (cases []Case) {
 }
 
 // reference is a server alone, as the case measured it that others are compared with.
-func (s *session) reference(name string) (*result.Row, error) {
+func (s *session) reference(name string) *result.Row {
 	for _, row := range s.report.Cases { // this case has measured it
 		if row.Case == name && row.System == "alone" {
-			return &row, nil
+			return &row
 		}
 	}
-	parts, err := Suite{Name: result.ServingSuite}.readParts(s.options.Folder)
-	if err != nil {
-		return nil, err
-	}
-	if p := parts[name]; p != nil {
+	if p := must(Suite{Name: result.ServingSuite}.readParts(s.options.Folder))[name]; p != nil {
 		for _, row := range p.Cases {
 			if row.System == "alone" && row.Serving != nil && row.BE != nil {
-				return &row, nil
+				return &row
 			}
 		}
 	}
-	return nil, fmt.Errorf("%s is what this is compared with, and is not measured yet", name)
+	check(fmt.Errorf("%s is what this is compared with, and is not measured yet", name))
+	return nil
 }
 
 // limited are phases with as many requests as the options say.
@@ -153,7 +150,7 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 	}
 	defer finish()
 	for i, system := range c.systems {
-		server := must(s.models.server(ctx, s, c.engine, c.way))
+		server := s.models.server(ctx, s, c.engine, c.way)
 		if be == nil || !slices.Equal(system.environment, c.systems[i-1].environment) {
 			finish()
 			be = c.startBE(ctx, s, system)
@@ -180,13 +177,13 @@ func (c servingCase) startBE(ctx context.Context, s *session, system servingSyst
 	if c.way.isMPS() {
 		one.environment = append(one.environment, clientOfMPS(s.models.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 	}
-	return must(s.startScripts(ctx, one))[0]
+	return s.startScripts(ctx, one)[0]
 }
 
 func (c servingCase) measureSystem(ctx context.Context, s *session, server *modelServer, be *worker, system servingSystem) {
 	var reference *result.Row
 	if !system.alone {
-		reference = must(s.reference(c.of))
+		reference = s.reference(c.of)
 	}
 	bound := time.Duration(0)
 	if system.slowdown > 0 {
@@ -202,7 +199,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	row := result.Row{Case: c.of, System: system.name}
 	var all []generated
 	var steps *result.Steps
-	serve := func() (lcResult, error) {
+	serve := func() lcResult {
 		var before result.Steps
 		if c.way.isLibrary() {
 			before = s.models.counted(ctx, s, server)
@@ -210,22 +207,22 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		answers, r, err := sendTimed(ctx, server.url, s.limited(c.load), servingSeed)
 		failed := slices.ContainsFunc(answers, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
-			return r, fmt.Errorf("%w: %s", errServerEnded, reason(server.said.all()))
+			check(fmt.Errorf("%w: %s", errServerEnded, reason(server.said.all())))
 		}
-		if all = answers; err == nil && c.way.isLibrary() {
-			steps = must(since(before, s.models.counted(ctx, s, server)))
+		check(err)
+		if all = answers; c.way.isLibrary() {
+			steps = since(before, s.models.counted(ctx, s, server))
 		}
-		return r, err
+		return r
 	}
 	if system.alone {
 		alone := cmp.Or(s.options.tests.beAlone, aloneSeconds)
-		rate := must(be.rateAlone(ctx, alone))
-		must(serve())
-		rate = max(rate, must(be.rateAlone(ctx, alone))) // once it was 14 % slower at first
+		rate := be.rateAlone(ctx, alone)
+		serve()
+		rate = max(rate, be.rateAlone(ctx, alone)) // once it was 14 % slower at first
 		row.BE = rateOf(rate, rate, stepsPerSecond)
 	} else {
-		_, rate, err := be.beside(ctx, serve)
-		check(err)
+		rate := be.beside(ctx, serve)
 		row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)
 	}
 	serving, perToken, failed, why := sumUpGenerated(all)

@@ -149,15 +149,10 @@ func sendLoad(ctx context.Context, url string, phases []phase, seed uint64) (all
 
 // sendTimed is sendLoad, and from when to when it sent and waited.
 func sendTimed(ctx context.Context, url string, phases []phase, seed uint64) (all []generated, r lcResult, err error) {
-	from, err := monotonic()
-	if err != nil {
-		return nil, r, err
-	}
-	if all, err = sendLoad(ctx, url, phases, seed); err != nil {
-		return nil, r, err
-	}
-	to, err := monotonic()
-	return all, lcResult{StartNs: uint64(from), EndNs: uint64(to)}, err
+	r.StartNs = uint64(monotonic())
+	all, err = sendLoad(ctx, url, phases, seed)
+	r.EndNs = uint64(monotonic())
+	return all, r, err
 }
 
 func inMs(d time.Duration) float64 { return result.Round(float64(d)/1e6, 3) }

@@ -84,7 +84,7 @@ func withModels(ctx context.Context, s *session) (end func()) {
 		check(fmt.Errorf("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python))
 	}
 	m := &models{folder: filepath.Join(s.files, "model"), running: map[string]*modelServer{}}
-	check(writeModel(m.folder))
+	writeModel(m.folder)
 	undo := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
 	m.config = s.config
 	undo()
@@ -97,7 +97,7 @@ func withModels(ctx context.Context, s *session) (end func()) {
 			m.mps.stop()
 		}
 	}
-	if err := m.prepare(ctx, s); err != nil {
+	if err := caught(func() { m.prepare(ctx, s) }); err != nil {
 		end()
 		check(err)
 	}
@@ -105,7 +105,7 @@ func withModels(ctx context.Context, s *session) (end func()) {
 }
 
 // writeModel writes the shape of a model without weights, and a tokenizer of as many words.
-func writeModel(folder string) error {
+func writeModel(folder string) {
 	const words = 32000
 	vocabulary := map[string]int{"<unk>": 0, "<s>": 1, "</s>": 2}
 	for i := len(vocabulary); i < words; i++ {
@@ -125,19 +125,10 @@ func writeModel(folder string) error {
 			"model": map[string]any{"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}},
 		"tokenizer_config.json": map[string]any{"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "model_max_length": 8192},
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return fmt.Errorf("write the model: %w", err)
-	}
+	check(os.MkdirAll(folder, 0o755))
 	for name, what := range files {
-		text, err := json.Marshal(what)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(folder, name), text, 0o644)
-		}
-		if err != nil {
-			return fmt.Errorf("write the model: %w", err)
-		}
+		check(os.WriteFile(filepath.Join(folder, name), must(json.Marshal(what)), 0o644))
 	}
-	return nil
 }
 
 func (m *models) stop(name string) {
@@ -152,7 +143,7 @@ func nameOf(e engine, w way) string { return e.name + " (" + string(w) + ")" }
 func room(memory uint64) int { return max(int(float64(memory)/servingMemory)-1, 1) }
 
 // server is a server of an engine in a way, which is started where it does not run. The servers that were used longest ago make room for it.
-func (m *models) server(ctx context.Context, s *session, e engine, w way) (*modelServer, error) {
+func (m *models) server(ctx context.Context, s *session, e engine, w way) *modelServer {
 	name := nameOf(e, w)
 	m.order = slices.DeleteFunc(m.order, func(other string) bool { return other == name })
 	server := m.running[name]
@@ -164,23 +155,17 @@ func (m *models) server(ctx context.Context, s *session, e engine, w way) (*mode
 		for len(m.order) >= room(s.info.MemoryBytes) {
 			m.stop(m.order[0])
 		}
-		var err error
-		if server, err = m.start(ctx, s, e, w); err != nil {
-			return nil, err
-		}
+		server = m.start(ctx, s, e, w)
 		m.running[name] = server
 	}
 	m.order = append(m.order, name)
-	return server, nil
+	return server
 }
 
 // prepare starts at once the first servers that are needed, as many as there is memory for: a start takes minutes. A case whose server did
 // not start tries again, and reports the error.
-func (m *models) prepare(ctx context.Context, s *session) error {
-	done, err := Suite{Name: result.ServingSuite}.readParts(s.options.Folder)
-	if err != nil {
-		return err
-	}
+func (m *models) prepare(ctx context.Context, s *session) {
+	done := must(Suite{Name: result.ServingSuite}.readParts(s.options.Folder))
 	first := map[string]servingCase{}
 	for _, c := range allServing {
 		picked := len(s.options.Only) == 0 || slices.Contains(s.options.Only, c.name)
@@ -192,12 +177,10 @@ func (m *models) prepare(ctx context.Context, s *session) error {
 	var mutex sync.Mutex // of started
 	var starting sync.WaitGroup
 	for name, c := range first {
-		if _, err := m.environment(ctx, s, c.way); err != nil { // starts MPS
-			return err
-		}
+		m.environment(ctx, s, c.way) // starts MPS
 		starting.Go(func() {
-			server, err := m.start(ctx, s, c.engine, c.way)
-			if err != nil {
+			var server *modelServer
+			if caught(func() { server = m.start(ctx, s, c.engine, c.way) }) != nil {
 				return // the case starts it again, and says what went wrong
 			}
 			mutex.Lock()
@@ -207,27 +190,18 @@ func (m *models) prepare(ctx context.Context, s *session) error {
 	}
 	starting.Wait()
 	m.running, m.order = started, slices.Sorted(maps.Keys(started))
-	return nil
 }
 
-func (m *models) start(ctx context.Context, s *session, e engine, w way) (*modelServer, error) {
+func (m *models) start(ctx context.Context, s *session, e engine, w way) *modelServer {
 	if lack := e.lacks(ctx, s); lack != "" {
-		return nil, leftOut(lack)
+		check(leftOut(lack))
 	}
-	environment, err := m.environment(ctx, s, w)
-	if err != nil {
-		return nil, err
-	}
-	port, err := freePort()
-	if err != nil {
-		return nil, err
-	}
+	environment, port := m.environment(ctx, s, w), freePort()
 	server := &modelServer{url: fmt.Sprintf("http://127.0.0.1:%d", port), counter: e.counter}
 	began := time.Now()
-	server.daemon, err = startDaemon(ctx, e.command(s.python, m.folder, port), append(environment, e.environment()...), servingStarts, func() bool { return healthy(ctx, server.url) })
-	if err != nil {
-		return nil, fmt.Errorf("start %s: %w", nameOf(e, w), err)
-	}
+	during("start "+nameOf(e, w), func() {
+		server.daemon = must(startDaemon(ctx, e.command(s.python, m.folder, port), append(environment, e.environment()...), servingStarts, func() bool { return healthy(ctx, server.url) }))
+	})
 	// The first requests of each size compile kernels.
 	answers, err := sendLoad(ctx, server.url, s.limited(warmUp...), warmUpSeed)
 	if err == nil {
@@ -235,46 +209,45 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) (*model
 	}
 	if err != nil {
 		server.stop()
-		return nil, fmt.Errorf("warm up %s: %w", nameOf(e, w), err)
+		check(fmt.Errorf("warm up %s: %w", nameOf(e, w), err))
 	}
 	s.log("%s: serves after %.0f s", nameOf(e, w), time.Since(began).Seconds())
-	return server, nil
+	return server
 }
 
 // environment is that of a server in a way.
-func (m *models) environment(ctx context.Context, s *session, w way) ([]string, error) {
+func (m *models) environment(ctx context.Context, s *session, w way) []string {
 	role := ""
 	if w.isLibrary() {
 		role = "lc"
 	}
 	environment := s.configuredBy(m.config, role).environment(role)
 	if !w.isMPS() {
-		return environment, nil
+		return environment
 	}
 	if m.mps == nil {
-		var err error
-		if m.mps, err = s.startMPS(ctx, s.files); err != nil {
-			return nil, err
-		}
+		m.mps = must(s.startMPS(ctx, s.files))
 	}
-	return append(environment, clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...), nil
+	return append(environment, clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 }
 
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("find a port: %w", err)
-	}
+func freePort() int {
+	l := must(net.Listen("tcp", "127.0.0.1:0"))
 	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// get asks a server for what it has at a path.
+func get(ctx context.Context, url string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	return modelClient.Do(request)
 }
 
 func healthy(ctx context.Context, url string) bool {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
-	if err != nil {
-		return false
-	}
-	answer, err := modelClient.Do(request)
+	answer, err := get(ctx, url+"/health")
 	if err != nil {
 		return false
 	}
@@ -283,26 +256,15 @@ func healthy(ctx context.Context, url string) bool {
 }
 
 // steps is how many steps the server has made; 0 where it does not say.
-func (m *modelServer) steps(ctx context.Context) (steps uint64, err error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, m.url+"/metrics", nil)
-	if err != nil {
-		return 0, fmt.Errorf("ask for the steps: %w", err)
-	}
-	answer, err := modelClient.Do(request)
-	if err != nil {
-		return 0, fmt.Errorf("ask for the steps: %w", err)
-	}
+func (m *modelServer) steps(ctx context.Context) (steps uint64) {
+	answer := must(get(ctx, m.url+"/metrics"))
 	defer answer.Body.Close()
 	for lines := bufio.NewScanner(answer.Body); lines.Scan(); {
 		if text, found := strings.CutPrefix(lines.Text(), m.counter); found { // of several kinds, one a line
-			count, err := strconv.ParseFloat(text[strings.LastIndexByte(text, ' ')+1:], 64)
-			if err != nil {
-				return 0, fmt.Errorf("read the steps: %w", err)
-			}
-			steps += uint64(count)
+			steps += uint64(must(strconv.ParseFloat(text[strings.LastIndexByte(text, ' ')+1:], 64)))
 		}
 	}
-	return steps, nil
+	return steps
 }
 
 // peers are the processes of a server that use the GPU under the library.
@@ -337,7 +299,7 @@ func (m *models) setObjective(ctx context.Context, s *session, objective string)
 
 // counted is what the library and the server counted of its steps so far.
 func (m *models) counted(ctx context.Context, s *session, server *modelServer) (steps result.Steps) {
-	peers, now := m.peers(ctx, s), must(monotonic())
+	peers, now := m.peers(ctx, s), monotonic()
 	steps.ServedMs = float64(now) / 1e6
 	for _, p := range peers {
 		steps.Windows, steps.Switches = steps.Windows+p.Counters.Windows, steps.Switches+p.Counters.Switches
@@ -351,19 +313,19 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 			steps.LentMs, steps.Slots = steps.LentMs+float64(o.LentNs)/1e6, steps.Slots+o.Slots
 		}
 	}
-	steps.Made = must(server.steps(ctx))
+	steps.Made = server.steps(ctx)
 	return steps
 }
 
 // since is what was counted between two looks.
-func since(before, now result.Steps) (*result.Steps, error) {
+func since(before, now result.Steps) *result.Steps {
 	if now.Made < before.Made || now.Windows < before.Windows || now.Found < before.Found {
-		return nil, errors.New("count steps: a process of the server has ended meanwhile")
+		check(errors.New("count steps: a process of the server has ended meanwhile"))
 	}
 	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, Means: now.Means - before.Means, Over: now.Over - before.Over,
 		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots,
 		Windows: now.Windows - before.Windows, Switches: now.Switches - before.Switches, OpenMs: result.Round(now.OpenMs-before.OpenMs, 1),
-		ServedMs: result.Round(now.ServedMs-before.ServedMs, 1), Holds: now.Holds - before.Holds, Collided: now.Collided - before.Collided}, nil
+		ServedMs: result.Round(now.ServedMs-before.ServedMs, 1), Holds: now.Holds - before.Holds, Collided: now.Collided - before.Collided}
 }
 
 // command runs the command gpreempt.

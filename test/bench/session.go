@@ -1,8 +1,8 @@
 package bench
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -109,38 +109,23 @@ func newSession(options Options) *session {
 }
 
 // prepare looks at the machine.
-func (s *session) prepare(ctx context.Context) error {
+func (s *session) prepare(ctx context.Context) {
+	s.executable = must(os.Executable())
+	during("find the library", func() {
+		s.library = must(filepath.Abs(s.options.Library))
+		must(os.Stat(s.library))
+	})
+	check(CheckFolder(s.options.Folder))
 	var err error
-	if s.executable, err = os.Executable(); err != nil {
-		return fmt.Errorf("find own executable: %w", err)
-	}
-	if s.library, err = filepath.Abs(s.options.Library); err != nil {
-		return fmt.Errorf("find the library: %w", err)
-	}
-	if _, err := os.Stat(s.library); err != nil {
-		return fmt.Errorf("find the library: %w", err)
-	}
-	if err := CheckFolder(s.options.Folder); err != nil {
-		return err
-	}
 	if s.python, err = exec.LookPath(s.options.Python); err != nil {
 		s.python = ""
 	}
 	s.log("%s: looks at the GPU", s.options.Suite)
-	if err := s.look(ctx); err != nil {
-		return fmt.Errorf("look at the GPU: %w", err)
-	}
-	return nil
-}
-
-// look asks a worker what the GPU is.
-func (s *session) look(ctx context.Context) error {
-	w, err := s.start(ctx, "", "info")
-	if err != nil {
-		return err
-	}
-	defer w.end()
-	return w.awaitReady(ctx, &s.info)
+	during("look at the GPU", func() { // by a worker
+		w := s.start(ctx, "", "info")
+		defer w.end()
+		check(w.awaitReady(ctx, &s.info))
+	})
 }
 
 // CheckFolder sees that files can be written to a folder, which it makes.
@@ -217,7 +202,7 @@ func isPreloadSeparator(r rune) bool { return r == ':' || r == ' ' } // ld.so(8)
 const workerLimit = 60 * time.Second
 
 // start starts a worker in C and lets it set itself up.
-func (s *session) start(ctx context.Context, role, kind string, options ...string) (*worker, error) {
+func (s *session) start(ctx context.Context, role, kind string, options ...string) *worker {
 	arguments := append([]string{s.executable, "bench-worker", kind, "--limit", strconv.Itoa(int(workerLimit / time.Second))}, options...)
 	name := kind + " worker"
 	if role != "" {
@@ -229,19 +214,16 @@ func (s *session) start(ctx context.Context, role, kind string, options ...strin
 }
 
 // launch starts a worker and lets it set itself up.
-func (s *session) launch(ctx context.Context, p program, role string) (*worker, error) {
-	w, err := p.start(ctx)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) launch(ctx context.Context, p program, role string) *worker {
+	w := must(p.start(ctx))
 	if role != "" {
 		w.library = filepath.Base(s.library)
 	}
 	if err := w.initialise(); err != nil {
 		w.kill()
-		return nil, err
+		check(err)
 	}
-	return w, nil
+	return w
 }
 
 // finish ends a worker and passes on what the library said in it.
@@ -260,24 +242,17 @@ func (s *session) passOn(w *worker) {
 }
 
 // run lets a worker in C do its work once.
-func (s *session) run(ctx context.Context, result any, role, kind string, options ...string) error {
-	w, err := s.start(ctx, role, kind, options...)
-	if err != nil {
-		return err
-	}
+func (s *session) run(ctx context.Context, result any, role, kind string, options ...string) {
+	w := s.start(ctx, role, kind, options...)
 	defer s.finish(w)
-	if err := w.awaitReady(ctx, nil); err != nil {
-		return err
-	}
-	return w.ask(ctx, workerLimit, result, "run")
+	check(w.awaitReady(ctx, nil))
+	check(w.ask(ctx, workerLimit, result, "run"))
 }
 
 // begin lets a worker start work that goes on until stop is asked for, when it is set up.
-func (w *worker) begin(ctx context.Context) error {
-	if err := w.awaitReady(ctx, nil); err != nil {
-		return err
-	}
-	return w.ask(ctx, startLimit, nil, "start")
+func (w *worker) begin(ctx context.Context) {
+	check(w.awaitReady(ctx, nil))
+	check(w.ask(ctx, startLimit, nil, "start"))
 }
 
 // options describes the kernel to a worker, calibrated on first use. All runs of a session use the same
@@ -300,7 +275,7 @@ func (s *session) workOptions(ctx context.Context, w work) []string {
 			Iterations uint64 `json:"iterations"`
 		}
 		during(fmt.Sprintf("calibrate a kernel of %d us", w.us), func() {
-			check(s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...))
+			s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...)
 		})
 		iterations = calibrated.Iterations
 		s.iterations[w] = iterations
@@ -321,27 +296,32 @@ func (s *session) workOptions(ctx context.Context, w work) []string {
 }
 
 // makeFolders makes the temporary folders, until remove.
-func (s *session) makeFolders() (remove func(), err error) {
-	if s.folder, err = temporaryFolder(s.options.tests.temporary); err != nil {
-		return nil, err
-	}
-	if s.files, err = os.MkdirTemp(s.options.tests.temporary, "gpreempt-bench-"); err != nil {
-		os.RemoveAll(s.folder)
-		return nil, fmt.Errorf("make a temporary folder: %w", err)
-	}
-	folders := []string{s.folder, s.files}
+func (s *session) makeFolders() (remove func()) {
 	remove = func() {
-		for _, folder := range folders {
+		for _, folder := range []string{s.folder, s.files} {
 			_ = os.RemoveAll(folder) // what is left there harms nobody
 		}
 	}
-	s.segments = filepath.Join(s.folder, "segments")
-	err = errors.Join(err, os.Mkdir(s.segments, 0o700), writeTorchPrograms(s.files))
+	err := caught(func() {
+		s.folder = temporaryFolder(cmp.Or(s.options.tests.temporary, "/dev/shm")) // in memory, where segments are best kept
+		s.files = temporaryFolder(s.options.tests.temporary)
+		s.segments = filepath.Join(s.folder, "segments")
+		check(os.Mkdir(s.segments, 0o700))
+		writeTorchPrograms(s.files)
+	})
 	if err != nil {
 		remove()
-		return nil, err
 	}
-	return remove, nil
+	check(err)
+	return remove
+}
+
+// temporaryFolder makes one in a folder, or where others are if that is not there.
+func temporaryFolder(parent string) string {
+	if _, err := os.Stat(parent); err != nil {
+		parent = os.TempDir()
+	}
+	return must(os.MkdirTemp(parent, "gpreempt-bench-"))
 }
 
 // configure adds a section to the configuration that workers get, until undo. Their segments are of this session, unless

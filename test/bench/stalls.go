@@ -239,7 +239,7 @@ func (m *stallMeasurement) configure() {
 // calibrate is the rate of requests that makes the load.
 func (m *stallMeasurement) calibrate(ctx context.Context) (rateHz float64) {
 	m.members[0].RateHz, m.members[0].Arrival = 20, ""
-	run := must(m.e.run(ctx, workload.System{}, m.workload(), 0, calibrated, m.members[:1]))
+	run := m.e.run(ctx, workload.System{}, m.workload(), 0, calibrated, m.members[:1])
 	return result.Round(m.lc.Load*1e6/result.Median(run.Latencies()), 1)
 }
 
@@ -250,9 +250,9 @@ func (m *stallMeasurement) launch(ctx context.Context) {
 		if m.members[i].role == "lc" {
 			system = m.measured
 		}
-		check(m.e.start(ctx, system, m.members[i:i+1]))
+		m.e.start(ctx, system, m.members[i:i+1])
 	}
-	check(ready(ctx, m.members))
+	ready(ctx, m.members)
 }
 
 // round measures once more.
@@ -260,7 +260,8 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) {
 	check(m.visits.failed())
 	base := filepath.Join(m.e.session.folder, "segment-"+m.system.Name)
 	watch := startWatch(segment.Directory(base, os.Getuid()), m.members[0].program.pid())
-	run, err := m.e.run(ctx, m.measured, m.workload(), len(m.rounds)+1, length, m.members)
+	var run result.RunResult
+	err := caught(func() { run = m.e.run(ctx, m.measured, m.workload(), len(m.rounds)+1, length, m.members) })
 	watch.stop()
 	check(err)
 	if same := run.Tasks[0].Identical; same != nil && !*same { // the LC program, which comes first

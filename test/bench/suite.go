@@ -185,40 +185,29 @@ type caseRun struct {
 
 // Measure measures the cases that the folder does not have, and returns the report of all that it has then. A case that
 // fails stays in the report with what went wrong, and is tried again by the next call.
-func (c Suite) Measure(ctx context.Context, options Options) (*result.Report, error) {
+func (c Suite) Measure(ctx context.Context, options Options) (report *result.Report, err error) {
 	options.Suite = c.Name
-	cases, err := c.cases(options.Only)
-	if err != nil {
-		return nil, err
-	}
-	s := newSession(options)
-	s.log("%s: %d cases, about %s; partial results are in %s", c.Name, len(cases), clock(c.left(cases)), options.Folder)
-	if err := s.prepare(ctx); err != nil {
-		return nil, err
-	}
-	remove, err := s.makeFolders()
-	if err != nil {
-		return nil, err
-	}
-	defer remove()
-	s.report = &result.Report{Head: newHead(s.info, options, c.mode)}
-	r := &caseRun{Suite: c, s: s}
-	if r.parts, err = c.readParts(options.Folder); err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.parts)) {
-		if err := s.report.CheckGoOn(r.parts[name].file, r.parts[name].Head); err != nil {
-			return nil, err
+	r := &caseRun{Suite: c, s: newSession(options)}
+	err = caught(func() {
+		cases := must(c.cases(options.Only))
+		r.s.log("%s: %d cases, about %s; partial results are in %s", c.Name, len(cases), clock(c.left(cases)), options.Folder)
+		r.s.prepare(ctx)
+		defer r.s.makeFolders()()
+		r.s.report = &result.Report{Head: newHead(r.s.info, options, c.mode)}
+		parts := must(c.readParts(options.Folder))
+		for _, name := range slices.Sorted(maps.Keys(parts)) {
+			check(r.s.report.CheckGoOn(parts[name].file, parts[name].Head))
 		}
-	}
-	for _, one := range cases {
-		if r.parts[one.Name].isDone(options) {
-			s.log("%s: measured already, in %s", one.Name, options.Folder)
-			continue
+		r.parts = parts
+		for _, one := range cases {
+			if r.parts[one.Name].isDone(options) {
+				r.s.log("%s: measured already, in %s", one.Name, options.Folder)
+				continue
+			}
+			r.todo = append(r.todo, one)
 		}
-		r.todo = append(r.todo, one)
-	}
-	err = r.measureAll(ctx)
+		check(r.measureAll(ctx))
+	})
 	report, joined := c.join(r.parts)
 	if report != nil {
 		report.Left = r.untimed

@@ -122,7 +122,7 @@ func (s *session) lcOptions(ctx context.Context, l load) []string {
 func (s *session) beRate(ctx context.Context, rival work, role string) float64 {
 	options := append(s.workOptions(ctx, rival), "--seconds", strconv.Itoa(beSeconds))
 	var result beResult
-	check(s.run(ctx, &result, role, "be", options...))
+	s.run(ctx, &result, role, "be", options...)
 	return must(result.ownRate())
 }
 
@@ -138,12 +138,12 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 		}
 	}()
 	for range rivals {
-		running = append(running, must(s.start(ctx, beRole, "be", beOptions...)))
+		running = append(running, s.start(ctx, beRole, "be", beOptions...))
 	}
 	for _, w := range running {
-		check(w.begin(ctx))
+		w.begin(ctx)
 	}
-	check(s.run(ctx, &result, lcRole, "lc", lcOptions...))
+	s.run(ctx, &result, lcRole, "lc", lcOptions...)
 	if len(result.LatenciesNs) == 0 {
 		check(errNoRequest)
 	}
@@ -164,7 +164,7 @@ var errNoRequest = errors.New("the LC process finished no request in time")
 
 // eachAlone measures LC, and BE, alone on the GPU, and reports that.
 func (s *session) eachAlone(ctx context.Context, name string, options []string, rival work) (lc lcResult, latency *result.Latency, be float64) {
-	during("LC alone", func() { check(s.run(ctx, &lc, "", "lc", options...)) })
+	during("LC alone", func() { s.run(ctx, &lc, "", "lc", options...) })
 	if latency = result.LatencyOf(lc.LatenciesNs); latency == nil {
 		check(errNoRequest)
 	}
@@ -223,7 +223,7 @@ func (s *session) measurePair(ctx context.Context, name string, l load, rivals i
 	options, lcAlone, beAlone := s.measureBeside(ctx, name, l, bestEffort, rivals, target, []sharedBy{{name: "default"}, underLibrary})
 	var underLibrary lcResult
 	var beUnderLibrary float64
-	during("gpreempt, LC alone", func() { check(s.run(ctx, &underLibrary, "lc", "lc", options...)) })
+	during("gpreempt, LC alone", func() { s.run(ctx, &underLibrary, "lc", "lc", options...) })
 	during("gpreempt, BE alone", func() { beUnderLibrary = s.beRate(ctx, bestEffort, "be") })
 	row := comparedRow(name+"-unshared", "gpreempt", &underLibrary, lcAlone)
 	row.BE, row.Note = rateOf(beUnderLibrary, beAlone, kernelsPerSecond), "each alone under the library"
@@ -242,7 +242,7 @@ func measureLaunch(ctx context.Context, s *session, name string) {
 		for j := range roles {
 			role := roles[(i+j)%len(roles)]
 			var result launchResult
-			check(s.run(ctx, &result, role, "launch", "--rounds", "300"))
+			s.run(ctx, &result, role, "launch", "--rounds", "300")
 			if known, ok := least[role]; !ok || result.LeastNs < known {
 				least[role] = result.LeastNs
 			}
@@ -262,10 +262,10 @@ func measureLaunch(ctx context.Context, s *session, name string) {
 
 // objectiveCost is what an objective adds to a launch, in ns, beside a BE process. Without a peer the library looks at no launch.
 func (s *session) objectiveCost(ctx context.Context) float64 {
-	be := must(s.start(ctx, "be", "launch"))
+	be := s.start(ctx, "be", "launch")
 	defer s.finish(be)
 	check(be.awaitReady(ctx, nil))
-	lc := must(s.start(ctx, "lc", "launch", "--rounds", "300", "--objective", "1"))
+	lc := s.start(ctx, "lc", "launch", "--rounds", "300", "--objective", "1")
 	defer s.finish(lc)
 	check(lc.awaitReady(ctx, nil))
 	check(awaited(ctx, startLimit, func() error {
@@ -297,11 +297,11 @@ func measureBEAlone(ctx context.Context, s *session, name string) {
 // measureIdle looks at processes with a context and nothing to do, one of each role at once.
 func measureIdle(ctx context.Context, s *session, name string) {
 	var without idleResult
-	check(s.run(ctx, &without, "", "idle"))
+	s.run(ctx, &without, "", "idle")
 	roles := []string{"lc", "be"}
 	workers := make([]*worker, len(roles))
 	for i, role := range roles {
-		workers[i] = must(s.start(ctx, role, "idle"))
+		workers[i] = s.start(ctx, role, "idle")
 		defer s.finish(workers[i])
 	}
 	for _, w := range workers {

@@ -27,9 +27,9 @@ type script struct {
 	place              workload.Place
 }
 
-func (s *session) startScript(ctx context.Context, one script) (*worker, error) {
+func (s *session) startScript(ctx context.Context, one script) *worker {
 	if s.python == "" {
-		return nil, fmt.Errorf("%s needs %s with PyTorch; name it with --python", one.name, s.options.Python)
+		check(fmt.Errorf("%s needs %s with PyTorch; name it with --python", one.name, s.options.Python))
 	}
 	name := strings.Join(append([]string{filepath.Base(one.name)}, one.arguments...), " ")
 	if one.role != "" {
@@ -42,22 +42,20 @@ func (s *session) startScript(ctx context.Context, one script) (*worker, error) 
 }
 
 // startScripts starts several and waits until all of them are set up.
-func (s *session) startScripts(ctx context.Context, all ...script) (workers []*worker, err error) {
-	for _, one := range all {
-		w, err := s.startScript(ctx, one)
-		if err != nil {
-			s.finishAll(workers)
-			return nil, err
+func (s *session) startScripts(ctx context.Context, all ...script) (workers []*worker) {
+	err := caught(func() {
+		for _, one := range all {
+			workers = append(workers, s.startScript(ctx, one))
 		}
-		workers = append(workers, w)
-	}
-	for _, w := range workers {
-		if err := w.awaitReady(ctx, nil); err != nil {
-			s.finishAll(workers)
-			return nil, err
+		for _, w := range workers {
+			check(w.awaitReady(ctx, nil))
 		}
+	})
+	if err != nil {
+		s.finishAll(workers)
 	}
-	return workers, nil
+	check(err)
+	return workers
 }
 
 func (s *session) finishAll(workers []*worker) {
@@ -70,47 +68,31 @@ func (s *session) finishAll(workers []*worker) {
 }
 
 // requests lets an LC worker serve so many.
-func (w *worker) requests(ctx context.Context, count int) (r lcResult, err error) {
-	if err = w.ask(ctx, torchAnswer, &r, fmt.Sprintf("run %d", count)); err == nil && len(r.LatenciesNs) == 0 {
-		err = fmt.Errorf("%s finished no request in time", w.name)
+func (w *worker) requests(ctx context.Context, count int) (r lcResult) {
+	if check(w.ask(ctx, torchAnswer, &r, fmt.Sprintf("run %d", count))); len(r.LatenciesNs) == 0 {
+		check(fmt.Errorf("%s finished no request in time", w.name))
 	}
-	return r, err
+	return r
 }
 
 // rateAlone is the rate of a BE worker that has the GPU to itself for so long.
-func (w *worker) rateAlone(ctx context.Context, length time.Duration) (float64, error) {
-	if err := w.ask(ctx, stepLimit, nil, "start"); err != nil {
-		return 0, err
-	}
-	if err := pause(ctx, length); err != nil {
-		return 0, err
-	}
+func (w *worker) rateAlone(ctx context.Context, length time.Duration) float64 {
 	var r beResult
-	if err := w.ask(ctx, stepLimit, &r, "stop"); err != nil {
-		return 0, err
-	}
-	return r.ownRate()
+	check(w.ask(ctx, stepLimit, nil, "start"))
+	check(pause(ctx, length))
+	check(w.ask(ctx, stepLimit, &r, "stop"))
+	return must(r.ownRate())
 }
 
 // beside lets a BE worker run while LC requests are served, and gives its rate in that time.
-func (w *worker) beside(ctx context.Context, serve func() (lcResult, error)) (r lcResult, rate float64, err error) {
-	if err := w.ask(ctx, stepLimit, nil, "start"); err != nil {
-		return r, 0, err
-	}
-	if err := pause(ctx, besideStep); err != nil {
-		return r, 0, err
-	}
-	if r, err = serve(); err != nil {
-		return r, 0, err
-	}
-	if err := pause(ctx, besideStep); err != nil {
-		return r, 0, err
-	}
+func (w *worker) beside(ctx context.Context, serve func() lcResult) (rate float64) {
 	var be beResult
-	if err := w.ask(ctx, stepLimit, &be, "stop"); err != nil {
-		return r, 0, err
-	}
-	return r, be.rate(r.StartNs, r.EndNs), nil
+	check(w.ask(ctx, stepLimit, nil, "start"))
+	check(pause(ctx, besideStep))
+	r := serve()
+	check(pause(ctx, besideStep))
+	check(w.ask(ctx, stepLimit, &be, "stop"))
+	return be.rate(r.StartNs, r.EndNs)
 }
 
 // add adds rows of the case that is measured.
