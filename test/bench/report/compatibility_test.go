@@ -7,35 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
-
-// Every cell is what was measured, or says that nothing was.
-func TestCompatibilityTable(t *testing.T) {
-	ways := map[string]string{}
-	for _, way := range workload.Ways {
-		ways[way.Name] = workload.Same
-	}
-	ways["blp"] = workload.Different
-	rows := []result.Row{
-		{Case: "program-training", Ways: ways, Note: "blp: printed \"a|b\""},
-		{Case: "program-with_tinygrad", Note: "left out: no module"},
-	}
-	for i := range rows {
-		rows[i].System = "gpreempt"
-	}
-	table := compatibilityTable(&result.Report{Head: result.Head{Commit: "1111111"}, Cases: rows})
-	cells := len(workload.Ways) * len(workload.Programs)
-	if same, different, none := strings.Count(table, "| same "), strings.Count(table, "| **different** "), strings.Count(table, "| untested "); same != len(workload.Ways)-1 || different != 1 || same+different+none != cells {
-		t.Errorf("%d same, %d different, %d untested of %d:\n%s", same, different, none, cells, table)
-	}
-	for _, want := range []string{"algorithms: blp: printed \"a/b\"", ": left out: no module\n", " 1111111 |"} {
-		if !strings.Contains(table, want) {
-			t.Errorf("no %q:\n%s", want, table)
-		}
-	}
-}
 
 // Where a marker's file is not there, nothing was tested.
 func TestCompatibilityOfAFile(t *testing.T) {
@@ -49,7 +22,8 @@ func TestCompatibilityOfAFile(t *testing.T) {
 			}
 		}
 		got, err := FillTables(document, folder)
-		if (text == "{") != (err != nil) || !strings.Contains(fmt.Sprint(string(got), err), want) {
+		untested := strings.Count(string(got), "| untested ") // programs and ways that nobody ran
+		if (text == "{") != (err != nil) || !strings.Contains(fmt.Sprint(string(got), err), want) || want == "| of-a |" && untested != len(workload.Ways)*len(workload.Programs)-1 {
 			t.Errorf("%q: %v\n%s", text, err, got)
 		}
 	}
