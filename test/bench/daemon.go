@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"syscall"
 	"time"
 )
@@ -14,20 +13,14 @@ const (
 	daemonEnds   = 5 * time.Second  // from when it is asked to end
 )
 
-// daemon is a program that serves others until it is stopped. It is the first of a process group of its own: what it
-// leaves behind ends with it, and what a terminal sends to the command does not reach it.
-type daemon struct {
-	cmd  *exec.Cmd
-	said *lastBytes
-	gone chan struct{} // closed when it has been waited for
-}
+// daemon is a program that serves others until it is stopped.
+type daemon struct{ child }
 
 // startDaemon starts a daemon and waits until it is ready, no longer than a limit.
 func startDaemon(ctx context.Context, arguments, environment []string, limit time.Duration, ready func() bool) (*daemon, error) {
-	d := &daemon{cmd: exec.Command(arguments[0], arguments[1:]...), said: &lastBytes{}, gone: make(chan struct{})}
-	d.cmd.Env, d.cmd.Stdout, d.cmd.Stderr = environment, d.said, d.said
+	d := &daemon{newChild(context.Background(), arguments, environment)}
+	d.cmd.Stdout = d.said
 	d.cmd.WaitDelay = time.Second // what it starts has its output, too
-	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := startChild(d.cmd); err != nil {
 		return nil, err
 	}
@@ -54,8 +47,6 @@ func startDaemon(ctx context.Context, arguments, environment []string, limit tim
 	return d, nil
 }
 
-func (d *daemon) hasEnded() bool { return isClosed(d.gone) }
-
 // endsWithin waits for its end, no longer than a limit.
 func (d *daemon) endsWithin(limit time.Duration) bool {
 	select {
@@ -70,7 +61,7 @@ func (d *daemon) endsWithin(limit time.Duration) bool {
 func (d *daemon) stop() {
 	_ = d.cmd.Process.Signal(syscall.SIGTERM) // it may have ended by itself
 	_ = d.endsWithin(daemonEnds)
-	_ = syscall.Kill(-d.cmd.Process.Pid, syscall.SIGKILL) // those of its group that are left
+	_ = d.killGroup() // those of its group that are left
 	<-d.gone
 }
 

@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -102,15 +101,6 @@ func (s *session) compileFire(ctx context.Context) (stop func()) {
 			_, _ = s.native() // leaves no compiler behind
 		}
 	}
-}
-
-// inGroup is a command whose children end with it when the context does; for startChild.
-func inGroup(ctx context.Context, path string, arguments ...string) *exec.Cmd {
-	command := exec.CommandContext(ctx, path, arguments...)
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
-	command.WaitDelay = endLimit
-	return command
 }
 
 func (s *session) compileNative(ctx context.Context) (path string, err error) {

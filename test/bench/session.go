@@ -234,7 +234,7 @@ func (s *session) finish(w *worker) {
 
 // passOn logs what the library said in a worker that has ended. The worker's own words are in the error.
 func (s *session) passOn(w *worker) {
-	for line := range strings.Lines(w.stderr.all()) {
+	for line := range strings.Lines(w.said.all()) {
 		if strings.Contains(line, "gpreempt") && !strings.Contains(line, "gpreempt-bench") { // our folders' names
 			s.log("%s: %s", w.name, strings.TrimSpace(line))
 		}

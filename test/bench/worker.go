@@ -26,14 +26,12 @@ import (
 
 // worker is a process that serves orders (PROTOCOL.md).
 type worker struct {
+	child
 	name    string
-	cmd     *exec.Cmd
 	orders  io.WriteCloser
-	lines   chan []byte   // closed at the end of its output
-	gone    chan struct{} // closed when it has been waited for
-	stderr  *lastBytes
-	library string // that it should have loaded, or ""
-	ofMPS   bool   // it is a client of an MPS server
+	lines   chan []byte // closed at the end of its output
+	library string      // that it should have loaded, or ""
+	ofMPS   bool        // it is a client of an MPS server
 	limits  limits
 
 	starting, initialising bool // it has not answered init; it has been sent it
@@ -97,16 +95,47 @@ func lastLines(text []byte) string {
 
 const endLimit = 5 * time.Second // of a worker that is asked to end
 
-// start starts a worker. It is the first of a process group: what it leaves behind ends with it, and what a terminal
-// sends to the command does not reach it.
+// child is a process of ours.
+type child struct {
+	cmd  *exec.Cmd
+	said *lastBytes    // on standard error
+	gone chan struct{} // closed when it has been waited for
+}
+
+func newChild(ctx context.Context, arguments, environment []string) child {
+	c := child{inGroup(ctx, arguments[0], arguments[1:]...), &lastBytes{}, make(chan struct{})}
+	c.cmd.Env, c.cmd.Stderr = environment, c.said
+	return c
+}
+
+// inGroup is a command for startChild. It is the first of a process group: what it leaves behind ends with it, also when the context does, and
+// what a terminal sends to us does not reach it.
+func inGroup(ctx context.Context, path string, arguments ...string) *exec.Cmd {
+	command := exec.CommandContext(ctx, path, arguments...)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
+	command.WaitDelay = endLimit
+	return command
+}
+
+func (c child) pid() int { return c.cmd.Process.Pid }
+
+func (c child) killGroup() error { return syscall.Kill(-c.pid(), syscall.SIGKILL) }
+
+// hasEnded says whether the process is gone.
+func (c child) hasEnded() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// start starts a worker.
 func (p program) start(ctx context.Context) (*worker, error) {
-	w := &worker{name: p.name, lines: make(chan []byte, 4), gone: make(chan struct{}), stderr: &lastBytes{}, starting: true,
+	w := &worker{child: newChild(ctx, p.arguments, p.environment), name: p.name, lines: make(chan []byte, 4), starting: true,
 		limits: cmp.Or(p.limits, limits{start: startLimit, answer: answerLimit})}
-	w.cmd = exec.CommandContext(ctx, p.arguments[0], p.arguments[1:]...)
-	w.cmd.Env, w.cmd.Stderr = p.environment, w.stderr
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
-	w.cmd.Cancel = w.killGroup
-	w.cmd.WaitDelay = endLimit
 	var err error
 	fail := func(err error) (*worker, error) { return nil, fmt.Errorf("start %s: %w", p.name, err) }
 	if w.orders, err = w.cmd.StdinPipe(); err != nil {
@@ -190,22 +219,6 @@ func moduleFile(text []byte) (*os.File, error) {
 	return file, nil
 }
 
-func (w *worker) pid() int { return w.cmd.Process.Pid }
-
-func (w *worker) killGroup() error { return syscall.Kill(-w.pid(), syscall.SIGKILL) }
-
-// hasEnded says whether the process is gone.
-func (w *worker) hasEnded() bool { return isClosed(w.gone) }
-
-func isClosed(channel chan struct{}) bool {
-	select {
-	case <-channel:
-		return true
-	default:
-		return false
-	}
-}
-
 var (
 	errEnded    = errors.New("the program ended")
 	errNoAnswer = errors.New("no answer")
@@ -242,7 +255,7 @@ func (w *worker) line(ctx context.Context, limit time.Duration) ([]byte, error) 
 
 // how says how a worker ended that is gone: by its last line on standard error, or else its status or the signal.
 func (w *worker) how() string {
-	said := lastLine(w.stderr.all())
+	said := lastLine(w.said.all())
 	if !w.hasEnded() {
 		return said
 	}

@@ -111,7 +111,7 @@ def main():
         for _ in range(WARM_UP_REQUESTS):
             request()
         torch.cuda.synchronize()
-        protocol.serve(lambda go, hint: protocol.serve_requests(request, go, hint))
+        protocol.serve(request)
 
 
 if __name__ == "__main__":

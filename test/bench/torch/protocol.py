@@ -56,7 +56,6 @@ class Go:
     """The order go."""
 
     def __init__(self, line):
-        self.line = line
         _, start, end, prepare, hint, stop, count, *arrivals = line.split()
         self.start, self.end, self.prepare_ns = int(start), int(end), int(prepare)
         self.hint, self.stop = hint == "1", stop
@@ -136,13 +135,6 @@ def serve_rounds(facts, rounds_of):
         answer({"rounds": rounds, "different": different, "first_different": where, "seconds": round(seconds, 3)})
 
 
-def open_loop(go, submitted, done):
-    """What is answered about requests that arrived: when they were submitted and done, counted from arrival."""
-    in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))
-    return {"completed": in_time, "unserved": len(go.arrivals) - len(done),
-            "submitted_ns": submitted, "done_ns": done, **TRACE.take()}
-
-
 def serve_continuously(request, go):
     """Requests back to back; one that is under way at the end counts in proportion."""
     completed = 0
@@ -175,32 +167,19 @@ def serve_arrivals(request, go, hint):
         request()
         done.append(time.monotonic_ns() - arrival)
         TRACE.done(arrival)
-    return open_loop(go, submitted, done)
+    in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))
+    return {"completed": in_time, "unserved": len(go.arrivals) - len(done), "submitted_ns": submitted, "done_ns": done, **TRACE.take()}
 
 
-def serve_requests(request, go, hint):
-    return serve_continuously(request, go) if go.arrivals is None else serve_arrivals(request, go, hint)
-
-
-def answer_go(line, requests, hint):
-    """Answers an order go by what requests(go, hint) says about the run. What a collection costs comes after it."""
-    go = Go(line)
-    facts = requests(go, hint if go.hint else None)
-    answer(facts | {"hinted": go.hint and hint is not None})
-    gc.collect()
-
-
-def collect_between():
-    """Garbage is collected between runs only."""
+def serve(request):
+    """Answers the orders go. Garbage is collected between runs only."""
+    hint = find_hint()
     gc.collect()
     gc.freeze()
     gc.disable()
-
-
-def serve(requests):
-    """Answers the orders go."""
-    hint = find_hint()
-    collect_between()
     answer({})
     for line in sys.stdin:
-        answer_go(line, requests, hint)
+        go = Go(line)
+        facts = serve_continuously(request, go) if go.arrivals is None else serve_arrivals(request, go, hint if go.hint else None)
+        answer(facts | {"hinted": go.hint and hint is not None})
+        gc.collect()

@@ -1,6 +1,6 @@
 // Programs with much device memory, of the suite memory. Included by worker.c.
 //
-//   hold --bytes N [--piece N] [--rounds N]   holds N bytes of known contents, in pieces. A step changes every word of them in place. It serves
+//   hold --bytes N [--piece N]   holds N bytes of known contents, in pieces. A step changes every word of them in place. It serves
 //       start, stop          steps without a pause
 //       steps N              so many steps: began_ns, ended_ns
 //       sum                  a checksum of all contents: sum
@@ -52,7 +52,7 @@ static void hold_memory(size_t bytes, size_t piece)
 
 static void step(void)
 {
-	uint32_t rounds = number("rounds", 1);
+	uint32_t rounds = 1;
 	pthread_mutex_lock(&held.stepping);
 	for (size_t i = 0; i < held.count; i++) {
 		uint32_t words = held.bytes[i] / 4;
@@ -116,7 +116,6 @@ static void some_steps(uint64_t count)
 	for (uint64_t i = 0; i < count; i++)
 		step();
 	printf("{\"began_ns\":%llu,\"ended_ns\":%llu}\n", (unsigned long long)began, (unsigned long long)monotonic_ns());
-	fflush(stdout);
 }
 
 static void tell_sum(void)
@@ -132,7 +131,6 @@ static void tell_sum(void)
 		}
 	printf("{\"sum\":\"%016llx%016llx\"}\n", (unsigned long long)(lane[0] ^ lane[1] >> 1),
 	       (unsigned long long)(lane[2] ^ lane[3] >> 1));
-	fflush(stdout);
 }
 
 static void grow(size_t bytes)
@@ -150,7 +148,6 @@ static void grow(size_t bytes)
 	}
 	CHECK(cuStreamSynchronize(stream));
 	printf("{\"ns\":%llu,\"error\":%d}\n", (unsigned long long)(monotonic_ns() - began), (int)error);
-	fflush(stdout);
 }
 
 static void shrink(void)
@@ -192,7 +189,6 @@ static void serve(void)
 	    pthread_create(&thread, NULL, serve_requests, (void *)(intptr_t)listening))
 		fail("serve: %s", strerror(errno));
 	printf("{\"port\":%d}\n", ntohs(address.sin_port));
-	fflush(stdout);
 }
 
 static void command_hold(void)
@@ -299,6 +295,5 @@ static void command_copies(void)
 				pthread_join(both[i].thread, NULL);
 		printf("{\"to_ns\":%llu,\"from_ns\":%llu}\n", (unsigned long long)both[0].ns,
 		       (unsigned long long)both[1].ns);
-		fflush(stdout);
 	}
 }

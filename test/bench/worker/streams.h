@@ -1,6 +1,6 @@
 // One process with work that can wait on one stream and urgent work on another. Included by worker.c.
 //
-// A thread keeps the first stream busy with the kernel that the options describe, --depth of them in flight. The
+// A thread keeps the first stream busy with the kernel that the options describe, two of them in flight. The
 // other asks now and then, --requests times: with --preempt 1 it has the first stream stopped (gpreempt.h) and waits
 // until nothing of it runs, with --priority 1 its stream has the highest priority; then --urgent-kernels kernels of --urgent-iterations
 // and --urgent-blocks run on it, are waited for, and the first stream goes on. With --width the first stream goes on with so many SMs
@@ -41,20 +41,18 @@ static void find_stop_api(void)
 
 static void *feed(void *unused)
 {
-	enum { MAX_DEPTH = 64 };
-	CUevent event[MAX_DEPTH];
-	uint64_t depth = number("depth", 2), launched = 0;
-	if (depth < 1 || depth > MAX_DEPTH)
-		fail("--depth %llu: 1 to %d", (unsigned long long)depth, MAX_DEPTH);
+	enum { DEPTH = 2 };
+	CUevent event[DEPTH];
+	uint64_t launched = 0;
 	CHECK(cuCtxSetCurrent(feeding.context));
-	for (uint64_t i = 0; i < depth; i++)
+	for (int i = 0; i < DEPTH; i++)
 		CHECK(cuEventCreate(&event[i], CU_EVENT_DISABLE_TIMING));
 	while (!feeding.ended) {
 		launch(&feeding.work);
-		CHECK(cuEventRecord(event[launched++ % depth], stream));
-		if (launched < depth)
+		CHECK(cuEventRecord(event[launched++ % DEPTH], stream));
+		if (launched < DEPTH)
 			continue;
-		CHECK(cuEventSynchronize(event[launched % depth]));
+		CHECK(cuEventSynchronize(event[launched % DEPTH]));
 		feeding.completed++;
 	}
 	CHECK(cuStreamSynchronize(stream));
@@ -68,8 +66,8 @@ static void command_streams(void)
 	uint64_t kernels = number("urgent-kernels", 1);
 	bool preempting = number("preempt", 0), alone = number("alone", 0);
 	uint64_t width = number("width", 0), narrow_ns = number("narrow-us", 0) * 1000;
-	uint64_t requests = number("requests", 600), warm_up = number("warm-up", 20), done = 0;
-	uint64_t gap_ns = number("gap-us", 2000) * 1000, seconds = number("seconds", 10);
+	const uint64_t warm_up = 20, gap_ns = 2000000, limit_ns = 10000000000;
+	uint64_t requests = number("requests", 600), done = 0;
 	uint64_t *stop_ns = calloc(requests, sizeof *stop_ns), *latency_ns = calloc(requests, sizeof *latency_ns);
 	uint32_t random = 1;
 	pthread_t feeder;
@@ -128,7 +126,7 @@ static void command_streams(void)
 			stop_ns[done] = gone - asked;
 			latency_ns[done++] = end - asked;
 		}
-		if (end > began + seconds * 1000000000)
+		if (end > began + limit_ns)
 			break;
 	}
 	uint64_t wall_ns = monotonic_ns() - start_ns, completed = feeding.completed - started_with;

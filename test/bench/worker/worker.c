@@ -118,11 +118,8 @@ static _Atomic bool stopped;   // a start was followed by a stop, or by the end 
 static bool stops_by_order;    // the work began with start, not with run
 static pthread_t order_reader; // of the stop
 
-static void answer(const char *text)
-{
-	puts(text);
-	fflush(stdout);
-}
+// Standard output goes out line by line.
+static void answer(const char *text) { puts(text); }
 
 // A part of an answer: what comes before the list, its name last.
 static void print_list(const char *opening, const uint64_t *values, size_t count)
@@ -536,7 +533,7 @@ static void command_idle(void)
 	await_begin();
 	sleep_ns(1000000000); // what set-up left to background threads is over
 	uint64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), wall = monotonic_ns();
-	sleep_ns(number("seconds", 5) * 1000000000);
+	sleep_ns(5000000000);
 	cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID) - cpu;
 	wall = monotonic_ns() - wall;
 	unsigned long long resident_kb = 0;
@@ -572,6 +569,7 @@ static void __attribute__((constructor)) bench_worker(int count, char **values)
 {
 	if (count < 3 || strcmp(values[1], "bench-worker"))
 		return;
+	setvbuf(stdout, NULL, _IOLBF, 1 << 16);
 	argument_count = count;
 	arguments = values;
 	for (int i = 3; i < count; i += 2)
