@@ -85,21 +85,14 @@ func firing(mechanisms string, overMPS bool) func(context.Context, *session) fun
 	}
 }
 
-// compileFire begins to compile the native programs, until stop.
+// compileFire begins to compile the native programs, until stop. It takes half a minute, and all that need it wait for this one.
 func (s *session) compileFire(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.native = sync.OnceValues(func() (string, error) { return s.compileNative(ctx) })
-	compiles := len(s.options.Only) == 0 || slices.ContainsFunc(nativeFire, func(name string) bool {
-		return slices.Contains(s.options.Only, "fire-"+name) || slices.Contains(s.options.Only, "memory-fire-"+name)
-	})
-	if compiles {
-		go s.native() // takes half a minute; all that need it wait for this one
-	}
+	go s.native()
 	return func() {
 		cancel()
-		if compiles {
-			_, _ = s.native() // leaves no compiler behind
-		}
+		_, _ = s.native() // leaves no compiler behind
 	}
 }
 

@@ -10,12 +10,11 @@ import (
 
 // System is a way to share the GPU: what is measured beside the LC program alone.
 type System struct {
-	Name     string
-	Optional bool              // only where it is asked for
-	MPS      bool              // the processes are clients of an MPS server
-	Config   string            // of the library, which is preloaded where this is not empty
-	Hints    string            // of the library: "off", or "given" by the LC program at a request's arrival
-	LC, BE   map[string]string // environment variables
+	Name   string
+	MPS    bool              // the processes are clients of an MPS server
+	Config string            // of the library, which is preloaded where this is not empty
+	Hints  string            // of the library: "off", or "given" by the LC program at a request's arrival
+	LC, BE map[string]string // environment variables
 }
 
 const auto = `mechanisms = "auto"`
@@ -28,15 +27,13 @@ var systems = []System{
 	{Name: "gpreempt", Config: auto, Hints: "off"},
 	{Name: "gpreempt-hints", Config: auto, Hints: "given"},
 	{Name: "gpreempt-mps", MPS: true, Config: auto, Hints: "off"},
-	// Mechanisms alone.
-	{Name: "only-timeslice", Optional: true, Config: `mechanisms = ["timeslice"]`, Hints: "off"},
 }
 
-// Systems returns the named systems, of others too; without names all that are not optional.
+// Systems returns the named systems, of others too; without names all.
 func Systems(names []string, others ...System) (picked []System, err error) {
 	known := slices.Concat(systems, others)
 	if len(names) == 0 {
-		return slices.DeleteFunc(known, func(s System) bool { return s.Optional }), nil
+		return known, nil
 	}
 	for _, name := range names {
 		i := slices.IndexFunc(known, func(s System) bool { return s.Name == name })

@@ -75,8 +75,8 @@ func TestSystems(t *testing.T) {
 	if want := []string{"default", "mps", "mps-priority", "gpreempt", "gpreempt-hints", "gpreempt-mps"}; !slices.Equal(names, want) {
 		t.Errorf("systems %v, want %v", names, want)
 	}
-	if one, err := Systems([]string{"only-timeslice"}); err != nil || len(one) != 1 || !strings.Contains(one[0].Config, `["timeslice"]`) {
-		t.Errorf("only-timeslice: %+v, %v", one, err)
+	if some, err := Systems([]string{"other", "mps"}, System{Name: "other"}); err != nil || len(some) != 2 || some[0].Name != "other" || !some[1].MPS {
+		t.Errorf("two by name: %+v, %v", some, err)
 	}
 	if _, err := Systems([]string{"none"}); err == nil || !strings.Contains(err.Error(), "mps-priority") {
 		t.Errorf("unknown system: %v", err)
