@@ -165,7 +165,7 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 		during(system.name, func() { s.run(ctx, &served, system.role, "streams", append(options, system.options...)...) })
 		row := result.Row{Case: name, System: system.name, LC: result.LatencyOf(served.LatenciesNs), LCAlone: lcAlone}
 		if row.LC == nil {
-			check(fmt.Errorf("%s: no request was finished in time", system.name))
+			fail("%s: no request was finished in time", system.name)
 		}
 		row.Ratio = result.RatioOf(row.LC, lcAlone)
 		if system.name == "alone" {
@@ -184,7 +184,7 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 		if slices.Contains(system.options, "--narrow-us") {
 			stop.Note += fmt.Sprintf("; %.0f kernels ended in the width", served.Narrow)
 			if served.Narrow == 0 {
-				check(fmt.Errorf("%s: nothing went on in the width", system.name))
+				fail("%s: nothing went on in the width", system.name)
 			}
 		}
 		if target != "" {

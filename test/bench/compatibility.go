@@ -91,7 +91,7 @@ func (c comparison) measure(ctx context.Context, s *session, name string, progra
 		during("without the library", func() { check(run.problem) })
 	}
 	if plain[0].printed != plain[1].printed {
-		check(fmt.Errorf("NOT DETERMINISTIC without the library: printed %.200q, then %.200q", plain[0].printed, plain[1].printed))
+		fail("NOT DETERMINISTIC without the library: printed %.200q, then %.200q", plain[0].printed, plain[1].printed)
 	}
 	if slices.ContainsFunc(c.ways, func(way workload.Way) bool { return way.UnderFire }) {
 		peer := s.startPeer(ctx, s.config)

@@ -45,7 +45,7 @@ func withSystems(_ context.Context, s *session) (end func()) {
 	e.options.Repeats = cmp.Or(e.options.Repeats, defaultRepeats)
 	e.length = time.Duration(cmp.Or(e.options.Seconds, defaultSeconds) * float64(time.Second))
 	if e.length < 2*result.WarmUp {
-		check(fmt.Errorf("runs of %s: at least %s", e.length, 2*result.WarmUp))
+		fail("runs of %s: at least %s", e.length, 2*result.WarmUp)
 	}
 	e.configure()
 	s.evaluation = e
@@ -153,10 +153,10 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 			}
 		}
 		if len(a.DoneNs)+a.Unserved != len(all[i]) {
-			check(fmt.Errorf("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i])))
+			fail("%s: %d of %d requests accounted for", m.program.name, len(a.DoneNs)+a.Unserved, len(all[i]))
 		}
 		if m.role == "lc" && system.Hints == "given" && !a.Hinted {
-			check(fmt.Errorf("%s: the library takes no hints: it has no gpreempt_hint", m.program.name))
+			fail("%s: the library takes no hints: it has no gpreempt_hint", m.program.name)
 		}
 		task := result.TaskRun{Task: m.Task, Role: m.role, Completed: a.Completed, Identical: a.Identical}
 		if m.role == "lc" {

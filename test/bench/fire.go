@@ -31,7 +31,6 @@ const (
 	fireSeconds     = 45 // the longest under fire: a stop of blocks that wait for each other takes 20 ms
 	fireUndisturbed = 2 * time.Second
 	fireStart       = 100 * time.Second // many start at once
-	fireAttach      = 10 * time.Second  // a process that is ready attaches in the background
 	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
 	compileLimit    = 150 * time.Second
 )
@@ -181,7 +180,7 @@ func (f *fire) answer(ctx context.Context, w *worker, limit time.Duration, resul
 		w.kill()
 	}
 	if err != nil {
-		check(fmt.Errorf("%s: %w", what, err))
+		fail("%s: %w", what, err)
 	}
 }
 
@@ -192,7 +191,7 @@ func (f *fire) ready(ctx context.Context, w *worker, what string) (steps []strin
 	f.answer(ctx, w, fireStart, &first, what)
 	w.starting = false
 	if len(first.Steps) == 0 {
-		check(fmt.Errorf("%s: no steps", what))
+		fail("%s: no steps", what)
 	}
 	return first.Steps
 }
@@ -215,7 +214,7 @@ func (f *fire) rounds(ctx context.Context, w *worker, what string, enough func()
 	check(w.send("stop"))
 	f.answer(ctx, w, fireAnswer, &r, what)
 	if r.Rounds == 0 {
-		check(fmt.Errorf("%s: no rounds", what))
+		fail("%s: no rounds", what)
 	}
 	if r.Different > 0 {
 		f.different = true

@@ -92,7 +92,7 @@ func (e *evaluation) start(ctx context.Context, system workload.System, wanted [
 			continue
 		}
 		if !m.own() && e.session.python == "" {
-			check(fmt.Errorf("%s needs %s with PyTorch", m.Program, e.options.Python))
+			fail("%s needs %s with PyTorch", m.Program, e.options.Python)
 		}
 		m.program = e.startProgram(ctx, system, m.role, m.Task)
 		e.running[k] = m.program

@@ -117,7 +117,7 @@ func hostAvailable() uint64 {
 // needsHost sees that so much host memory can be pinned and leaves as much as programs need beside it.
 func needsHost(bytes uint64) {
 	if available := hostAvailable(); bytes > available/10*8 {
-		check(fmt.Errorf("%.1f GB of host memory are needed, %.1f GB are available", float64(bytes)/gb, float64(available)/gb))
+		fail("%.1f GB of host memory are needed, %.1f GB are available", float64(bytes)/gb, float64(available)/gb)
 	}
 }
 
@@ -126,7 +126,7 @@ func needsHost(bytes uint64) {
 func (s *session) fitting(memory uint64, share float64) (each, missing uint64) {
 	each = s.whole(min(float64(memory)*share, float64(memory)/2+.75*float64(hostAvailable())/4))
 	if 2*each <= memory {
-		check(fmt.Errorf("two programs of %.1f GB fit, and the host's memory does not suffice for more", float64(each)/gb))
+		fail("two programs of %.1f GB fit, and the host's memory does not suffice for more", float64(each)/gb)
 	}
 	return each, 2*each - memory
 }
@@ -167,7 +167,7 @@ func (w *worker) sum(ctx context.Context) string {
 	}
 	check(w.ask(ctx, holdAnswer, &told, "sum"))
 	if told.Sum == "" {
-		check(fmt.Errorf("%s tells no checksum", w.name))
+		fail("%s tells no checksum", w.name)
 	}
 	return told.Sum
 }
@@ -239,12 +239,12 @@ func (s *session) swap(ctx context.Context, config string, w *worker, what segme
 			moved.bytes = after.OutBytes - before.OutBytes + after.InBytes - before.InBytes
 			moved.moving = float64(after.OutNs-before.OutNs+after.InNs-before.InNs) / 1e9
 			if answer != segment.AnswerDone {
-				check(fmt.Errorf("%s: %s", w.name, cmp.Or(swapAnswers[answer], fmt.Sprint("answer ", answer))))
+				fail("%s: %s", w.name, cmp.Or(swapAnswers[answer], fmt.Sprint("answer ", answer)))
 			}
 			return moved
 		}
 		if time.Now().After(deadline) {
-			check(fmt.Errorf("%s: %w in %s when asked to swap", w.name, errNoAnswer, swapAnswer))
+			fail("%s: %w in %s when asked to swap", w.name, errNoAnswer, swapAnswer)
 		}
 	}
 }

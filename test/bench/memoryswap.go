@@ -34,7 +34,7 @@ func (s *session) measureOutAndIn(ctx context.Context, name, config string, w *w
 			moved := s.swap(ctx, config, w, what)
 			switch {
 			case moved.bytes < bytes/10*9:
-				check(fmt.Errorf("%d of %d bytes moved", moved.bytes, bytes))
+				fail("%d of %d bytes moved", moved.bytes, bytes)
 			case round == 0:
 				first[i] = moved
 			case i == 0:
@@ -86,7 +86,7 @@ func (w *worker) grow(ctx context.Context, bytes uint64) (ms float64) {
 	check(w.ask(ctx, holdAnswer, &grown, fmt.Sprint("grow ", bytes)))
 	ms = float64(grown.Ns) / 1e6
 	if grown.Error != 0 {
-		check(fmt.Errorf("%s: allocation: CUDA error %d after %.0f ms", w.name, grown.Error, ms))
+		fail("%s: allocation: CUDA error %d after %.0f ms", w.name, grown.Error, ms)
 	}
 	return ms
 }
@@ -160,7 +160,7 @@ func (w *worker) serve(ctx context.Context) net.Conn {
 	check(w.ask(ctx, answerLimit, &told, "serve"))
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(told.Port)))
 	if err != nil {
-		check(fmt.Errorf("%s: connect: %w", w.name, err))
+		fail("%s: connect: %w", w.name, err)
 	}
 	return connection
 }
@@ -176,7 +176,7 @@ func answeredIn(service net.Conn) (ms float64) {
 		_, err = service.Read(make([]byte, 1))
 	}
 	if err != nil {
-		check(fmt.Errorf("a request: %w", err))
+		fail("a request: %w", err)
 	}
 	return time.Since(began).Seconds() * 1000
 }
@@ -218,7 +218,7 @@ func (s *session) firstAnswer(ctx context.Context, config string, lc, be *worker
 	during("BE in the room of the idle LC", func() { be.grow(ctx, bytes) })
 	m := must(s.memory(config, lc))
 	if m.Swapped < bytes/4*3 {
-		check(fmt.Errorf("LC is idle, and %d of its %d bytes are out", m.Swapped, bytes))
+		fail("LC is idle, and %d of its %d bytes are out", m.Swapped, bytes)
 	}
 	ms = answeredIn(service) // BE's memory goes out while LC's comes in
 	check(be.ask(ctx, holdAnswer, nil, "shrink"))

@@ -75,14 +75,14 @@ func goOrder(start, end time.Duration, prepareUs int, hint bool, stop string, ar
 func (w *worker) answerGo(ctx context.Context, limit time.Duration) (a answer) {
 	check(w.answer(ctx, limit, &a))
 	if len(a.SubmittedNs) != len(a.DoneNs) {
-		check(fmt.Errorf("%s: %d requests submitted, %d done", w.name, len(a.SubmittedNs), len(a.DoneNs)))
+		fail("%s: %d requests submitted, %d done", w.name, len(a.SubmittedNs), len(a.DoneNs))
 	}
 	if a.ArrivalNs != nil && len(a.ArrivalNs) != len(a.DoneNs) {
-		check(fmt.Errorf("%s: %d requests came, %d done", w.name, len(a.ArrivalNs), len(a.DoneNs)))
+		fail("%s: %d requests came, %d done", w.name, len(a.ArrivalNs), len(a.DoneNs))
 	}
 	for _, list := range [][]uint64{a.QueuedNs, a.DelayNs, a.Switches} {
 		if n := len(a.QueuedNs); len(list) != n || n != 0 && n != len(a.DoneNs) {
-			check(fmt.Errorf("%s: %d requests done, traces of %d and %d", w.name, len(a.DoneNs), n, len(list)))
+			fail("%s: %d requests done, traces of %d and %d", w.name, len(a.DoneNs), n, len(list))
 		}
 	}
 	return a

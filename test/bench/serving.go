@@ -127,7 +127,7 @@ func (s *session) reference(name string) *result.Row {
 			}
 		}
 	}
-	check(fmt.Errorf("%s is what this is compared with, and is not measured yet", name))
+	fail("%s is what this is compared with, and is not measured yet", name)
 	return nil
 }
 
@@ -162,7 +162,7 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 			s.add(result.Row{Case: c.of, System: system.name, Note: errServerEnded.Error()})
 			finish() // it has not stopped
 		case err != nil:
-			check(fmt.Errorf("%s: %w", system.name, err))
+			fail("%s: %w", system.name, err)
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		answers, r, err := sendTimed(ctx, server.url, s.limited(c.load), servingSeed)
 		failed := slices.ContainsFunc(answers, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
-			check(fmt.Errorf("%w: %s", errServerEnded, reason(server.said.all())))
+			fail("%w: %s", errServerEnded, reason(server.said.all()))
 		}
 		check(err)
 		if all = answers; c.way.isLibrary() {
@@ -227,7 +227,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	}
 	serving, perToken, failed, why := sumUpGenerated(all)
 	if perToken == nil {
-		check(fmt.Errorf("no request was answered: %w", why))
+		fail("no request was answered: %w", why)
 	}
 	if failed > 0 {
 		row.Note = fmt.Sprintf("%d of %d requests failed: %v", failed, len(all), why)

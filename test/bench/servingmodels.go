@@ -81,7 +81,7 @@ type modelServer struct {
 // withModels makes a model, and starts the servers that are needed first.
 func withModels(ctx context.Context, s *session) (end func()) {
 	if s.python == "" {
-		check(fmt.Errorf("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python))
+		fail("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python)
 	}
 	m := &models{folder: filepath.Join(s.files, "model"), running: map[string]*modelServer{}}
 	writeModel(m.folder)
@@ -209,7 +209,7 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) *modelS
 	}
 	if err != nil {
 		server.stop()
-		check(fmt.Errorf("warm up %s: %w", nameOf(e, w), err))
+		fail("warm up %s: %w", nameOf(e, w), err)
 	}
 	s.log("%s: serves after %.0f s", nameOf(e, w), time.Since(began).Seconds())
 	return server

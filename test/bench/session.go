@@ -82,7 +82,6 @@ type work struct {
 	us          int // wanted duration, alone on the GPU; with waves: of a block
 	blocksPerSM int // at a time
 	waves       int // one after another; 0: 1
-	blocks      int // in all, with a part of the SMs; 0: as the two above say
 	streams     int // of best-effort work: two kernels at a time on each; 0: 1, with four
 	sharedBytes int
 	cooperative bool
@@ -255,44 +254,32 @@ func (w *worker) begin(ctx context.Context) {
 	check(w.ask(ctx, startLimit, nil, "start"))
 }
 
-// options describes the kernel to a worker, calibrated on first use. All runs of a session use the same
+// workOptions describes the kernel to a worker, calibrated on first use. All runs of a session use the same
 // iteration counts.
 func (s *session) workOptions(ctx context.Context, w work) []string {
-	waves := max(w.waves, 1)
-	blocks := w.blocks
-	streams, uneven := w.streams, w.uneven
-	w.waves, w.blocks, w.streams, w.uneven = 0, 0, 0, false // a block takes as long in the second wave, beside fewer, and on average
-	options := []string{
-		"--blocks", strconv.Itoa(w.blocksPerSM * s.info.Multiprocessors),
-		"--shared", strconv.Itoa(w.sharedBytes),
-	}
+	perWave := w.blocksPerSM * s.info.Multiprocessors
+	options := []string{"--blocks", strconv.Itoa(perWave), "--shared", strconv.Itoa(w.sharedBytes)}
 	if w.cooperative {
 		options = append(options, "--cooperative", "1")
 	}
-	iterations, known := s.iterations[w]
-	if !known {
+	one := w
+	one.waves, one.streams, one.uneven = 0, 0, false // a block takes as long in the second wave, beside others, and on average
+	if s.iterations[one] == 0 {
 		var calibrated struct {
 			Iterations uint64 `json:"iterations"`
 		}
 		during(fmt.Sprintf("calibrate a kernel of %d us", w.us), func() {
 			s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...)
 		})
-		iterations = calibrated.Iterations
-		s.iterations[w] = iterations
+		s.iterations[one] = calibrated.Iterations
 	}
-	if uneven {
+	if w.uneven {
 		options = append(options, "--uneven", "1")
 	}
-	if waves > 1 {
-		options = append(options, "--blocks", strconv.Itoa(waves*w.blocksPerSM*s.info.Multiprocessors))
+	if w.streams > 0 {
+		options = append(options, "--streams", strconv.Itoa(w.streams), "--depth", strconv.Itoa(2*w.streams))
 	}
-	if blocks > 0 {
-		options = append(options, "--blocks", strconv.Itoa(blocks))
-	}
-	if streams > 0 {
-		options = append(options, "--streams", strconv.Itoa(streams), "--depth", strconv.Itoa(2*streams))
-	}
-	return append(options, "--iterations", strconv.FormatUint(iterations, 10))
+	return append(options, "--blocks", strconv.Itoa(max(w.waves, 1)*perWave), "--iterations", strconv.FormatUint(s.iterations[one], 10))
 }
 
 // makeFolders makes the temporary folders, until remove.

@@ -3,7 +3,6 @@ package bench
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"math"
 	"os"
@@ -265,7 +264,7 @@ func (m *stallMeasurement) round(ctx context.Context, length time.Duration) {
 	watch.stop()
 	check(err)
 	if same := run.Tasks[0].Identical; same != nil && !*same { // the LC program, which comes first
-		check(fmt.Errorf("%s: its results differ from those it had at first", m.members[0].program.name))
+		fail("%s: its results differ from those it had at first", m.members[0].program.name)
 	}
 	m.add(run, m.target.limit(nil), witnesses{watch: watch, visits: m.visits.since(uint64(run.Begin)), prepareUs: m.prepareUs})
 }

@@ -6,11 +6,14 @@ import (
 	"sync"
 )
 
-// A case is a list of steps. One that fails ends the case, as a failed check ends a test: check and must raise what went wrong, and measureCase
-// takes it. Functions without an error among their results raise theirs.
+// A case is a list of steps. One that fails ends the case, as a failed check ends a test: fail, check and must raise what went wrong, and
+// measureCase takes it. Functions without an error among their results raise theirs.
 
 // failure is what went wrong in a step.
 type failure struct{ error }
+
+// fail ends the case.
+func fail(format string, arguments ...any) { panic(failure{fmt.Errorf(format, arguments...)}) }
 
 // check ends the case where there is an error.
 func check(err error) {
@@ -43,7 +46,7 @@ func caught(steps func()) (err error) {
 // during says of what goes wrong in some steps what they are.
 func during(what string, steps func()) {
 	if err := caught(steps); err != nil {
-		check(fmt.Errorf("%s: %w", what, err))
+		fail("%s: %w", what, err)
 	}
 }
 

@@ -98,8 +98,8 @@ func pair(name string, l load, rivals int, target criterion, suites ...string) C
 
 func (s *session) lcOptions(ctx context.Context, l load) []string {
 	if l.sharedBytes > s.info.SharedBytes {
-		check(fmt.Errorf("a block has %d bytes of shared memory here, the case needs %d",
-			s.info.SharedBytes, l.sharedBytes))
+		fail("a block has %d bytes of shared memory here, the case needs %d",
+			s.info.SharedBytes, l.sharedBytes)
 	}
 	requests := cmp.Or(s.options.Requests, l.requests)
 	options := append(s.workOptions(ctx, l.work), "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),

@@ -29,7 +29,7 @@ type script struct {
 
 func (s *session) startScript(ctx context.Context, one script) *worker {
 	if s.python == "" {
-		check(fmt.Errorf("%s needs %s with PyTorch; name it with --python", one.name, s.options.Python))
+		fail("%s needs %s with PyTorch; name it with --python", one.name, s.options.Python)
 	}
 	name := strings.Join(append([]string{filepath.Base(one.name)}, one.arguments...), " ")
 	if one.role != "" {
@@ -70,7 +70,7 @@ func (s *session) finishAll(workers []*worker) {
 // requests lets an LC worker serve so many.
 func (w *worker) requests(ctx context.Context, count int) (r lcResult) {
 	if check(w.ask(ctx, torchAnswer, &r, fmt.Sprintf("run %d", count))); len(r.LatenciesNs) == 0 {
-		check(fmt.Errorf("%s finished no request in time", w.name))
+		fail("%s finished no request in time", w.name)
 	}
 	return r
 }

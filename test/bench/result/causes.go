@@ -26,7 +26,6 @@ const (
 
 const (
 	shortStall  = 1000.0 // microseconds: less explains no stall
-	longSliceUs = 500    // of a lower level
 	DriverSlice = 2048   // microseconds, of a TSG that nobody set
 	turnsWaited = 2      // a request waits for two turns of each of the others, if not all fits in one of its own
 )
