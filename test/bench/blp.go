@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -97,7 +96,7 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 func narrowCase(name string, blocks int) Case {
 	return Case{name, "", []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) {
 		s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
-			[]string{"--urgent-blocks", strconv.Itoa(blocks), "--urgent-kernels", "50"}, withWidths(append(sharedStreams, stopped)))
+			words("--urgent-blocks", blocks, "--urgent-kernels", 50), withWidths(append(sharedStreams, stopped)))
 	}}
 }
 
@@ -157,7 +156,7 @@ func (s *session) measureStreams(ctx context.Context, name string, rival work, t
 	urgent := s.workOptions(ctx, single.work)
 	options := append(append(s.workOptions(ctx, rival), "--urgent-iterations", urgent[len(urgent)-1]), more...)
 	if s.options.Requests > 0 {
-		options = append(options, "--requests", strconv.Itoa(s.options.Requests))
+		options = append(options, words("--requests", s.options.Requests)...)
 	}
 	var lcAlone *result.Latency
 	for _, system := range systems {

@@ -135,11 +135,17 @@ func standInTorch(t *testing.T) (python string, environment []string) {
 	if err != nil {
 		t.Skipf("no Python: %v", err)
 	}
-	stub, err := filepath.Abs("testdata/python")
+	return python, standIns(t)
+}
+
+// standIns is an environment in which Python finds stand-ins for PyTorch and vLLM.
+func standIns(t *testing.T) []string {
+	t.Helper()
+	folder, err := filepath.Abs("testdata/python")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return python, []string{"PYTHONPATH=" + stub, "PYTHONDONTWRITEBYTECODE=1"}
+	return []string{"PYTHONPATH=" + folder, "PYTHONDONTWRITEBYTECODE=1"}
 }
 
 // The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.

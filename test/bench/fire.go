@@ -142,7 +142,7 @@ type fire struct {
 	peerRequests int
 }
 
-// ordeal is what a program is under fire of.
+// ordeal is what disturbs a program under fire.
 type ordeal interface {
 	config(f *fire) (path string)
 	// underFire lets the program go on until it has been disturbed often enough, or too long.
@@ -351,9 +351,7 @@ func enoughStops(c result.Counted) bool { return c.Stops >= fireStops && c.Cuts 
 
 // startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
 func (s *session) startPeer(ctx context.Context, config string) *worker {
-	configured := s.configuredBy(config, "lc")
-	configured.added = map[string][]string{"lc": s.addMPS}
-	w := configured.start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
+	w := s.configuredBy(config, "lc").start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
 		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
 		"--seconds", "170", "--limit", "180")
 	during("the LC process", func() {

@@ -156,7 +156,7 @@ func (s *session) hold(ctx context.Context, role, config string, bytes uint64) *
 // startHolding does not wait until the program has its memory.
 func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64) *worker {
 	piece := min(uint64(1)<<30, s.whole(float64(bytes)/4))
-	w := s.configuredBy(config, role).start(ctx, role, "hold", "--bytes", strconv.FormatUint(bytes, 10), "--piece", strconv.FormatUint(piece, 10), "--limit", "1000")
+	w := s.configuredBy(config, role).start(ctx, role, "hold", words("--bytes", bytes, "--piece", piece, "--limit", 1000)...)
 	w.limits.start = holdAnswer
 	return w
 }
@@ -254,7 +254,7 @@ type pinned struct{ in, out, both float64 }
 
 // measurePinned copies so many bytes without the library.
 func (s *session) measurePinned(ctx context.Context, bytes uint64) pinned {
-	w := s.configuredBy("", "").start(ctx, "", "copies", "--bytes", strconv.FormatUint(bytes, 10), "--limit", "200")
+	w := s.configuredBy("", "").start(ctx, "", "copies", words("--bytes", bytes, "--limit", 200)...)
 	defer s.finish(w)
 	check(w.awaitReady(ctx, nil))
 	var in, out, both []float64

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -112,7 +111,7 @@ func measureBesideSwapping(ctx context.Context, s *session, name string) {
 	var waits uint64
 	var swapping string
 	serve := func(role string, requests func(lc *worker)) {
-		lc := s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: []string{"20", strconv.FormatUint(resident, 10)}})
+		lc := s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: words(20, resident)})
 		defer s.finish(lc)
 		check(lc.awaitReady(ctx, nil))
 		requests(lc)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -18,14 +17,10 @@ import (
 // stubs are cases with servers that stand in for vLLM, on the simulated driver.
 func stubs(t *testing.T, progress *bytes.Buffer, requests int, only ...string) (Suite, Options) {
 	t.Helper()
-	stub, err := filepath.Abs("testdata/python")
-	if err != nil {
-		t.Fatal(err)
-	}
 	suite := suiteOfCases(t, result.ServingSuite)
 	options := simulatedOptions(t, suite.Name, progress, only...)
 	options.Requests, options.tests.beAlone = requests, 100*time.Millisecond
-	options.tests.environment = append(options.tests.environment, "PYTHONPATH="+stub, "PYTHONDONTWRITEBYTECODE=1", "STUB_CUDA=1")
+	options.tests.environment = slices.Concat(options.tests.environment, standIns(t), []string{"STUB_CUDA=1"})
 	return suite, options
 }
 
@@ -84,16 +79,12 @@ func TestServerThatEnds(t *testing.T) {
 // Without the reference of the server alone, and without vLLM, cases say what they lack.
 func TestServingLacks(t *testing.T) {
 	t.Parallel()
-	stub, err := filepath.Abs("testdata/python")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{stub: "vllm-12 is what this is compared with, and is not measured yet", "/nowhere": "has no vllm"} {
+	for path, want := range map[string]string{"": "vllm-12 is what this is compared with, and is not measured yet", "/nowhere": "has no vllm"} {
 		var progress bytes.Buffer
-		suite := suiteOfCases(t, result.ServingSuite)
-		options := simulatedOptions(t, suite.Name, &progress, "vllm-12-objectives")
-		options.Requests = 1
-		options.tests.environment = append(options.tests.environment, "PYTHONPATH="+path, "PYTHONDONTWRITEBYTECODE=1")
+		suite, options := stubs(t, &progress, 1, "vllm-12-objectives")
+		if path != "" {
+			options.tests.environment = append(options.tests.environment, "PYTHONPATH="+path)
+		}
 		report, err := suite.Measure(t.Context(), options)
 		if err != nil || len(report.Cases) != 1 || !strings.Contains(report.Cases[0].Note+progress.String(), want) {
 			t.Errorf("%s: %v, %+v\n%s", path, err, report, &progress)

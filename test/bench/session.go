@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -59,15 +58,14 @@ type session struct {
 	options    Options
 	executable string
 	library    string
-	folder     string              // temporary, in memory: segments, configurations
-	files      string              // temporary, where programs may be run: PyTorch programs, what is compiled
-	segments   string              // folder of the segments of the configurations that are made
-	config     string              // GPREEMPT_CONFIG of the workers; "": unchanged
-	added      map[string][]string // variables of the environment, by kind of worker
-	addMPS     []string            // those that make a worker a client of our MPS server
-	models     *models             // of the suite serving
-	evaluation *evaluation         // of the suite paper
-	python     string              // "": there is none
+	folder     string      // temporary, in memory: segments, configurations
+	files      string      // temporary, where programs may be run: PyTorch programs, what is compiled
+	segments   string      // folder of the segments of the configurations that are made
+	config     string      // GPREEMPT_CONFIG of the workers; "": unchanged
+	addMPS     []string    // those that make a worker a client of our MPS server
+	models     *models     // of the suite serving
+	evaluation *evaluation // of the suite paper
+	python     string      // "": there is none
 	info       info
 	iterations map[work]uint64
 	report     *result.Report
@@ -208,8 +206,19 @@ func (s *session) start(ctx context.Context, role, kind string, options ...strin
 		name += " (" + role + ")"
 	}
 	p := program{name: name, arguments: arguments, module: kernels.Bench,
-		environment: append(s.environment(role), s.added[kind]...)}
+		environment: append(s.environment(role), s.addMPS...)}
 	return s.launch(ctx, p, role)
+}
+
+// words are options and arguments of a worker, which takes numbers for yes and no.
+func words(all ...any) (words []string) {
+	for _, one := range all {
+		if yes, is := one.(bool); is {
+			one = map[bool]int{true: 1}[yes]
+		}
+		words = append(words, fmt.Sprint(one))
+	}
+	return words
 }
 
 // launch starts a worker and lets it set itself up.
@@ -258,10 +267,7 @@ func (w *worker) begin(ctx context.Context) {
 // iteration counts.
 func (s *session) workOptions(ctx context.Context, w work) []string {
 	perWave := w.blocksPerSM * s.info.Multiprocessors
-	options := []string{"--blocks", strconv.Itoa(perWave), "--shared", strconv.Itoa(w.sharedBytes)}
-	if w.cooperative {
-		options = append(options, "--cooperative", "1")
-	}
+	options := words("--blocks", perWave, "--shared", w.sharedBytes, "--cooperative", w.cooperative)
 	one := w
 	one.waves, one.streams, one.uneven = 0, 0, false // a block takes as long in the second wave, beside others, and on average
 	if s.iterations[one] == 0 {
@@ -269,17 +275,14 @@ func (s *session) workOptions(ctx context.Context, w work) []string {
 			Iterations uint64 `json:"iterations"`
 		}
 		during(fmt.Sprintf("calibrate a kernel of %d us", w.us), func() {
-			s.run(ctx, &calibrated, "", "calibrate", append(options, "--us", strconv.Itoa(w.us))...)
+			s.run(ctx, &calibrated, "", "calibrate", append(options, words("--us", w.us)...)...)
 		})
 		s.iterations[one] = calibrated.Iterations
 	}
-	if w.uneven {
-		options = append(options, "--uneven", "1")
-	}
 	if w.streams > 0 {
-		options = append(options, "--streams", strconv.Itoa(w.streams), "--depth", strconv.Itoa(2*w.streams))
+		options = append(options, words("--streams", w.streams, "--depth", 2*w.streams)...)
 	}
-	return append(options, "--blocks", strconv.Itoa(max(w.waves, 1)*perWave), "--iterations", strconv.FormatUint(s.iterations[one], 10))
+	return append(options, words("--uneven", w.uneven, "--blocks", max(w.waves, 1)*perWave, "--iterations", s.iterations[one])...)
 }
 
 // makeFolders makes the temporary folders, until remove.
@@ -391,7 +394,6 @@ func (s *session) count(config string, pid int) *result.Counted {
 func (s *session) forCase() *session {
 	one := *s
 	one.report = &result.Report{Head: s.report.Head}
-	one.added = maps.Clone(s.added)
 	return &one
 }
 

@@ -75,11 +75,11 @@ func (c Suite) Plan(out io.Writer, options Options) error {
 	if err != nil {
 		return err
 	}
-	t := result.NewTable(out, "case", "seconds", "target")
+	rows := [][]string{{"case", "seconds", "target"}}
 	for _, one := range cases {
-		t.Row(one.Name, fmt.Sprintf("%.0f", one.seconds), one.Target)
+		rows = append(rows, []string{one.Name, fmt.Sprintf("%.0f", one.seconds), one.Target})
 	}
-	if err := t.End(); err != nil {
+	if err := result.PrintTable(out, rows); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(out, "\nAbout %s in all%s.\n", clock(c.left(cases)), map[bool]string{true: fmt.Sprintf(", %d at once", c.jobs)}[c.jobs > 1])

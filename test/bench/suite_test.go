@@ -128,7 +128,7 @@ func succeed(t *testing.T, steps func()) {
 // fireSession is a session in which a program that computes what its name says stands in for those of PyTorch.
 func fireSession(t *testing.T, suite string, environment ...string) *session {
 	t.Helper()
-	s := preparedSession(t, suite, environment...)
+	s := preparedSession(t, suite, append(standIns(t), environment...)...)
 	text, err := os.ReadFile("testdata/fire_program.py")
 	if err == nil {
 		err = os.WriteFile(filepath.Join(s.files, "fire", "torch_programs.py"), text, 0o600)

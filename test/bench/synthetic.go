@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -101,26 +100,12 @@ func (s *session) lcOptions(ctx context.Context, l load) []string {
 		fail("a block has %d bytes of shared memory here, the case needs %d",
 			s.info.SharedBytes, l.sharedBytes)
 	}
-	requests := cmp.Or(s.options.Requests, l.requests)
-	options := append(s.workOptions(ctx, l.work), "--kernels", strconv.Itoa(l.kernels), "--gap-us", strconv.Itoa(l.gapUs),
-		"--requests", strconv.Itoa(requests), "--seconds", strconv.Itoa(lcSeconds))
-	if l.prepareUs > 0 {
-		options = append(options, "--prepare-us", strconv.Itoa(l.prepareUs))
-	}
-	if l.hint {
-		options = append(options, "--hint", "1")
-	}
-	if l.each {
-		options = append(options, "--sync-each", "1")
-	}
-	if l.context {
-		options = append(options, "--sync-context", "1")
-	}
-	return options
+	return append(s.workOptions(ctx, l.work), words("--kernels", l.kernels, "--gap-us", l.gapUs, "--requests", cmp.Or(s.options.Requests, l.requests),
+		"--seconds", lcSeconds, "--prepare-us", l.prepareUs, "--hint", l.hint, "--sync-each", l.each, "--sync-context", l.context)...)
 }
 
 func (s *session) beRate(ctx context.Context, rival work, role string) float64 {
-	options := append(s.workOptions(ctx, rival), "--seconds", strconv.Itoa(beSeconds))
+	options := append(s.workOptions(ctx, rival), words("--seconds", beSeconds)...)
 	var result beResult
 	s.run(ctx, &result, role, "be", options...)
 	return must(result.ownRate())
@@ -128,9 +113,13 @@ func (s *session) beRate(ctx context.Context, rival work, role string) float64 {
 
 // together runs an LC process while BE processes run, and gives the sum of the BE rates over the time
 // in which requests were measured.
-func (s *session) together(ctx context.Context, l load, rival work, rivals int, lcRole, beRole string) (result lcResult, rate float64) {
+func (s *session) together(ctx context.Context, l load, rival work, rivals int, way sharedBy) (result lcResult, rate float64) {
 	lcOptions := s.lcOptions(ctx, l)
 	beOptions := append(s.workOptions(ctx, rival), "--seconds", "50")
+	be := *s
+	if way.priority != "" {
+		be.addMPS = append([]string{way.priority}, s.addMPS...)
+	}
 	running := make([]*worker, 0, rivals)
 	defer func() {
 		for _, w := range running {
@@ -138,17 +127,17 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 		}
 	}()
 	for range rivals {
-		running = append(running, s.start(ctx, beRole, "be", beOptions...))
+		running = append(running, be.start(ctx, way.beRole, "be", beOptions...))
 	}
 	for _, w := range running {
 		w.begin(ctx)
 	}
-	s.run(ctx, &result, lcRole, "lc", lcOptions...)
+	s.run(ctx, &result, way.lcRole, "lc", lcOptions...)
 	if len(result.LatenciesNs) == 0 {
 		check(errNoRequest)
 	}
 	check(pause(ctx, 100*time.Millisecond)) // samples lie a kernel apart: let the BE processes pass the end of the interval
-	if beRole != "" {
+	if way.beRole != "" {
 		s.counted = s.count(s.config, running[0].pid())
 	}
 	for _, w := range running {
@@ -186,18 +175,13 @@ var underLibrary = sharedBy{name: "gpreempt", lcRole: "lc", beRole: "be"}
 
 // measureBeside compares ways to share the GPU with LC and BE alone, whose figures and options it returns. Under an MPS server all are its clients.
 func (s *session) measureBeside(ctx context.Context, name string, l load, rival work, rivals int, target criterion, ways []sharedBy) (options []string, lcAlone *result.Latency, beAlone float64) {
-	s.added = map[string][]string{"lc": s.addMPS, "be": s.addMPS, "calibrate": s.addMPS}
 	options = s.lcOptions(ctx, l)
 	alone, lcAlone, beAlone := s.eachAlone(ctx, name, options, rival)
 	for _, way := range ways {
-		s.added["be"] = s.addMPS
-		if way.priority != "" {
-			s.added["be"] = append([]string{way.priority}, s.addMPS...)
-		}
 		undo := s.configure(cmp.Or(way.hints, noHints))
 		var lc lcResult
 		var rate float64
-		err := caught(func() { lc, rate = s.together(ctx, l, rival, rivals, way.lcRole, way.beRole) })
+		err := caught(func() { lc, rate = s.together(ctx, l, rival, rivals, way) })
 		undo()
 		if err != nil {
 			check(ctx.Err())
@@ -215,7 +199,6 @@ func (s *session) measureBeside(ctx context.Context, name string, l load, rival 
 		}
 		s.add(row)
 	}
-	s.added["be"] = s.addMPS
 	return options, lcAlone, beAlone
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -283,7 +284,7 @@ func (row Row) verdict() string {
 // Print writes the table for people.
 func (r *Report) Print(out io.Writer) error {
 	fmt.Fprintln(out, r.title())
-	t := NewTable(out, "case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target")
+	rows := [][]string{{"case", "system", "LC p50 us", "p99 us", "max us", "n", "p99/alone", "BE rate", "of alone", "of what LC leaves", "target"}}
 	previous := ""
 	for _, row := range r.Cases {
 		name := row.Case
@@ -309,10 +310,22 @@ func (r *Report) Print(out io.Writer) error {
 		if row.Value != nil {
 			cells[0] = fmt.Sprintf("%g %s", *row.Value, row.Unit)
 		}
-		t.Row(append(append([]string{name, row.System}, cells...), row.verdict())...)
+		rows = append(rows, slices.Concat([]string{name, row.System}, cells, []string{row.verdict()}))
 	}
-	if err := t.End(); err != nil {
+	if err := PrintTable(out, rows); err != nil {
 		return err
 	}
 	return r.printLeft(out)
+}
+
+// PrintTable prints rows of cells in columns, whose names come first.
+func PrintTable(out io.Writer, rows [][]string) error {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	for _, cells := range rows {
+		fmt.Fprintln(table, strings.Join(cells, "\t"))
+	}
+	if err := table.Flush(); err != nil {
+		return fmt.Errorf("print the table: %w", err)
+	}
+	return nil
 }

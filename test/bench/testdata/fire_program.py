@@ -7,34 +7,21 @@ import sys
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
 import protocol  # noqa: E402
+import simulated  # noqa: E402
 
 
-
-class Kernels:
+class Kernels(simulated.Driver):
     """Launches of as many blocks as take a while to run one after another."""
 
     def __init__(self):
-        self.cuda, self.function = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
-        context, module, self.memory = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
-        image = (pathlib.Path(__file__).resolve().parents[1] / "programs" / "bench.fatbin").read_bytes()
-        self.check("cuInit", 0)
-        self.check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.check("cuCtxSetCurrent", context)
-        self.check("cuModuleLoadData", ctypes.byref(module), image)
-        self.check("cuModuleGetFunction", ctypes.byref(self.function), module, b"bench_work")
-        self.check("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(2 << 20))
-
-    def check(self, name, *arguments):
-        status = getattr(self.cuda, name)(*arguments)
-        if status:
-            sys.exit(f"{name}: CUDA error {status}")
+        super().__init__((pathlib.Path(__file__).resolve().parents[1] / "programs" / "bench.fatbin").read_bytes(), b"bench_work")
+        self.memory = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(self.memory), ctypes.c_size_t(2 << 20))
 
     def round(self):
-        iterations = ctypes.c_uint64(100_000)
-        parameters = (ctypes.c_void_p * 2)(ctypes.addressof(self.memory), ctypes.addressof(iterations))
         for _ in range(2):
-            self.check("cuLaunchKernel", self.function, 20_000, 1, 1, 1024, 1, 1, 0, None, parameters, None)
-        self.check("cuCtxSynchronize")
+            self.launch(20_000, 1024, None, self.memory, ctypes.c_uint64(100_000))
+        self.call("cuCtxSynchronize")
 
 
 name = sys.argv[1]

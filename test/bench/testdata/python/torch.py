@@ -10,6 +10,8 @@ import os
 import sys
 import time
 
+import simulated
+
 IN_RUN = 30  # replays of a graph, those that warm up before
 
 
@@ -50,37 +52,14 @@ class Graph(Anything):
             fail_at("in-run")
 
 
-class GPU:
-    """Work of a millisecond, by the driver."""
-
-    def __init__(self):
-        self.driver = ctypes.CDLL("libcuda.so.1")
-        self.context, self.module, self.spin = (ctypes.c_void_p() for _ in range(3))
-        self.us = ctypes.c_uint64(1000)
-        self.call("cuInit", 0)
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(self.context), 0)
-        self.call("cuCtxSetCurrent", self.context)
-        self.call("cuModuleLoadData", ctypes.byref(self.module), b"simulated image")
-        self.call("cuModuleGetFunction", ctypes.byref(self.spin), self.module, b"sim_spin_us")
-
-    def call(self, name, *arguments):
-        status = getattr(self.driver, name)(*arguments)
-        if status:
-            sys.exit(f"{name}: {status}")
-
-    def work(self):
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(self.us))
-        self.call("cuLaunchKernel", self.spin, 1, 1, 1, 1, 1, 1, 0, None, arguments, None)
-        self.call("cuCtxSynchronize")
-
-
-gpu = functools.cache(GPU)
+gpu = functools.cache(simulated.spin)
 
 
 class Stream(Anything):
     def synchronize(self):
         if "STUB_CUDA" in os.environ:
-            gpu().work()
+            gpu().launch(1, 1, None, ctypes.c_uint64(1000))
+            gpu().call("cuCtxSynchronize")
         else:
             time.sleep(.001)
 

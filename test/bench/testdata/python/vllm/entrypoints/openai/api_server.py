@@ -10,31 +10,18 @@ import sys
 import threading
 import time
 
+import simulated
+
 STEP_US = 2000
-driver = ctypes.CDLL("libcuda.so.1")
 under_way, lock, steps, answers = [], threading.Lock(), 0, int(os.environ.get("STUB_SERVER_ANSWERS", "1000000"))
-
-
-def check(name, *arguments):
-    status = getattr(driver, name)(*arguments)
-    if status:
-        sys.exit(f"{name}: {status}")
 
 
 def serve_steps():
     global steps
-    context, module, spin, stream, memory = (ctypes.c_void_p() for _ in range(5))
-    host = (ctypes.c_uint32 * 1)()
-    check("cuInit", 0)
-    check("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-    check("cuCtxSetCurrent", context)
-    check("cuModuleLoadData", ctypes.byref(module), b"simulated image")
-    check("cuModuleGetFunction", ctypes.byref(spin), module, b"sim_spin_us")
-    check("cuStreamCreate", ctypes.byref(stream), 1)
-    check("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(4096))
-    check("cuMemsetD32Async", memory, 0, ctypes.c_size_t(1024), stream)
-    us = ctypes.c_uint64(STEP_US)
-    arguments = (ctypes.c_void_p * 1)(ctypes.addressof(us))
+    driver, stream, memory, host = simulated.spin(), ctypes.c_void_p(), ctypes.c_void_p(), (ctypes.c_uint32 * 1)()
+    driver.call("cuStreamCreate", ctypes.byref(stream), 1)
+    driver.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(4096))
+    driver.call("cuMemsetD32Async", memory, 0, ctypes.c_size_t(1024), stream)
     ready.set()
     while True:
         with lock:
@@ -42,9 +29,9 @@ def serve_steps():
         if not batch:
             time.sleep(.001)
             continue
-        check("cuLaunchKernel", spin, 1, 1, 1, 1, 1, 1, 0, stream, arguments, None)
-        check("cuMemcpyDtoHAsync_v2", host, memory, ctypes.c_size_t(4), stream)
-        check("cuStreamSynchronize", stream)
+        driver.launch(1, 1, stream, ctypes.c_uint64(STEP_US))
+        driver.call("cuMemcpyDtoHAsync_v2", host, memory, ctypes.c_size_t(4), stream)
+        driver.call("cuStreamSynchronize", stream)
         steps += 1
         for tokens in batch:
             tokens.put(steps)
