@@ -99,7 +99,7 @@ func (e *evaluation) configure() {
 			continue
 		}
 		path := filepath.Join(e.session.folder, system.Name+".toml")
-		check(os.Mkdir(segment, 0o700))
+		check(os.MkdirAll(segment, 0o700)) // an earlier case may have made it
 		check(os.WriteFile(path, []byte(text), 0o600))
 		e.configs[system.Name] = path
 	}

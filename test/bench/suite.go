@@ -18,7 +18,7 @@ import (
 )
 
 // commonFlags are those of all suites.
-var commonFlags = []string{"suite", "only", "out", "json", "quiet", "minutes", "library", "plan", "help"}
+var commonFlags = []string{"suite", "only", "out", "json", "minutes", "library", "plan", "help"}
 
 // planFlags are those that planning takes notice of.
 var planFlags = []string{"suite", "only", "plan", "help", "seconds", "systems", "requests", "repeats"}

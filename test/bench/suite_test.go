@@ -75,13 +75,13 @@ func TestPartialResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	progress.Reset()
-	if again, err := suite.Measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || len(again.Unmeasured()) != 0 || strings.Count(progress.String(), "measured already") != 1 {
+	if again, err := suite.Measure(t.Context(), options); err != nil || len(again.Failed()) != 0 || len(again.Left) != 0 || strings.Count(progress.String(), "measured already") != 1 {
 		t.Errorf("what failed: %v, %v\n%s", err, again.Failed(), &progress)
 	}
 	options.Folder, options.Minutes = t.TempDir(), .01
 	progress.Reset()
 	if short, err := suite.Measure(t.Context(), options); err != nil || len(short.Cases) != rowsOfAStream || !strings.Contains(progress.String(), "1 cases are left for another call") ||
-		!slices.Equal(short.Unmeasured(), []string{"stream-100us-blocks"}) {
+		!slices.Equal(short.Left, []string{"stream-100us-blocks"}) {
 		t.Errorf("no time for the second: %v\n%s", err, &progress)
 	}
 	if _, err := ReadParts(t.TempDir()); err == nil {

@@ -35,9 +35,6 @@ type Head struct {
 	Left []string `json:"left,omitempty"`
 }
 
-// Unmeasured is what there was no time for.
-func (h *Head) Unmeasured() []string { return h.Left }
-
 // printLeft tells people that the results are not whole.
 func (h *Head) printLeft(out io.Writer) error {
 	if len(h.Left) == 0 {

@@ -123,7 +123,7 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 	env, library := simulated(t), broken(t)
 	results := filepath.Join(t.TempDir(), "results.json")
 	folder := t.TempDir()
-	r := run(t, env, "--suite", "foundation", "--only", "be-alone", "--library", library, "--out", folder, "--json", results, "--quiet")
+	r := run(t, env, "--suite", "foundation", "--only", "be-alone", "--library", library, "--out", folder, "--json", results)
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured") || strings.Count(r.stdout, "MISSED: ") != 1 {
 		t.Errorf("cases: %+v", r)
 	}
@@ -137,7 +137,7 @@ func TestBenchSaysWhatFailed(t *testing.T) {
 		t.Errorf("the report into a folder: %+v", into)
 	}
 	r = run(t, env, "--suite", "paper", "--only", "spin", "--systems", "default,gpreempt", "--seconds", "0.5", "--repeats", "1",
-		"--library", library, "--out", t.TempDir(), "--quiet")
+		"--library", library, "--out", t.TempDir())
 	if r.status != 1 || !strings.Contains(r.stderr, "1 cases could not be measured, or not to the end: spin under gpreempt") || !strings.Contains(r.stdout, "default") {
 		t.Errorf("an evaluation: %+v", r)
 	}
@@ -154,7 +154,7 @@ func TestBenchSaysWhatItLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := run(t, env, "--suite", "blp-stream", "--only", "stream-10us-blocks,stream-100us-blocks", "--requests", "1", "--minutes", "0.001", "--library", library,
-		"--out", t.TempDir(), "--quiet")
+		"--out", t.TempDir())
 	if r.status != 3 || !strings.Contains(r.stdout, "alone") || !strings.Contains(r.stdout, "NOT WHOLE, there was no time for 1: stream-100us-blocks\n") ||
 		!strings.Contains(r.stderr, "the same command goes on with them: stream-100us-blocks\n") {
 		t.Errorf("a part: %+v", r)

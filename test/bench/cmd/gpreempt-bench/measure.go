@@ -44,7 +44,6 @@ func measureCommand() *cobra.Command {
 	flags.StringSliceVar(&o.Only, "only", nil, "only these cases or workloads of the suite")
 	flags.StringVar(&o.Folder, "out", "", "`folder` of partial results, which are not measured again (default: build/SUITE)")
 	flags.StringVar(&m.file, "json", "", "write the results to this `file`")
-	flags.BoolVarP(&m.quiet, "quiet", "q", false, "no progress on standard error")
 	flags.Float64Var(&o.Minutes, "minutes", 0, "begin nothing that would end later (default: no limit)")
 	flags.StringVar(&o.Library, "library", "", "`path` of libgpreempt.so (default: the installed one)")
 	flags.BoolVar(&m.plan, "plan", false, "say what would be measured, and how long it takes; alone: which suites there are")
@@ -67,8 +66,8 @@ func suites() string {
 
 type measurement struct {
 	bench.Options
-	file        string // of the results
-	plan, quiet bool
+	file string // of the results
+	plan bool
 }
 
 func (m *measurement) run(command *cobra.Command, _ []string) error {
@@ -100,9 +99,6 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 		return err
 	}
 	m.Command, m.Version, m.Progress = commandLine(os.Args[1:]), cli.Version(version), command.ErrOrStderr()
-	if m.quiet {
-		m.Progress = io.Discard
-	}
 	ctx, interrupted := interruptible()
 	measured, err := suite.Measure(ctx, m.Options)
 	if measured != nil {
@@ -114,7 +110,7 @@ func (m *measurement) run(command *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	if left := measured.Unmeasured(); len(left) > 0 {
+	if left := measured.Left; len(left) > 0 {
 		return cli.Exit{Status: notWhole, Err: fmt.Errorf("--minutes did not suffice for %d more, the same command goes on with them: %s", len(left), strings.Join(left, ", "))}
 	}
 	return nil
