@@ -18,7 +18,7 @@ const onlyBLP = "mechanisms = [\"blp\"]\n"
 
 // underMPS lets all workers be clients of a server of our own.
 func (s *session) underMPS(ctx context.Context) (quit func()) {
-	mps := must(s.startMPS(ctx, s.files))
+	mps := s.startMPS(ctx, s.files)
 	s.addMPS = clientOfMPS(mps.pipes, os.Getenv(visibleDevicesVariable))
 	return mps.stop
 }

@@ -39,18 +39,12 @@ func TestMPSDaemon(t *testing.T) {
 	t.Parallel()
 	tools, folder := fakeMPS(t), t.TempDir()
 	s := &session{options: Options{tests: forTests{tools: tools}}}
-	m, err := s.startMPS(context.Background(), folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := os.ReadFile(filepath.Join(folder, "mps", "server"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(server)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	var m *mpsDaemon
+	var pid int
+	succeed(t, func() {
+		m = s.startMPS(context.Background(), folder)
+		pid = must(strconv.Atoi(strings.TrimSpace(string(must(os.ReadFile(filepath.Join(folder, "mps", "server")))))))
+	})
 	m.stop()
 	if told, err := os.ReadFile(filepath.Join(tools, "told")); err != nil || string(told) != "quit -t 5\n" {
 		t.Errorf("told %q, %v", told, err)
@@ -70,7 +64,7 @@ func TestMPSDaemon(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(tools, "nvidia-cuda-mps-control"), []byte("#!/bin/sh\necho no GPU >&2; exit 1\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.startMPS(context.Background(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no GPU") {
+	if err := caught(func() { s.startMPS(context.Background(), t.TempDir()) }); err == nil || !strings.Contains(err.Error(), "no GPU") {
 		t.Errorf("a daemon that ends: %v", err)
 	}
 }

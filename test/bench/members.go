@@ -133,7 +133,7 @@ func (e *evaluation) startProgram(ctx context.Context, system workload.System, r
 	for name, value := range system.Variables(role) {
 		p.environment = append(p.environment, name+"="+value)
 	}
-	w := must(p.start(ctx))
+	w := p.start(ctx)
 	w.library, w.ofMPS = library, system.MPS
 	return w
 }
@@ -180,7 +180,7 @@ func (e *evaluation) serve(ctx context.Context) {
 		return
 	}
 	e.stopMPS() // what it left
-	e.mps = must(e.session.startMPS(ctx, e.session.folder))
+	e.mps = e.session.startMPS(ctx, e.session.folder)
 }
 
 func (e *evaluation) stopMPS() {

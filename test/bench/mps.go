@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -43,44 +42,27 @@ func (s *session) findMPS() (string, error) {
 	return path, nil
 }
 
-func (s *session) startMPS(ctx context.Context, folder string) (*mpsDaemon, error) {
-	tool, err := s.findMPS()
-	if err != nil {
-		return nil, err
-	}
-	pipes, logs := filepath.Join(folder, "mps"), filepath.Join(folder, "mps-log")
-	for _, path := range []string{pipes, logs} {
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			return nil, fmt.Errorf("start MPS: %w", err)
-		}
-	}
-	m := &mpsDaemon{tool: tool, pipes: pipes,
-		environment: append(s.inherited(), "CUDA_MPS_PIPE_DIRECTORY="+pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)}
-	// In the foreground: ours to end.
-	m.daemon, err = startDaemon(ctx, []string{tool, "-f"}, m.environment, daemonStarts, func() bool { return exists(filepath.Join(pipes, "control")) })
-	if err != nil {
-		return nil, fmt.Errorf("start MPS: %w", err)
-	}
-	return m, nil
-}
-
-// tell gives the daemon an order and returns what it answers.
-func (m *mpsDaemon) tell(order string, limit time.Duration) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	var said bytes.Buffer
-	control := exec.CommandContext(ctx, m.tool)
-	control.Env, control.Stdin, control.Stdout, control.Stderr = m.environment, strings.NewReader(order+"\n"), &said, &said
-	control.WaitDelay = time.Second
-	if err := control.Run(); err != nil {
-		return "", fmt.Errorf("%s: %w: %s", order, err, lastLine(said.String()))
-	}
-	return said.String(), nil
+func (s *session) startMPS(ctx context.Context, folder string) (m *mpsDaemon) {
+	during("start MPS", func() {
+		m = &mpsDaemon{tool: must(s.findMPS()), pipes: filepath.Join(folder, "mps")}
+		logs := filepath.Join(folder, "mps-log")
+		check(os.MkdirAll(m.pipes, 0o700))
+		check(os.MkdirAll(logs, 0o700))
+		m.environment = append(s.inherited(), "CUDA_MPS_PIPE_DIRECTORY="+m.pipes, "CUDA_MPS_LOG_DIRECTORY="+logs)
+		// In the foreground: ours to end.
+		m.daemon = must(startDaemon(ctx, []string{m.tool, "-f"}, m.environment, daemonStarts, func() bool { return exists(filepath.Join(m.pipes, "control")) }))
+	})
+	return m
 }
 
 // stop ends the daemon and its server, whatever state they are in.
 func (m *mpsDaemon) stop() {
-	_, _ = m.tell("quit -t 5", 8*time.Second) // a daemon that does not listen is ended below
+	ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
+	defer cancel()
+	control := exec.CommandContext(ctx, m.tool)
+	control.Env, control.Stdin = m.environment, strings.NewReader("quit -t 5\n")
+	control.WaitDelay = time.Second
+	_ = control.Run() // a daemon that does not listen is ended below
 	m.endsWithin(daemonEnds)
 	m.daemon.stop()       // the server is in the daemon's group
 	os.RemoveAll(m.pipes) // another one that is started there is up when it has made its own

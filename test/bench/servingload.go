@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -63,29 +62,22 @@ func generate(ctx context.Context, url string, prompt []int, tokens int) (g gene
 	ctx, cancel := context.WithTimeout(ctx, generatedLimit)
 	defer cancel()
 	g.arrived = time.Now()
-	fail := func(err error) generated {
-		g.err = fmt.Errorf("ask the model server: %w", err)
-		return g
-	}
-	body, err := json.Marshal(map[string]any{"model": servedModel, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "stream": true,
-		"stream_options": map[string]bool{"include_usage": true}, "temperature": 0})
-	if err != nil {
-		return fail(err)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body))
-	if err != nil {
-		return fail(err)
-	}
+	g.err = caught(func() { during("ask the model server", func() { g.ask(ctx, url, prompt, tokens) }) })
+	return g
+}
+
+// ask sends the request, and notes what comes when.
+func (g *generated) ask(ctx context.Context, url string, prompt []int, tokens int) {
+	body := must(json.Marshal(map[string]any{"model": servedModel, "prompt": prompt, "max_tokens": tokens, "ignore_eos": true, "stream": true,
+		"stream_options": map[string]bool{"include_usage": true}, "temperature": 0}))
+	request := must(http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/completions", bytes.NewReader(body)))
 	request.Header.Set("Content-Type", "application/json")
 	request.Header["Idempotency-Key"] = []string{} // not sent: the client asks again where the server has closed an idle connection
-	answer, err := modelClient.Do(request)
-	if err != nil {
-		return fail(err)
-	}
+	answer := must(modelClient.Do(request))
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK {
 		said, _ := io.ReadAll(io.LimitReader(answer.Body, 300)) // the status says that it failed
-		return fail(fmt.Errorf("%s: %s", answer.Status, said))
+		fail("%s: %s", answer.Status, said)
 	}
 	lines := bufio.NewScanner(answer.Body)
 	lines.Buffer(nil, 1<<20)
@@ -97,7 +89,7 @@ func generate(ctx context.Context, url string, prompt []int, tokens int) (g gene
 		}
 		var c chunk
 		if err := json.Unmarshal(text, &c); err != nil {
-			return fail(fmt.Errorf("read %.80q: %w", text, err))
+			fail("read %.80q: %w", text, err)
 		}
 		if len(c.Choices) > 0 {
 			g.came = append(g.came, now)
@@ -106,13 +98,10 @@ func generate(ctx context.Context, url string, prompt []int, tokens int) (g gene
 			g.tokens = c.Usage.CompletionTokens
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return fail(err)
-	}
+	check(lines.Err())
 	if len(g.came) == 0 || g.tokens == 0 {
-		return fail(fmt.Errorf("an answer without tokens"))
+		fail("an answer without tokens")
 	}
-	return g
 }
 
 // modelClient holds a connection for each request under way, of one server at a time.

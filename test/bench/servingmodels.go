@@ -226,7 +226,7 @@ func (m *models) environment(ctx context.Context, s *session, w way) []string {
 		return environment
 	}
 	if m.mps == nil {
-		m.mps = must(s.startMPS(ctx, s.files))
+		m.mps = s.startMPS(ctx, s.files)
 	}
 	return append(environment, clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...)
 }

@@ -112,7 +112,6 @@ func (s *session) prepare(ctx context.Context) {
 		s.library = must(filepath.Abs(s.options.Library))
 		must(os.Stat(s.library))
 	})
-	check(CheckFolder(s.options.Folder))
 	var err error
 	if s.python, err = exec.LookPath(s.options.Python); err != nil {
 		s.python = ""
@@ -127,9 +126,6 @@ func (s *session) prepare(ctx context.Context) {
 
 // CheckFolder sees that files can be written to a folder, which it makes.
 func CheckFolder(path string) error {
-	if path == "" {
-		return nil
-	}
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return fmt.Errorf("make the folder of results: %w", err)
 	}
@@ -223,7 +219,7 @@ func words(all ...any) (words []string) {
 
 // launch starts a worker and lets it set itself up.
 func (s *session) launch(ctx context.Context, p program, role string) *worker {
-	w := must(p.start(ctx))
+	w := p.start(ctx)
 	if role != "" {
 		w.library = filepath.Base(s.library)
 	}

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// A case is a list of steps. One that fails ends the case, as a failed check ends a test: fail, check and must raise what went wrong, and
+// A case is a list of steps. One that fails ends the case, as a failed check ends a test: fail, check and must raise what went wrong. Then
 // measureCase takes it. Functions without an error among their results raise theirs.
 
 // failure is what went wrong in a step.

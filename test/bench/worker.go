@@ -133,34 +133,24 @@ func (c child) hasEnded() bool {
 }
 
 // start starts a worker.
-func (p program) start(ctx context.Context) (*worker, error) {
+func (p program) start(ctx context.Context) *worker {
 	w := &worker{child: newChild(ctx, p.arguments, p.environment), name: p.name, lines: make(chan []byte, 4), starting: true,
 		limits: cmp.Or(p.limits, limits{start: startLimit, answer: answerLimit})}
-	var err error
-	fail := func(err error) (*worker, error) { return nil, fmt.Errorf("start %s: %w", p.name, err) }
-	if w.orders, err = w.cmd.StdinPipe(); err != nil {
-		return fail(err)
-	}
-	stdout, err := w.cmd.StdoutPipe()
-	if err != nil {
-		return fail(err)
-	}
-	if p.module != nil {
-		module, err := moduleFile(p.module)
-		if err != nil {
-			return fail(err)
+	var stdout io.Reader
+	during("start "+p.name, func() {
+		w.orders, stdout = must(w.cmd.StdinPipe()), must(w.cmd.StdoutPipe())
+		if p.module != nil {
+			module := moduleFile(p.module)
+			defer module.Close()
+			w.cmd.ExtraFiles = []*os.File{module}
 		}
-		defer module.Close()
-		w.cmd.ExtraFiles = []*os.File{module}
-	}
-	if err := startChild(w.cmd); err != nil {
-		return fail(err)
-	}
-	if err := p.place.Put(w.pid()); err != nil {
-		_ = w.killGroup()
-		_ = w.cmd.Wait()
-		return fail(err)
-	}
+		check(startChild(w.cmd))
+		if err := p.place.Put(w.pid()); err != nil {
+			_ = w.killGroup()
+			_ = w.cmd.Wait()
+			check(err)
+		}
+	})
 	ended := make(chan struct{})
 	go func() { // what it started may hold its output
 		defer close(ended)
@@ -179,7 +169,7 @@ func (p program) start(ctx context.Context) (*worker, error) {
 		<-ended
 		_ = w.cmd.Wait() // how
 	}()
-	return w, nil
+	return w
 }
 
 // starter has one thread start all processes that are to end with us. Linux ends them (Pdeathsig) with the thread that started them, not
@@ -203,20 +193,11 @@ func startChild(cmd *exec.Cmd) error {
 }
 
 // moduleFile is a file in memory.
-func moduleFile(text []byte) (*os.File, error) {
-	fd, err := unix.MemfdCreate("module", unix.MFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("make a file for the module: %w", err)
-	}
-	file := os.NewFile(uintptr(fd), "module")
-	if _, err = file.Write(text); err == nil {
-		_, err = file.Seek(0, io.SeekStart)
-	}
-	if err != nil {
-		file.Close()
-		return nil, fmt.Errorf("write the module: %w", err)
-	}
-	return file, nil
+func moduleFile(text []byte) *os.File {
+	file := os.NewFile(uintptr(must(unix.MemfdCreate("module", unix.MFD_CLOEXEC))), "module")
+	must(file.Write(text))
+	must(file.Seek(0, io.SeekStart))
+	return file
 }
 
 var (
