@@ -131,26 +131,19 @@ func (c comparison) row(name, plain string, runs []wayRun) result.Row {
 
 // runWay runs a program in one of the ways; the zero way is without the library.
 func (s *session) runWay(ctx context.Context, program string, way workload.Way) (run wayRun) {
-	configured := *s
-	if run.problem = caught(func() { configured.configure(way.Mechanisms + "\n") }); run.problem != nil {
-		return run
-	}
-	if way.Role == "" {
-		configured.config = ""
-	}
-	one := programRun{program: program, role: way.Role, limit: programLimit}
-	if way.Mechanisms != "" {
-		one.beside = func(pid int) (end func()) { return configured.watch(ctx, pid, way.Evicted, &run.seen) }
-	}
-	run.printed, run.problem = configured.output(ctx, one)
+	run.problem = caught(func() {
+		configured := *s
+		configured.configure(way.Mechanisms + "\n")
+		if way.Role == "" {
+			configured.config = ""
+		}
+		beside := func(int) (end func()) { return func() {} }
+		if way.Mechanisms != "" {
+			beside = func(pid int) (end func()) { return configured.watch(ctx, pid, way.Evicted, &run.seen) }
+		}
+		run.printed = configured.output(ctx, program, way.Role, beside)
+	})
 	return run
-}
-
-// programRun is a run of a program of torch/programs.
-type programRun struct {
-	program, role string
-	limit         time.Duration
-	beside        func(pid int) (end func()) // what goes on while it runs; may be nil
 }
 
 // lacks is the exit status of a program that cannot run on this machine; its last line on standard error says what it lacks.
@@ -159,21 +152,17 @@ const lacks = 77
 // noPackage is the last error of a program that needs a package which is not there, or another version of it.
 var noPackage = regexp.MustCompile(`^(ModuleNotFound|Import)Error: `)
 
-// output runs a program and returns what it prints.
-func (s *session) output(ctx context.Context, run programRun) (string, error) {
-	program := run.program
+// output runs a program of torch/programs and returns what it prints. Something may go on beside it.
+func (s *session) output(ctx context.Context, program, role string, beside func(pid int) (end func())) string {
 	if s.python == "" {
-		return "", fmt.Errorf("%s needs %s with PyTorch; name it with --python", program, s.options.Python)
+		fail("%s needs %s with PyTorch; name it with --python", program, s.options.Python)
 	}
-	folder, err := os.MkdirTemp(s.files, program+"-")
-	if err != nil {
-		return "", fmt.Errorf("make a folder for %s: %w", program, err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, run.limit)
+	folder := must(os.MkdirTemp(s.files, program+"-"))
+	ctx, cancel := context.WithTimeout(ctx, programLimit)
 	defer cancel()
 	command := inGroup(ctx, s.python, filepath.Join(s.files, "programs", program+".py"))
 	command.Dir = folder
-	command.Env = append(s.environment(run.role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
+	command.Env = append(s.environment(role), "PYTHONDONTWRITEBYTECODE=1", "CUBLAS_WORKSPACE_CONFIG=:4096:8",
 		"XLA_PYTHON_CLIENT_PREALLOCATE=false", "PYTHONHASHSEED=0")
 	for _, cache := range []string{"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "CUPY_CACHE_DIR", "NUMBA_CACHE_DIR"} {
 		// Code that one run has compiled serves no other.
@@ -182,34 +171,26 @@ func (s *session) output(ctx context.Context, run programRun) (string, error) {
 	// The program prints into files: a process that it leaves behind may hold them.
 	var outputs [2]*os.File
 	for i := range outputs {
-		if outputs[i], err = os.CreateTemp(folder, "output-"); err != nil {
-			return "", fmt.Errorf("make a file for what %s prints: %w", program, err)
-		}
+		outputs[i] = must(os.CreateTemp(folder, "output-"))
 		defer outputs[i].Close()
 	}
 	command.Stdout, command.Stderr = outputs[0], outputs[1]
-	if err = startChild(command); err == nil {
-		if run.beside != nil {
-			defer run.beside(command.Process.Pid)()
-		}
-		err = command.Wait()
-	}
-	if command.Process != nil {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // what it left behind, if anything
-	}
-	text, readErr := os.ReadFile(outputs[0].Name())
-	said, _ := os.ReadFile(outputs[1].Name())
+	check(startChild(command))
+	defer beside(command.Process.Pid)()
+	err := command.Wait()
+	_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL) // what it left behind, if anything
+	said := must(os.ReadFile(outputs[1].Name()))
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return "", fmt.Errorf("no end in %s", run.limit)
-	case command.ProcessState != nil && command.ProcessState.ExitCode() == lacks:
-		return "", leftOut(lastLine(string(said)))
+		fail("no end in %s", programLimit)
+	case command.ProcessState.ExitCode() == lacks:
+		check(leftOut(lastLine(string(said))))
 	case err != nil && noPackage.MatchString(reason(string(said))):
-		return "", leftOut(reason(string(said)))
+		check(leftOut(reason(string(said))))
 	case err != nil:
-		return "", fmt.Errorf("%w: %s", err, lastLines(said))
+		fail("%w: %s", err, lastLines(said))
 	}
-	return string(bytes.TrimSpace(text)), readErr
+	return string(bytes.TrimSpace(must(os.ReadFile(outputs[0].Name()))))
 }
 
 // seen is what the library did in the processes of a program, as far as somebody looked before they ended.
@@ -297,19 +278,15 @@ func lookAt(directory string, group int, evicts bool, what *seen) {
 			}
 			what.evictions[p.Pid] = p.Memory.Evictions
 			if evicts {
-				_ = askOut(snapshot.Path, p) // it may just have ended
+				_ = caught(func() { askOut(snapshot.Path, p) }) // it may just have ended
 			}
 		}
 	}
 }
 
 // askOut asks a process to send its memory out; what it answers is not waited for.
-func askOut(path string, p segment.Peer) error {
-	reader, err := segment.OpenReader(path)
-	if err != nil {
-		return err
-	}
+func askOut(path string, p segment.Peer) {
+	reader := must(segment.OpenReader(path))
 	defer reader.Close()
-	_, err = reader.Ask(p.Slot, p.StartedNs, segment.AskedOut)
-	return err
+	must(reader.Ask(p.Slot, p.StartedNs, segment.AskedOut))
 }

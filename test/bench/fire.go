@@ -87,7 +87,10 @@ func firing(mechanisms string, overMPS bool) func(context.Context, *session) fun
 // compileFire begins to compile the native programs, until stop. It takes half a minute, and all that need it wait for this one.
 func (s *session) compileFire(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	s.native = sync.OnceValues(func() (string, error) { return s.compileNative(ctx) })
+	s.native = sync.OnceValues(func() (path string, err error) {
+		err = caught(func() { path = s.compileNative(ctx) })
+		return path, err
+	})
 	go s.native()
 	return func() {
 		cancel()
@@ -95,14 +98,13 @@ func (s *session) compileFire(ctx context.Context) (stop func()) {
 	}
 }
 
-func (s *session) compileNative(ctx context.Context) (path string, err error) {
+func (s *session) compileNative(ctx context.Context) (path string) {
 	nvcc, err := exec.LookPath("nvcc")
 	if err != nil {
-		const usual = "/usr/local/cuda/bin/nvcc"
-		if _, err := os.Stat(usual); err != nil {
-			return "", fmt.Errorf("nvcc is neither on the PATH nor at %s", usual)
+		nvcc = "/usr/local/cuda/bin/nvcc"
+		if !exists(nvcc) {
+			fail("nvcc is neither on the PATH nor at %s", nvcc)
 		}
-		nvcc = usual
 	}
 	s.log("compiles native.cu")
 	ctx, cancel := context.WithTimeout(ctx, compileLimit)
@@ -115,9 +117,9 @@ func (s *session) compileNative(ctx context.Context) (path string, err error) {
 		err = command.Wait()
 	}
 	if err != nil {
-		return "", fmt.Errorf("compile native.cu: %w: %s", err, lastLines(said.Bytes()))
+		fail("compile native.cu: %w: %s", err, lastLines(said.Bytes()))
 	}
-	return path, nil
+	return path
 }
 
 // rounds is what a worker did between start and stop.

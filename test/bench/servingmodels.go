@@ -274,7 +274,7 @@ func (m *models) peers(ctx context.Context, s *session) (peers []segment.Peer) {
 			Peers []segment.Peer `json:"peers"`
 		} `json:"gpus"`
 	}
-	text := must(s.command(ctx, m.config, "top", "--once", "--json"))
+	text := s.command(ctx, m.config, "top", "--once", "--json")
 	during("read what gpreempt top says", func() { check(json.Unmarshal(text, &seen)) })
 	for _, gpu := range seen.GPUs {
 		for _, p := range gpu.Peers {
@@ -293,7 +293,7 @@ func (m *models) setObjective(ctx context.Context, s *session, objective string)
 		check(errors.New("set an objective: the server is not under the library"))
 	}
 	for _, p := range peers {
-		must(s.command(ctx, m.config, "set", strconv.Itoa(int(p.Pid)), "--objective", objective))
+		s.command(ctx, m.config, "set", strconv.Itoa(int(p.Pid)), "--objective", objective)
 	}
 }
 
@@ -329,12 +329,8 @@ func since(before, now result.Steps) *result.Steps {
 }
 
 // command runs the command gpreempt.
-func (s *session) command(ctx context.Context, config string, arguments ...string) ([]byte, error) {
-	program, err := beside("gpreempt", s.options.Library)
-	if err != nil {
-		return nil, err
-	}
-	command := exec.CommandContext(ctx, program, arguments...)
+func (s *session) command(ctx context.Context, config string, arguments ...string) []byte {
+	command := exec.CommandContext(ctx, beside("gpreempt", s.options.Library), arguments...)
 	command.Env = append(s.inherited(), "GPREEMPT_CONFIG="+config)
 	text, err := command.Output()
 	if err != nil {
@@ -342,23 +338,20 @@ func (s *session) command(ctx context.Context, config string, arguments ...strin
 		if errors.As(err, &exit) {
 			err = fmt.Errorf("%w: %s", err, lastLine(string(exit.Stderr)))
 		}
-		return nil, fmt.Errorf("gpreempt %s: %w", strings.Join(arguments, " "), err)
+		fail("gpreempt %s: %w", strings.Join(arguments, " "), err)
 	}
-	return text, nil
+	return text
 }
 
 // beside finds a program in the folder of this one, or else of the library.
-func beside(name, library string) (path string, err error) {
-	own, err := os.Executable()
-	if err != nil {
-		return "", fmt.Errorf("find own executable: %w", err)
-	}
+func beside(name, library string) (path string) {
+	own := must(os.Executable())
 	for _, neighbour := range []string{own, library} {
-		if path, err = filepath.Abs(filepath.Join(filepath.Dir(neighbour), name)); err == nil {
-			if _, err = os.Stat(path); err == nil {
-				return path, nil
-			}
+		path = must(filepath.Abs(filepath.Join(filepath.Dir(neighbour), name)))
+		if exists(path) {
+			return path
 		}
 	}
-	return "", fmt.Errorf("%s is neither beside %s nor beside %s", name, own, library)
+	fail("%s is neither beside %s nor beside %s", name, own, library)
+	return ""
 }
