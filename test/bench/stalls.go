@@ -130,15 +130,11 @@ func stallsCases() (cases []Case) {
 func (c stallCase) measure(ctx context.Context, s *session, _ string) {
 	e := newEvaluation(s)
 	defer e.close()
-	for _, name := range c.systems {
-		if name != result.LCAlone {
-			e.systems = append(e.systems, must(workload.Systems([]string{name}))...)
-		}
-	}
+	e.systems = must(workload.Systems(c.systems, workload.System{Name: result.LCAlone}))
 	e.configure()
 	var alone *result.Latency
 	rate := c.lc.RateHz
-	for _, system := range append(slices.Repeat([]workload.System{{Name: result.LCAlone}}, len(c.systems)-len(e.systems)), e.systems...) {
+	for _, system := range e.systems {
 		m := &stallMeasurement{stallCase: c, e: e, system: system, rateHz: rate}
 		during(system.Name, func() { m.measure(ctx) })
 		row := m.row(alone)
