@@ -285,6 +285,27 @@ print(len(got))
 	}
 }
 
+// Valgrind runs programs without preemption, and is told of no fault.
+func TestValgrind(t *testing.T) {
+	t.Parallel()
+	if sanitizer != "" {
+		t.Skip("a program has a sanitizer or Valgrind")
+	}
+	for _, role := range []string{"lc", "be"} {
+		t.Run(role, func(t *testing.T) {
+			t.Parallel()
+			m := newMachine(t, "")
+			p := m.startAs(m.command(role, "valgrind", "-q", "--tool=none", worker))
+			if _, hash := p.request(3, 5, "stream"); hash != sums(6) {
+				t.Errorf("hash %d, want %d", hash, sums(6))
+			}
+			if _, stderr := p.finish(); stderr != "gpreempt: valgrind lets no helper process start; running without preemption\n" {
+				t.Errorf("stderr %q", stderr)
+			}
+		})
+	}
+}
+
 // A program with CUDA sees the same of the system with the library as without it.
 func TestProgramsWithCUDA(t *testing.T) {
 	t.Parallel()
