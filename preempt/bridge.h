@@ -42,7 +42,7 @@ enum { GP_IMAGE_HOLD, GP_IMAGE_FILL };
 bool gp_bridge_image(uint32_t which, uint32_t offset, const void *part, uint32_t bytes,
 		     uint32_t total); // in parts, the first first
 
-void gp_bridge_set_clock(int64_t ahead_ns); // gp_clock_ahead_ns
+void gp_bridge_set_clock(int64_t ahead_ns);              // gp_clock_ahead_ns
 bool gp_bridge_start_threads(bool hints, bool suspends); // gp_threads_start
 void gp_bridge_start_wanted(void);                       // gp_threads_start_wanted
 // gp_runlist_set; -1 also where no thread can be started that puts the TSG back if the agent stands still.

@@ -14,9 +14,9 @@
 
 struct duty {
 	void (*run)(struct gp_gpu *);
-	struct gp_gpu *gpu;           // NULL: all
-	bool given;                   // to a thread
-	_Atomic uint32_t begun;       // futex
+	struct gp_gpu *gpu;     // NULL: all
+	bool given;             // to a thread
+	_Atomic uint32_t begun; // futex
 };
 
 static void watch(struct gp_gpu *all) { gp_watch_forever(); }
