@@ -285,7 +285,7 @@ print(len(got))
 	}
 }
 
-// Valgrind runs programs without preemption, and is told of no fault.
+// Valgrind runs programs without preemption.
 func TestValgrind(t *testing.T) {
 	t.Parallel()
 	if sanitizer != "" {
