@@ -110,7 +110,7 @@ func (e *evaluation) close() {
 	e.stopMPS()
 }
 
-// monotonic is the clock by which workers hear times.
+// monotonic is the clock of the times that workers get.
 func monotonic() time.Duration {
 	var now unix.Timespec
 	check(unix.ClockGettime(unix.CLOCK_MONOTONIC, &now))
