@@ -23,7 +23,7 @@ static void refused(struct gp_refused_call *r, const char *call, CUresult result
 // False: the driver has not initialised the context yet, which a program may do long after it retained a primary context.
 static bool prepare(struct gp_context *c)
 {
-	const char *hold = NULL, *blp = NULL;
+	const char *hold = NULL, *fill = NULL, *blp = NULL;
 	if (c->gpu->mps) // as was said before there was a context
 		c->gpu->mps = gp_under_mps(c->gpu->device);
 	// At the lowest level no process can be kept off the GPU, and under an MPS server the GPU is never another's alone.
@@ -34,14 +34,14 @@ static bool prepare(struct gp_context *c)
 		return false;
 	}
 	// Its kernels are loaded before it has a domain: a load keeps a stop from going on.
-	CUresult of_fill = gp_fill_prepare(c, &blp);
+	CUresult of_fill = gp_fill_prepare(c, &fill);
 	CUresult of_blp = of_fill == CUDA_ERROR_CONTEXT_IS_DESTROYED ? of_fill : gp_blp_prepare(c, &blp);
 	if (of_blp == CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		return false;
 	if (gp_memory_prepare(c) == CUDA_ERROR_CONTEXT_IS_DESTROYED)
 		return false;
 	refused(&c->hold_refusal, hold, of_hold);
-	refused(&c->blp_refusal, blp, of_blp ? of_blp : of_fill);
+	refused(&c->blp_refusal, of_blp ? blp : fill, of_blp ? of_blp : of_fill);
 	return true;
 }
 
