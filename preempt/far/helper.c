@@ -582,11 +582,29 @@ static void tell_core(uint32_t what)
 	gp_futex_wake(&page_is, INT32_MAX, false);
 }
 
+static uint64_t again_ns = 3000000000; // GPREEMPT_TEST_AGAIN_US, for tests that end many
+
+static void read_again(char **environment)
+{
+	static const char name[] = "GPREEMPT_TEST_AGAIN_US=";
+	for (; *environment; environment++)
+		if (!strncmp(*environment, name, sizeof name - 1))
+			again_ns = strtoull(*environment + sizeof name - 1, NULL, 10) * 1000;
+}
+
+// How long to wait for the next helper. One that ends soon after its start again and again is made less and less often.
+static uint64_t next_wait(uint64_t wait_ns, uint32_t number, uint64_t lived_ns)
+{
+	enum { FEW = 3, LIVES = 20, LONGEST = 100 };
+	if (number <= FEW || lived_ns > LIVES * again_ns)
+		return again_ns;
+	return wait_ns < LONGEST / 2 * again_ns ? wait_ns * 2 : LONGEST * again_ns;
+}
+
 static void *hold_descriptors(void *unused)
 {
-	enum { AGAIN_S = 3, LATER_S = 300 };
 	bool complained = false;
-	uint64_t wait_s = AGAIN_S;
+	uint64_t wait_ns = again_ns;
 	own_descriptors();
 	for (uint32_t number = 1; !exits; number++) {
 		const char *why = make_helper();
@@ -605,12 +623,7 @@ static void *hold_descriptors(void *unused)
 			uint64_t born_ns = gp_now_ns();
 			tell_core(number);
 			attend();
-			// One that ends soon after its start again and again is made less and less often.
-			wait_s = gp_now_ns() - born_ns > 60 * 1000000000ull ? AGAIN_S :
-				 wait_s < LATER_S                           ? wait_s * 2 :
-									      LATER_S;
-			if (number <= 3)
-				wait_s = AGAIN_S;
+			wait_ns = next_wait(wait_ns, number, gp_now_ns() - born_ns);
 			bool began = started == 1;
 			if (began && !exits)
 				gp_log_line("the helper process has ended: this program runs as if alone until there "
@@ -623,7 +636,7 @@ static void *hold_descriptors(void *unused)
 				break;
 			}
 		}
-		for (uint64_t end = gp_now_ns() + wait_s * 1000000000ull, now; !exits && (now = gp_now_ns()) < end;)
+		for (uint64_t end = gp_now_ns() + wait_ns, now; !exits && (now = gp_now_ns()) < end;)
 			gp_futex_wait(&exits, 0, end - now, false);
 	}
 	tell_core(NO_PAGE);
@@ -688,6 +701,7 @@ const char *gp_helper_start(const struct gp_bridge_layer *with, void *lookup, ch
 	if (why)
 		return why;
 	layer = *with;
+	read_again(environment);
 	gp_bridge_begin(with);
 	if (!gp_thread_start(&thread, serve_core, NULL))
 		return "no more threads can be started";
