@@ -277,7 +277,6 @@ static const char *begin_process(struct gp_page *fresh)
 	born.socket = pair[1];
 	born.state = UNBORN;
 	born.status = 0;
-	page = fresh; // the parent rings its bell
 	born.parent =
 		(pid_t)make_process(CLONE_VM | CLONE_UNTRACED, stacks[0] + STACK_BYTES, parent, stacks[1] + STACK_BYTES);
 	bool is = born.parent > 0 && is_born();
@@ -289,25 +288,23 @@ static const char *begin_process(struct gp_page *fresh)
 	return is ? NULL : "no helper process (clone)";
 }
 
-// The last helper's page stays mapped: a thread of the program may be about to ring a bell in it.
+// A page comes to the place of the last one, in which a thread of the program may be about to ring a bell. Where a
+// lane's thread still waits in a call the last page stays.
 static const char *make_helper(void)
 {
-	if (page && !page->threads)
-		madvise(page, sizeof *page, MADV_REMOVE);
 	born.page = make_memory();
 	if (born.page < 0)
 		return "no shared memory (memfd_create)";
 	const char *why = NULL;
-	struct gp_page *fresh = NULL;
+	struct gp_page *place = page && !page->threads ? page : NULL, *fresh;
 	if (ftruncate(born.page, sizeof(struct gp_page))) // EFBIG raises SIGXFSZ too, which this thread blocks
 		why = errno == EFBIG ? "the limit of file sizes is too low for the helper process (ulimit -f)" :
 				       "no shared memory (ftruncate)";
-	else if ((fresh = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, born.page, 0)) == MAP_FAILED)
+	else if ((fresh = mmap(place, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0),
+			       born.page, 0)) == MAP_FAILED)
 		why = "no more memory can be mapped";
-	else if ((why = begin_process(fresh)))
-		page = NULL;
-	if (why && fresh && fresh != MAP_FAILED)
-		munmap(fresh, sizeof *fresh);
+	else
+		why = begin_process(page = fresh);
 	close(born.page);
 	return why;
 }
@@ -572,8 +569,11 @@ static void end_helper(uint32_t number)
 	for (size_t i = 0; i < sizeof file_is / sizeof *file_is; i++)
 		if (file_is[i])
 			close((int)i), file_is[i] = false;
-	for (int i = 0; i < VIEWS; i++)
-		view[i] = (struct view){0}; // GPUs have memory of their own now; what is left over stays mapped
+	for (int i = 0; i < VIEWS; i++) {
+		if (view[i].at && !view[i].used)
+			munmap(view[i].at, sizeof(struct gp_view));
+		view[i] = (struct view){0}; // GPUs have memory of their own now
+	}
 }
 
 static void tell_core(uint32_t what)

@@ -37,7 +37,10 @@ func helper(pid int) int {
 	return 0
 }
 
-// kill ends the helper of a process.
+// oftenKilled shortens the time after which a program has another helper.
+const oftenKilled = "GPREEMPT_TEST_AGAIN_US=1000"
+
+// killHelper ends the helper of a process.
 func (m *machine) killHelper(p *process) {
 	m.t.Helper()
 	pid := 0
@@ -180,4 +183,47 @@ func TestHelperKilledWhileKernelsAreStopped(t *testing.T) {
 	}
 	_ = lc.cmd.Process.Kill()
 	be.finish()
+}
+
+// has is how much a process has of what helpers could leave behind: mappings, their bytes, threads, open files of all threads.
+func has(t *testing.T, pid int) (all [4]int) {
+	t.Helper()
+	for line := range strings.Lines(read(t, fmt.Sprintf("/proc/%d/maps", pid))) {
+		var from, to int
+		_, _ = fmt.Sscanf(line, "%x-%x", &from, &to)
+		all[0]++
+		all[1] += to - from
+	}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/fd/*", pid))
+	all[2], all[3] = len(tasks), len(files)
+	return all
+}
+
+// A program has the same threads, memory and descriptors with its sixth helper as with its second.
+func TestEndedHelpersLeaveNothing(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "mechanisms = [\"turns\", \"blp\", \"swap\"]\n", oftenKilled)
+	p := m.start("be")
+	p.runBestEffort()
+	renewed := func() {
+		m.joined(p)
+		old := helper(p.pid())
+		m.killHelper(p)
+		m.until("another helper has taken its place", func() bool {
+			now := helper(p.pid())
+			return now != 0 && now != old && m.peer(p).Alive
+		})
+	}
+	renewed()
+	var before [4]int
+	m.until("its threads have started", func() bool { // and those of the helper before have ended
+		last := before
+		before = has(t, p.pid())
+		return before == last
+	})
+	for range 5 {
+		renewed()
+	}
+	m.until("it has what it had", func() bool { return has(t, p.pid()) == before })
 }
