@@ -451,11 +451,17 @@ void gp_bridge_request_answer(const struct gp_bridge_answer *a)
 }
 
 // No helper decides any more. The process has no peers and no segment, its calls wait for no answer, and its memory comes back.
-void gp_bridge_alone(void)
+void gp_bridge_alone(bool quiet)
 {
+	enum { AGAIN_NS = 5000000 };
 	const struct gp_bridge_peers nobody = {0};
 	gp_bridge_set_armed_here(0);
-	gp_requests_fail();
+	if (quiet) {
+		gp_requests_fail();
+		while (gp_runlist_look(UINT64_MAX) &&
+		       !gp_exiting()) // else the next helper would go on renewing what it knows nothing of
+			gp_nap(AGAIN_NS);
+	}
 	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
 		if (!gp_gpu[i].segment)
 			continue;
@@ -474,7 +480,6 @@ void gp_bridge_alone(void)
 bool gp_bridge_memory_returns(void)
 {
 	bool all = true;
-	gp_bridge_memory_suspend(false, 0);
 	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++)
 		if (gp_memory[i].swapped) {
 			gp_bridge_memory_grant(i, UINT64_MAX);

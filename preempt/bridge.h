@@ -27,7 +27,7 @@ void gp_bridge_begin(const struct gp_bridge_layer *);
 bool gp_bridge_set_armed_here(uint32_t on); // whether anything wants it
 void gp_bridge_install(bool sockets);
 void gp_bridge_start_hints(uint32_t sources); // gp_hints_begin, once
-void gp_bridge_alone(void);                   // the helper has ended: what it has decided ends
+void gp_bridge_alone(bool quiet);             // the helper has ended: what it has decided ends. quiet: its calls, too
 bool gp_bridge_memory_returns(void);          // and memory of this process that is out comes back; false: not all could
 long gp_bridge_say(const char *text, size_t bytes);
 long gp_bridge_write(const char *text, size_t bytes); // may wait for ever

@@ -41,7 +41,7 @@ struct gp_page;
 struct gp_lane {
 	_Atomic uint32_t state; // futex
 	uint32_t number;        // the helper's note
-	struct gp_page *page;   // the program's note: its thread runs
+	struct gp_page *page;   // the program's note: a thread serves it (atomic)
 	uint32_t unused[12];
 	struct gp_far_call call;
 	uint8_t pad[4096 - 64 - sizeof(struct gp_far_call)];
@@ -75,5 +75,6 @@ void gp_lane_serve(struct gp_page *, uint32_t lane); // on this thread, until th
 // Before and after a call. The helper may make one since it knows the result of another, which another thread has carried out.
 void gp_far_order(void);
 void gp_lanes_close(struct gp_page *); // their threads end after the call that they are in
+void gp_lanes_end(struct gp_page *); // returns after these calls, but for those that change nothing and may wait for ever
 
 #endif

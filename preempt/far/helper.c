@@ -663,8 +663,11 @@ static void *serve_core(void *unused)
 			return unused;
 		number = page_is - 1;
 		gp_lane_serve(page, GP_LANE_CORE);
-		if (!exits)
-			gp_bridge_alone();
+		if (!exits) {
+			gp_bridge_alone(false);
+			gp_lanes_end(page);
+			gp_bridge_alone(true); // once more what the last calls have changed
+		}
 		alone = number + 1;
 		gp_futex_wake(&alone, 1, false);
 	}

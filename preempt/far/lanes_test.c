@@ -9,8 +9,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
-bool gp_bridge_memory_returns(void);
-static _Atomic uint32_t returns;
+bool gp_bridge_memory_returns(void), gp_bridge_memory_suspend(bool, uint64_t);
+static _Atomic uint32_t returns, resumed;
+bool gp_bridge_memory_suspend(bool on, uint64_t timeout_ns) { return resumed += !on; }
 bool gp_bridge_memory_returns(void) { return ++returns >= 2; } // not all at first
 
 enum { THREADS = 6, CALLS = 2000 };
@@ -143,8 +144,9 @@ int main(void)
 	gp_helper_gone = 1;
 	gp_lanes_close(page);
 	CHECK(!pthread_join(of_core, NULL));
-	while (page->threads)
+	gp_lanes_end(page);
+	CHECK(!page->lane[GP_LANE_AGENT].page && !page->lane[GP_LANE_MOVER].page && resumed == 1);
+	while (page->threads || returns < 2) // memory that is out comes back
 		gp_nap(100000);
-	CHECK(returns == 2); // memory that is out came back
 	return 0;
 }

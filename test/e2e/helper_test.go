@@ -185,6 +185,33 @@ func TestHelperKilledWhileKernelsAreStopped(t *testing.T) {
 	be.finish()
 }
 
+// The helper of a program ends that it has taken off the runlist, and the next one, which begins at once, knows nothing of that: it is put back.
+func TestHelperKilledWhileItsProgramIsOffTheRunlist(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "mechanisms = [\"turns\"]\n", oftenKilled)
+	p := m.start("be")
+	p.runBestEffort()
+	for range 3 {
+		other := m.start("be")
+		other.runBestEffort()
+		m.until("its helper has stopped while it is off the runlist", func() bool {
+			pid := helper(p.pid())
+			if pid == 0 || syscall.Kill(pid, syscall.SIGSTOP) != nil {
+				return false
+			}
+			if m.peer(p).Suspended {
+				return syscall.Kill(pid, syscall.SIGKILL) == nil
+			}
+			_ = syscall.Kill(pid, syscall.SIGCONT)
+			return false
+		})
+		_ = other.cmd.Process.Kill()
+		m.until("it has another helper", func() bool { return helper(p.pid()) != 0 })
+		n := p.count()
+		m.until("it goes on", func() bool { return p.count() > n })
+	}
+}
+
 // has is how much a process has of what helpers could leave behind: mappings, their bytes, threads, open files of all threads.
 func has(t *testing.T, pid int) (all [4]int) {
 	t.Helper()
