@@ -88,8 +88,9 @@ e2e: ## tests of processes under the library, on the simulated driver
 race: ## tests of packages under the race detector
 fuzz: ## every fuzzer, on FUZZ_INPUTS inputs
 generator: ## random programs for TIME, stopped at random, against what CUDA promises
+kills: ## random programs whose helper processes are killed KILLS times at random, in each state
 sanitize: $(foreach f,libgpreempt.so sim/libcuda.so.1,$(SANITIZERS:%=build/sanitize/%/$(f))) ## e2e tests with the C parts under the thread and the address sanitizer
-RUN := test vet unit compute e2e race fuzz generator
+RUN := test vet unit compute e2e race fuzz generator kills
 $(RUN): all
 $(RUN) sanitize:
 	@./test/run.sh $@

@@ -56,6 +56,7 @@ sanitize) # what a sanitizer reports in any process fails the test; test/e2e/san
 	exit $status
 	;;
 generator) GPREEMPT_GENERATOR_TIME=${TIME:-1h} GPREEMPT_GENERATOR_SEED=${SEED-} "$GO" test -count=1 -vet=off -timeout 0 -v -run '^TestGeneratedPrograms$' ./test/e2e ;;
+kills) GPREEMPT_HELPER_KILLS=${KILLS:-1000} "$GO" test -count=1 -vet=off -timeout 0 -v -run '^TestHelpersKilledAtRandom$' ./test/e2e ;;
 -* | ./*) go_test "$@" ;;
 *)
 	sed -n '2,3s/^# //p' "$0" >&2

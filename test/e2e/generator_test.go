@@ -31,6 +31,7 @@ type variant struct {
 	drain                string // how long stops wait, in ns, in the library's build for tests; "": the other build
 	evicted              bool   // its memory leaves the GPU at random
 	queued               bool   // each launch goes through the queue (preempt/queue.c); with drain
+	killer               *killer
 }
 
 // lateStops is a drain by which most stops are late. That of the library is 100 ms.
@@ -250,9 +251,14 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 			}
 		}
 	}()
-	var fired <-chan struct{}
+	var fired, killed <-chan struct{}
 	if v.evicted {
 		fired = m.evictUntil(p, done)
+	}
+	surprising := unexpected
+	if v.killer != nil {
+		surprising = surprises
+		killed = v.killer.strikes(m, done, slices.DeleteFunc([]*process{p, p, peer}, func(p *process) bool { return p == nil })...)
 	}
 	var all bytes.Buffer
 	lines := bufio.NewScanner(out)
@@ -269,7 +275,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	close(stop)
 	o.raise(<-counted)
 	close(done)
-	for _, end := range []<-chan struct{}{ended, fired} {
+	for _, end := range []<-chan struct{}{ended, fired, killed} {
 		if end != nil {
 			<-end
 		}
@@ -283,11 +289,11 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 		o.text = fmt.Sprintf("%v\n%s", err, all.String())
 		o.hung = cmd.ProcessState.ExitCode() == 3
 	}
-	if text := unexpected(stderr.String()); text != "" {
+	if text := surprising(stderr.String()); text != "" {
 		o.text += "\nthe library says " + text
 	}
-	if peer != nil && unexpected(peer.stderr.String()) != "" {
-		o.text += "\nthe library says in the process beside it " + unexpected(peer.stderr.String())
+	if peer != nil && surprising(peer.stderr.String()) != "" {
+		o.text += "\nthe library says in the process beside it " + surprising(peer.stderr.String())
 	}
 	if o.givenUp > 0 {
 		o.text += fmt.Sprintf("\n%d domains were given up", o.givenUp)

@@ -114,25 +114,30 @@ func rightWhileStopped(t *testing.T, program, what string, rounds int) {
 	be, lc := m.startOrdered(program)
 	done := make(chan struct{})
 	ended := fire(lc, done)
-	be.say("%s %d", what, rounds)
+	m.comparesWhileStopped(be, fmt.Sprintf("%s %d", what, rounds))
+	close(done)
+	<-ended
+	if blp := m.peer(be).BLP; blp.GivenUp != 0 {
+		t.Errorf("%+v", *blp)
+	}
+}
+
+func (m *machine) comparesWhileStopped(be *process, what string) {
+	m.t.Helper()
+	be.say("%s", what)
 	for line := ""; line != "right"; {
 		select {
 		case line = <-be.lines:
 		case <-time.After(2 * patience):
-			t.Fatalf("it hangs: %+v", m.peers())
+			m.t.Fatalf("it hangs: %+v; %s", m.peers(), stacks(be.pid()))
 		}
 		if line == "until stopped" {
 			enough := m.stops(be) + 3
 			m.until("stops have begun and ended", func() bool { return m.stops(be) >= enough })
 			be.say("go on")
 		} else if line != "right" {
-			t.Fatalf("%q", line)
+			m.t.Fatalf("%q; stderr %q", line, be.stderr.String())
 		}
-	}
-	close(done)
-	<-ended
-	if blp := m.peer(be).BLP; blp.GivenUp != 0 {
-		t.Errorf("%+v", *blp)
 	}
 }
 
