@@ -372,7 +372,8 @@ void gp_bridge_memory_settings(uint64_t reserve, uint64_t host, uint64_t wait_ns
 {
 	gp_memory_settings.asks = asks;
 	gp_memory_settings.reserve_bytes = reserve;
-	gp_memory_settings.host_bytes = host ? host : gp_host_left("") / 2;
+	if (!gp_memory_settings.host_bytes) // half of what is left is less for a later helper, by what is pinned
+		gp_memory_settings.host_bytes = host;
 	gp_memory_settings.wait_ns = wait_ns;
 }
 

@@ -123,7 +123,7 @@ void gp_bridge_memory_room_changed(int gpu, uint64_t most, bool enough);
 void gp_bridge_ring(int gpu);  // the bell of its segment
 void gp_bridge_away(bool);     // memory is out: a hint brings it back
 bool gp_bridge_recalled(void); // told once: a hint came meanwhile
-// Bytes. host 0: half of what is left. asks: see gp_memory_settings.
+// Bytes. asks: see gp_memory_settings.
 void gp_bridge_memory_settings(uint64_t reserve, uint64_t host, uint64_t wait_ns, bool asks);
 void gp_bridge_memory_allow(int gpu, uint64_t bytes); // see gp_memory.allowance; UINT64_MAX: no bound
 bool gp_bridge_arena_grow(int gpu, uint64_t bytes);

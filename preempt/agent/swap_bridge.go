@@ -10,10 +10,15 @@ import (
 	"github.com/gpreempt/gpreempt/configs"
 )
 
-// setMemory tells what [memory] says.
+// setMemory tells what [memory] says. The helper looks how much the machine has left: in the program a file would take a descriptor.
 func setMemory(config configs.Config) {
 	m := config.Memory
-	C.far_memory_settings(C.uint64_t(m.ReserveMB<<20), C.uint64_t(m.HostMB<<20), C.uint64_t(m.WaitMs*1e6), C.bool(config.Mechanisms.Use(configs.Swap)))
+	host := C.uint64_t(m.HostMB << 20)
+	if host == 0 {
+		var everywhere C.char
+		host = C.gp_host_left(&everywhere) / 2
+	}
+	C.far_memory_settings(C.uint64_t(m.ReserveMB<<20), host, C.uint64_t(m.WaitMs*1e6), C.bool(config.Mechanisms.Use(configs.Swap)))
 }
 
 // startSwap lets memory of this process come and go. The program has none yet.
