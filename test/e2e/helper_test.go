@@ -76,12 +76,12 @@ func TestHelperEndsWithItsProgram(t *testing.T) {
 // A program sees no more of itself with a helper than without the library: no child, no signal, no descriptor.
 func TestProgramSeesNoHelper(t *testing.T) {
 	t.Parallel()
-	program := compile(t, "testdata/unseen.c", "-ldl", "-lpthread")
+	program := compile(t, "testdata/unseen.c")
 	for _, as := range []string{"ordinary", "reaper"} {
 		said := map[string]string{}
 		for _, role := range []string{"", "be", "lc"} {
 			m := newMachine(t, `mechanisms = ["timeslice", "hold", "turns", "blp"]`) // the simulated driver has a file for memory that swaps
-			p := m.startAs(m.command(role, program, as))
+			p := m.startAs(m.command(role, program, simulated("sim.cubin"), as))
 			var lines []string
 			read := func(last string) {
 				for line := p.hear(); line != last; line = p.hear() {
@@ -113,6 +113,33 @@ func TestProgramSeesNoHelper(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The same all the time, while its kernels are stopped again and again and helpers are killed: its handlers, masks, signal stacks, pending
+// signals and descriptors are those that it has made.
+func TestProgramSeesNothingUnderFire(t *testing.T) {
+	t.Parallel()
+	program := compile(t, "testdata/unseen.c")
+	m, k := newStoppable(t, "", oftenKilled), newKiller(t)
+	p, lc := m.startAs(m.command("be", program, simulated("sim.cubin"), "fire")), m.start("lc")
+	for line := ""; line != "ready"; line = p.hear() {
+	}
+	m.joined(p, lc)
+	m.sees(lc)
+	done := make(chan struct{})
+	ended := fire(lc, done)
+	k.until(m, int(often(10, 60)), func() {
+		stops, looked := m.stops(p), 0
+		m.until("its kernels are stopped, and it looks", func() bool {
+			before := looked
+			p.ask("looked", "looked %d", &looked)
+			return m.stops(p) > stops && before > 0 && looked > before
+		})
+	}, p, lc)
+	close(done)
+	<-ended
+	p.say("end")
+	k.ends(t, p, lc)
 }
 
 // Helpers are killed at random while both programs work: nothing is lost or done twice, no call hangs, and there is another helper soon.
