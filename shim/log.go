@@ -132,11 +132,8 @@ func (l *lines) try() (done bool) {
 	return true
 }
 
-// logFile is a file whose descriptor the program may close at any time, and get again for a file of its own: daemons close
-// all descriptors that they do not know.
-//
-// Any number of processes may write to it. The first that notices a file longer than the limit, if any, renames it to a name that ends in
-// .1.
+// logFile is a file to which any number of processes may write. The first that notices a file longer than the limit, if any, renames it to a
+// name that ends in .1.
 type logFile struct {
 	path    string
 	limit   int64           // bytes; 0: none
@@ -180,13 +177,7 @@ func (f *logFile) put(p []byte) (n int, late bool) {
 	f.mutex.Lock()
 	defer f.mutex.Unlock()
 	var now unix.Stat_t
-	if err := unix.Fstat(f.fd, &now); err != nil || now.Dev != f.is.Dev || now.Ino != f.is.Ino {
-		if err := f.open(); err != nil {
-			return len(p), false // there is no sink to tell
-		}
-		now = f.is
-	}
-	if f.limit > 0 && now.Size+int64(len(p)) > f.limit && now.Size > 0 && !f.rename() && now.Size > 2*f.limit {
+	if f.limit > 0 && unix.Fstat(f.fd, &now) == nil && now.Size+int64(len(p)) > f.limit && now.Size > 0 && !f.rename() && now.Size > 2*f.limit {
 		return len(p), false // no line is worth more than the bound
 	}
 	switch n, err := unix.Write(f.fd, p); {
