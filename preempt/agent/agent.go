@@ -135,20 +135,18 @@ func (a *agent) step() time.Duration {
 // arm has submissions reported, or not, and says which.
 func (a *agent) arm(on bool) { a.own().Uncounted.Store(uint32(bit(!a.core.setArmed(a.gpu, on)))) }
 
-// belongs checks that this process owns its slot, in the segment that new processes get too. Otherwise it joins again, for one of three
-// reasons. The file was removed (logind removes a user's files at the last logout). Others could not get this memory and made a new one. Or
-// the application closed our descriptor and another process took the slot.
+// belongs checks that this process has a slot in the segment that new processes get too. Otherwise it joins again. The file was removed (logind
+// removes a user's files at the last logout), or others could not get this memory and made a new one.
 func (a *agent) belongs() bool {
 	if next, slot := a.nextByBroker(); next != nil {
 		a.adopt(next, slot)
 	}
-	gone, lost := a.segment.Check(), error(nil)
+	gone := a.segment.Check()
 	if !a.alone {
-		lost = a.segment.Relock()
-	}
-	owned := !a.alone && !errors.Is(lost, segment.ErrLost)
-	if owned && !errors.Is(gone, segment.ErrLost) && !errors.Is(gone, segment.ErrOther) {
-		return true
+		a.segment.Restore()
+		if !errors.Is(gone, segment.ErrLost) && !errors.Is(gone, segment.ErrOther) {
+			return true
+		}
 	}
 	sameFile := !errors.Is(gone, segment.ErrLost)
 	if sameFile { // two descriptors of it would drop each other's locks
@@ -158,9 +156,9 @@ func (a *agent) belongs() bool {
 	if err != nil {
 		if a.said != err.Error() {
 			a.said = err.Error()
-			a.log.Error().Err(err).AnErr("lost", errors.Join(gone, lost)).Msg("cannot join the segment again: no preemption with processes that did not share the old one")
+			a.log.Error().Err(err).AnErr("lost", gone).Msg("cannot join the segment again: no preemption with processes that did not share the old one")
 		}
-		if (sameFile || !owned) && !a.alone {
+		if sameFile && !a.alone {
 			a.leave()
 		}
 		return !a.alone
@@ -168,10 +166,10 @@ func (a *agent) belongs() bool {
 	if a.memory.suspended {
 		next.Slot(slot).Repeat(a.memory.request)
 	}
-	if !a.replace(next, slot, owned) {
+	if !a.replace(next, slot, !a.alone) {
 		return false
 	}
-	a.log.Warn().AnErr("lost", errors.Join(gone, lost)).Str("segment", next.Path()).Msg("joined the segment again")
+	a.log.Warn().AnErr("lost", gone).Str("segment", next.Path()).Msg("joined the segment again")
 	return true
 }
 

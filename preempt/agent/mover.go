@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -82,7 +81,6 @@ func newMover(carry func(move) moveResult, grant func(int, uint64), urge, ring f
 
 // run carries moves out for as long as the process lives.
 func (m *mover) run() {
-	runtime.LockOSThread() // contexts are made current
 	for next := range m.moves {
 		result := m.carry(next)
 		m.mutex.Lock()

@@ -344,7 +344,7 @@ func (s *Segment) Close() error {
 }
 
 func (s *Segment) closeFile() {
-	if s.fd >= 0 && s.isOurs(s.fd) {
+	if s.fd >= 0 {
 		closeLocked(s.fd)
 	}
 	s.fd = -1
@@ -363,8 +363,3 @@ func (s *Segment) Replaced() error { return s.replaced }
 
 // Path returns the path of the segment's file.
 func (s *Segment) Path() string { return s.path }
-
-func (s *Segment) isOurs(fd int) bool {
-	var stat unix.Stat_t
-	return unix.Fstat(fd, &stat) == nil && inode{stat.Dev, stat.Ino} == s.inode
-}

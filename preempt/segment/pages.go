@@ -118,7 +118,7 @@ func (s *Segment) Replace(before *Segment, move func() bool) bool {
 	defer before.mutex.Unlock()
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if before.pages == nil && before.slot >= 0 && before.relock() == nil {
+	if before.pages == nil && before.slot >= 0 {
 		before.identify() // others may have written over it, and it is taken along
 		before.retract(before.slot)
 		before.Ring()

@@ -1,7 +1,6 @@
 package segment
 
 import (
-	"errors"
 	"math"
 	"os"
 	"slices"
@@ -171,28 +170,6 @@ func TestClaimSetsTheOwner(t *testing.T) {
 	}
 	if int(p.Pid.Load()) != os.Getpid() || s.Members.Load()&(1<<slot) == 0 {
 		t.Errorf("pid %d, members %b", p.Pid.Load(), s.Members.Load())
-	}
-}
-
-// The application has closed the segment's file, and another one is in its place: that one is not taken for it.
-func TestReopenedFileIsAnother(t *testing.T) {
-	s := open(t, directory(t))
-	claim(t, s)
-	unix.Close(s.fd)
-	if err := os.Rename(s.Path(), s.Path()+".was"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.Path(), make([]byte, fileSize), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Relock(); !errors.Is(err, ErrLost) {
-		t.Errorf("Relock() = %v", err)
-	}
-	if err := os.Remove(s.Path()); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Relock(); err == nil {
-		t.Error("there is no file")
 	}
 }
 

@@ -529,9 +529,10 @@ func TestScribbledOver(t *testing.T) {
 		s.Magic, s.GPU, s.ID = 0, [16]byte{}, identifier{}
 		s.TurnSinceNs.Store(math.MaxUint64)
 		s.MemoryTurnSinceNs.Store(math.MaxUint64)
-		if err := errors.Join(s.Check(), s.Relock()); err != nil {
+		if err := s.Check(); err != nil {
 			t.Fatal(err)
 		}
+		s.Restore()
 		s.Reap()
 		if level, name := s.Header.Level[s.slot].Load(), printable(p.Name[:]); level != 0 || name != "test" || p.StartedNs.Load() > started {
 			t.Errorf("level %d, name %q, started at %d", level, name, p.StartedNs.Load())
@@ -549,7 +550,8 @@ func TestScribbledOver(t *testing.T) {
 		}
 		s.Reap()
 		s.SetLevel(0)
-		if err := errors.Join(s.Check(), s.Relock()); err != nil || s.Rings.Bell.Load() != rung {
+		s.Restore()
+		if err := s.Check(); err != nil || s.Rings.Bell.Load() != rung {
 			t.Errorf("they look although nothing has changed: %v", err)
 		}
 	}
@@ -623,51 +625,15 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// TestRelock: descriptors closed behind our back drop the lock.
-func TestRelock(t *testing.T) {
-	dir := directory(t)
-	s := open(t, dir)
+// A process whose slot was reaped joins anew.
+func TestRestoreOfAReapedSlot(t *testing.T) {
+	s := open(t, directory(t))
 	slot := claim(t, s)
-	drop := func() {
-		t.Helper()
-		f, err := os.Open(s.Path())
-		if err != nil {
-			t.Fatal(err)
+	for _, reaped := range []func(){func() { s.Members.Store(0) }, func() { s.Slot(slot).Pid.Store(0) }} {
+		reaped()
+		if s.Restore(); s.Members.Load() != 1<<slot || s.Slot(slot).Pid.Load() != int32(Pid()) {
+			t.Errorf("members %b, process %d", s.Members.Load(), s.Slot(slot).Pid.Load())
 		}
-		f.Close()
-	}
-	drop()
-	if !s.StillOwned() {
-		t.Error("the lock was not taken again")
-	}
-	// As a daemon does that closes everything, and opens something else.
-	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(null)
-	stolen := s.fd
-	if err := unix.Dup2(null, stolen); err != nil {
-		t.Fatal(err)
-	}
-	defer unix.Close(stolen)
-	s.Members.Store(0) // reaped meanwhile
-	if err := s.Relock(); err != nil || s.Members.Load() != 1<<slot || s.fd == stolen {
-		t.Errorf("Relock() = %v, members %b", err, s.Members.Load())
-	}
-	drop()
-	if p := startPeer(t, dir); p.slot != slot {
-		t.Fatalf("the peer got slot %d", p.slot)
-	}
-	if err := s.Relock(); !errors.Is(err, ErrLost) {
-		t.Errorf("Relock() = %v", err)
-	}
-	if s.StillOwned() {
-		t.Error("a slot that another process took is still owned")
-	}
-	s.Leave()
-	if next := claim(t, open(t, dir)); next == slot {
-		t.Error("the same slot was claimed twice")
 	}
 }
 

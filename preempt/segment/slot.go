@@ -138,11 +138,9 @@ func (s *Segment) Release() {
 		s.pages.Leave()
 		return
 	}
-	if s.relock() == nil { // else it is another process's by now
-		s.retract(s.slot)
-		s.Ring()
-		unlock(s.fd, s.slot)
-	}
+	s.retract(s.slot)
+	s.Ring()
+	unlock(s.fd, s.slot)
 	s.slot = -1
 }
 
@@ -154,74 +152,22 @@ func (s *Segment) Alive(slot int) bool {
 }
 
 func (s *Segment) alive(slot int) bool {
-	if slot == s.slot {
-		return true
-	}
-	if s.reopen() != nil {
-		return true // cannot tell: leave it alone
-	}
-	return isHeld(s.fd, slot)
+	return slot == s.slot || isHeld(s.fd, slot)
 }
 
-// StillOwned says whether this process owns its slot. It first takes back a lock that the process lost by closing a descriptor of the
-// file, as a daemon does that closes all descriptors.
-func (s *Segment) StillOwned() bool { return s.Relock() == nil }
-
-// Relock takes the record lock again where it was dropped. When the slot was reaped meanwhile, it joins anew. It restores words that
-// others have written over. The error is ErrLost when another process took the slot: Claim a new one then.
-func (s *Segment) Relock() error {
+// Restore writes again what others have written over: the words that name this process, in its slot. Where that was reaped meanwhile it joins
+// anew.
+func (s *Segment) Restore() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.pages != nil {
-		return nil
-	}
-	if s.slot < 0 {
-		return fmt.Errorf("relock: no slot is held")
-	}
-	if err := s.relock(); err != nil {
-		err = fmt.Errorf("relock slot %d: %w", s.slot, err)
-		if errors.Is(err, ErrLost) {
-			s.slot = -1
-		}
-		return err
+	if s.pages != nil || s.slot < 0 {
+		return
 	}
 	if s.Members.Load()&(1<<s.slot) == 0 || s.Slot(s.slot).Pid.Load() != int32(Pid()) {
 		s.join()
 	} else if s.identify() {
 		s.Ring()
 	}
-	return nil
-}
-
-func (s *Segment) relock() error {
-	if err := s.reopen(); err != nil {
-		return err
-	}
-	if Of != nil {
-		return nil // the program's lock lasts as long as the program
-	}
-	err := lock(s.fd, s.slot, 1)
-	if isLocked(err) {
-		return ErrLost
-	}
-	return err
-}
-
-// reopen makes s.fd usable: the application may have closed it, and opened something else of that number.
-func (s *Segment) reopen() error {
-	if s.isOurs(s.fd) {
-		return nil
-	}
-	fd, err := unix.Open(s.path, unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open again: %w", err)
-	}
-	if !s.isOurs(fd) {
-		unix.Close(fd)
-		return fmt.Errorf("%w: the file was replaced", ErrLost)
-	}
-	s.fd = fd
-	return nil
 }
 
 // Check sees that others who open the segment get the same file and memory. The error is ErrLost or ErrOther where they do not.
@@ -235,9 +181,6 @@ func (s *Segment) Check() error {
 }
 
 func (s *Segment) checkFile() error {
-	if err := s.reopen(); err != nil {
-		return err
-	}
 	var stat unix.Stat_t
 	switch err := unix.Lstat(s.path, &stat); {
 	case errors.Is(err, unix.ENOENT):
@@ -262,7 +205,7 @@ func (s *Segment) checkFile() error {
 func (s *Segment) Reap() (reaped uint64) {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	if s.pages != nil || s.reopen() != nil { // the broker does it
+	if s.pages != nil { // the broker does it
 		return 0
 	}
 	suspects := s.Members.Load() | s.WindowsOpen(allSlots) | s.Busy(allSlots)
