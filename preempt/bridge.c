@@ -22,7 +22,11 @@ const char *gp_bridge_resolve(void *lookup)
 
 static struct gp_bridge_layer layer;
 
-void gp_bridge_begin(const struct gp_bridge_layer *l) { layer = *l; }
+const struct gp_bridge_layer *gp_bridge_begin(const struct gp_bridge_layer *l)
+{
+	layer = *l;
+	return &layer;
+}
 
 static bool moves, counts, stops, hinted; // begun by the first helper: later ones find it begun
 

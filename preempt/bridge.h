@@ -23,7 +23,8 @@ struct gp_bridge_layer {
 	const void *build;                           // identifies the library's file
 	size_t build_bytes;
 };
-void gp_bridge_begin(const struct gp_bridge_layer *);
+// Returns its copy.
+const struct gp_bridge_layer *gp_bridge_begin(const struct gp_bridge_layer *);
 bool gp_bridge_set_armed_here(uint32_t on); // whether anything wants it
 void gp_bridge_install(bool sockets);
 void gp_bridge_start_hints(uint32_t sources); // gp_hints_begin, once

@@ -36,7 +36,7 @@ static struct view {
 static bool file_is[HIGHEST];
 static struct gp_page *_Atomic page;
 static int socket_fd = -1;
-static struct gp_bridge_layer layer;
+static const struct gp_bridge_layer *layer;
 #define NO_PAGE UINT32_MAX
 static _Atomic uint32_t page_is; // futex: helpers so far, whose page is there; NO_PAGE: there is none, and will be none
 static _Atomic uint32_t started; // futex: 0, then 1: hooks are installed, or 2: they are not
@@ -272,8 +272,8 @@ static const char *begin_process(struct gp_page *fresh)
 	int pair[2];
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair))
 		return "no socket for the helper process";
-	memcpy(fresh->build, layer.build,
-	       layer.build_bytes < sizeof fresh->build ? layer.build_bytes : sizeof fresh->build);
+	memcpy(fresh->build, layer->build,
+	       layer->build_bytes < sizeof fresh->build ? layer->build_bytes : sizeof fresh->build);
 	born.socket = pair[1];
 	born.state = UNBORN;
 	born.status = 0;
@@ -703,9 +703,8 @@ const char *gp_helper_start(const struct gp_bridge_layer *with, void *lookup, ch
 	}
 	if (why)
 		return why;
-	layer = *with;
 	read_again(environment);
-	gp_bridge_begin(with);
+	layer = gp_bridge_begin(with);
 	if (!gp_thread_start(&thread, serve_core, NULL))
 		return "no more threads can be started";
 	pthread_detach(thread);
