@@ -159,7 +159,7 @@ func TestJobOf(t *testing.T) {
 		for i := 0; i < len(variables); i += 2 {
 			env[variables[i]] = variables[i+1]
 		}
-		return jobOf(func(name string) string { return env[name] }, os.Getpid())
+		return jobOf(func(name string) string { return env[name] }, "self")
 	}
 	distinct := []uint64{
 		job(), job("MASTER_ADDR", "localhost", "MASTER_PORT", "1"), job("MASTER_ADDR", "localhost", "MASTER_PORT", "2"), job("SLURM_JOB_ID", "1", "SLURM_STEP_ID", "0"),

@@ -8,7 +8,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"math/bits"
 	"os"
 	"path/filepath"
@@ -29,7 +28,7 @@ func Start(config configs.Config, level int, images Images, log zerolog.Logger) 
 	if err := configure(config, level, images); err != nil {
 		return err
 	}
-	c := &Core{config: config, job: jobOf(os.Getenv, segment.Of.Pid), log: log, agents: map[int]*agent{}, levels: map[int]int{}}
+	c := &Core{config: config, job: jobOf(os.Getenv, programInProc()), log: log, agents: map[int]*agent{}, levels: map[int]int{}}
 	c.level.Store(int32(level))
 	sources := HintSources(config, level)
 	if sources != 0 {
@@ -347,7 +346,7 @@ func (c *Core) setArmed(gpu int, on bool) bool {
 }
 
 func programName() string {
-	name, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", segment.Of.Pid))
+	name, err := os.Readlink("/proc/" + programInProc() + "/exe")
 	if err != nil {
 		name = segment.Of.Name
 	}

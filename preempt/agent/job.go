@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"os"
-	"strconv"
 	"strings"
 )
 
@@ -18,7 +17,7 @@ var jobVariables = [][]string{
 
 // jobOf returns a number for the job of this process. Processes of a job may wait for each other, on whichever GPUs they
 // are. Without any of the variables the children of one process are a job.
-func jobOf(getenv func(string) string, pid int) uint64 {
+func jobOf(getenv func(string) string, program string) uint64 {
 	h := fnv.New64a()
 	for _, variables := range jobVariables {
 		var values []string
@@ -33,7 +32,7 @@ func jobOf(getenv func(string) string, pid int) uint64 {
 		}
 	}
 	namespace, _ := os.Readlink("/proc/self/ns/pid")
-	fmt.Fprintf(h, "%s %s %s", namespace, statOf(pid, parent), statOf(number(statOf(pid, parent)), start))
+	fmt.Fprintf(h, "%s %s %s", namespace, statOf(program, parent), statOf(statOf(program, parent), start))
 	return h.Sum64()
 }
 
@@ -41,13 +40,11 @@ func jobOf(getenv func(string) string, pid int) uint64 {
 // apart.
 const parent, start = 4, 22
 
-func number(text string) int {
-	n, _ := strconv.Atoi(text)
-	return n
-}
+// programInProc is the program's number in /proc, which may be of another PID namespace than the program: the helper is a child of its child.
+func programInProc() string { return statOf(statOf("self", parent), parent) }
 
-func statOf(pid, field int) string {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+func statOf(process string, field int) string {
+	text, _ := os.ReadFile("/proc/" + process + "/stat")
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < field-2 {
 		return ""

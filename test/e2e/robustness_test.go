@@ -598,6 +598,27 @@ func TestPIDNamespaces(t *testing.T) {
 	lc.finish()
 }
 
+// A process has its own name where /proc is another PID namespace's, in which its number is another process's.
+func TestNameWhereProcIsOfOthers(t *testing.T) {
+	isOfFiles(t)
+	t.Parallel()
+	apart := []string{"--pid", "--fork", "--kill-child"}
+	if os.Geteuid() != 0 {
+		apart = append(apart, "--user", "--map-current-user")
+	}
+	if out, err := exec.Command("unshare", append(apart, "true")...).CombinedOutput(); err != nil {
+		t.Skipf("this machine does not let this user make PID namespaces: unshare: %v: %s", err, bytes.TrimSpace(out))
+	}
+	m := newMachine(t, "")
+	const number = `echo $(($1 - 1)) > /proc/sys/kernel/ns_last_pid; exec 3<&0; "$2" <&3 & wait $!` // root may choose that of the next process
+	p := m.startAs(m.command("be", "unshare", append(apart, "sh", "-c", number, "sh", fmt.Sprint(os.Getpid()), worker)...))
+	m.until("it joins", func() bool { return len(m.peers()) == 1 && m.peers()[0].Published })
+	if peer := m.peers()[0]; peer.Name != "worker" {
+		t.Errorf("process %d, name %q", peer.Pid, peer.Name)
+	}
+	p.finish()
+}
+
 func TestManyPeers(t *testing.T) {
 	t.Parallel()
 	roles := []string{"lc", "be", "3", "be", "lc", "6", "be", "1"}
