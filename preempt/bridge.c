@@ -462,6 +462,8 @@ void gp_bridge_alone(bool quiet)
 	const struct gp_bridge_peers nobody = {0};
 	gp_bridge_set_armed_here(0);
 	if (quiet) {
+		gp_arena_cut(false); // for good, it would keep memory on the GPU
+		gp_away = false;
 		gp_requests_fail();
 		while (gp_runlist_look(UINT64_MAX) &&
 		       !gp_exiting()) // else the next helper would go on renewing what it knows nothing of
