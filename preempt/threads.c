@@ -80,7 +80,7 @@ bool gp_windows_watch(struct gp_gpu *g)
 {
 	static struct duty watcher[GP_GPUS];
 	struct duty *d = &watcher[g - gp_gpu];
-	d->run = gp_blp_watch;
-	d->gpu = g;
+	if (!d->given) // it reads them
+		*d = (struct duty){.run = gp_blp_watch, .gpu = g};
 	return give(d);
 }
