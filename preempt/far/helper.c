@@ -28,6 +28,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#ifdef __SANITIZE_THREAD__ // it takes the thread's descriptors for the program's of the same numbers
+#define socketpair(domain, type, protocol, pair) syscall(SYS_socketpair, domain, type, protocol, pair)
+#define socket(domain, type, protocol) syscall(SYS_socket, domain, type, protocol)
+#define connect(fd, to, bytes) syscall(SYS_connect, fd, to, bytes)
+#define open(path, flags) syscall(SYS_openat, AT_FDCWD, path, flags)
+#define close(fd) syscall(SYS_close, fd)
+#define sendmsg(fd, message, flags) syscall(SYS_sendmsg, fd, message, flags)
+#define recvmsg(fd, message, flags) syscall(SYS_recvmsg, fd, message, flags)
+#define mmap(at, bytes, access, flags, fd, offset) (void *)syscall(SYS_mmap, at, bytes, access, flags, fd, offset)
+#endif
+
 enum { VIEWS = 2 * GP_GPUS, HIGHEST = 256 }; // HIGHEST: descriptors of the thread are below
 static struct view {
 	uint8_t *at; // a gp_view; NULL: none
