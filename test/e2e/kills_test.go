@@ -167,6 +167,9 @@ func (k *killer) one(m *machine, p *process) {
 		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
 	}
 	how := []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGSTOP, syscall.SIGSEGV}[rand.IntN(4)]
+	if how == syscall.SIGSEGV && sanitizer != "" { // that would report it
+		how = syscall.SIGKILL
+	}
 	var states []string
 	if how != syscall.SIGSTOP {
 		states = k.states(m, p, helper)

@@ -28,7 +28,7 @@ var unwatched = []struct {
 	{"runtimes of CUDA do so, too", []string{"TestRuntimesLoadUnseen"}},
 	{"programs that are to run without the library are linked with it here", []string{"TestStreamsOfOneProcess/no_library", "TestSwapDisguise"}},
 	{"a sanitizer has threads, memory, files and handlers of signals of its own", []string{
-		"TestArguments", "TestCrashIsTheProgramsOwn", "TestCyclesLeaveNothing", "TestFewThreads", "TestFileSizeLimit", "TestLittleMemory", "TestLoadOfTooLargeCode", "TestLoadsWithFewThreads", "TestMemoryRunsOut",
+		"TestArguments", "TestCrashIsTheProgramsOwn", "TestCyclesLeaveNothing", "TestEndedHelpersLeaveNothing", "TestFewThreads", "TestFileSizeLimit", "TestLittleMemory", "TestLoadOfTooLargeCode", "TestLoadsWithFewThreads", "TestMemoryRunsOut",
 		"TestOrdinaryProgramsUnchanged", "TestProgramsWithoutCUDA", "TestThreadsRunOut",
 	}},
 	{"they are about the agent and the broker, which are Go: the race detector watches these in their own tests, in less time", []string{
