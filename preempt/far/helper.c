@@ -210,7 +210,6 @@ static char **environment_of(char **from)
 	return to;
 }
 
-// The loader's list has a lock, which the thread that starts the core may hold: it does this itself.
 // Valgrind ends a program that makes a process in the way that make_process does. Instructions that change nothing ask it whether it is there
 // (a client request: RUNNING_ON_VALGRIND in its manual).
 static bool is_under_valgrind(void)
@@ -234,6 +233,7 @@ static bool is_under_valgrind(void)
 	return answer != 0;
 }
 
+// The loader's list has a lock, which the thread that starts the core may hold: it does this itself.
 static const char *find_files(char **environment)
 {
 	static char number[16];

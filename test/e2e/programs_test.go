@@ -222,6 +222,9 @@ func TestNothingStartsWithoutCUDA(t *testing.T) {
 // An idle program has few threads of the library; where memory moves there are more.
 func TestThreadsOfAnIdleProgram(t *testing.T) {
 	t.Parallel()
+	if sanitizer != "" {
+		t.Skip("it has a thread of its own")
+	}
 	const driver = 2 // the simulated one's
 	for _, c := range []struct {
 		role, settings string
