@@ -22,7 +22,7 @@ measure() {
 		export LD_PRELOAD="$PWD/build/sim/libcuda.so.1" SIMCUDA_DIR="$dir"
 	fi
 	GPREEMPT_CONFIG="$dir/gpreempt.toml" build/gpreempt bench --suite foundation --only 1x40us-every-3ms,50x10us-synced --requests 200 \
-		--library build/libgpreempt.so --out "$dir/results" --quiet
+		--library build/libgpreempt.so --out "$dir/results"
 }
 
 # The rows of bench's table, for 80 columns. Status 3: in some case gpreempt did not at least halve what is added by default to the median
@@ -41,7 +41,7 @@ echo "A latency-critical program beside a best-effort one: about half a minute."
 echo "Watch them in another terminal:"
 echo "  build/gpreempt top --config $dir/gpreempt.toml"
 for try in 1 2 3; do
-	(measure) >"$dir/said" 2>&1 || { cat "$dir/said" >&2; exit 1; }
+	(measure) >"$dir/said" 2>"$dir/progress" || { cat "$dir/progress" "$dir/said" >&2; exit 1; }
 	status=0
 	awk "$table" "$dir/said" >"$dir/table" || status=$?
 	if [ $status = 0 ] || [ $try = 3 ]; then break; fi
@@ -59,7 +59,7 @@ case $status in
 3) echo "This machine is too busy to judge: $(cut -d' ' -f1 /proc/loadavg) programs want its $(nproc) processors." ;;
 *)
 	echo "demo: bench printed no table:" >&2
-	cat "$dir/said" >&2
+	cat "$dir/progress" "$dir/said" >&2
 	exit 1
 	;;
 esac
