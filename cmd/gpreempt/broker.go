@@ -124,10 +124,15 @@ func (o *setting) run(c *cobra.Command, process string) error {
 		return err
 	}
 	if done {
-		return tellSet(c.OutOrStdout(), m, "has its own objective again")
+		return tellSet(c.OutOrStdout(), m, "", "has its own objective again")
 	}
-	n := 0
-	err = reach(settings, func(path string) (err error) { n, err = join.Set(path, m); return err })
+	n, less := 0, ""
+	err = reach(settings, func(path string) (err error) {
+		if n, err = join.Set(path, m); err == nil && m.Fields&wire.SetLevel != 0 {
+			less = lessThanAsked(path, m)
+		}
+		return err
+	})
 	if errors.Is(err, member.ErrNone) {
 		return fmt.Errorf("set %s: no process of this number of yours runs under the library, and there is no broker in %s that could have others", process, settings.Segment.Broker)
 	}
@@ -137,17 +142,32 @@ func (o *setting) run(c *cobra.Command, process string) error {
 	if n == 0 {
 		return fmt.Errorf("set %s: no process of this number has joined by the broker, or it cannot be seen from here", process)
 	}
-	return tellSet(c.OutOrStdout(), m, "is as the policy says")
+	return tellSet(c.OutOrStdout(), m, less, "is as the policy says")
 }
 
-// tellSet prints the new settings.
-func tellSet(out io.Writer, m *wire.Set, cleared string) error {
+// lessThanAsked names the level that is in force, where the policy allows no better one. Without a list nothing is known.
+func lessThanAsked(path string, m *wire.Set) string {
+	worst := m.Level
+	_ = join.List(path, func(e *wire.Entry, _ []int) error {
+		if e.Pid == m.Pid && e.Ended == 0 && e.Refused == 0 {
+			worst = max(worst, e.Policy.Level)
+		}
+		return nil
+	})
+	if worst == m.Level {
+		return ""
+	}
+	return fmt.Sprintf(" (%v is in force: the policy or its socket allows no better)", configs.Priority{On: true, Level: int(worst)})
+}
+
+// tellSet prints the new settings; less says what is less than was asked for.
+func tellSet(out io.Writer, m *wire.Set, less, cleared string) error {
 	var now []string
 	for _, field := range []struct {
 		bit  uint8
 		text string
 	}{
-		{wire.SetLevel, "has priority " + configs.Priority{On: true, Level: int(m.Level)}.String()},
+		{wire.SetLevel, "has priority " + configs.Priority{On: true, Level: int(m.Level)}.String() + less},
 		{wire.SetShare, "has share " + strconv.FormatFloat(float64(m.Share)/1e6, 'g', -1, 64)},
 		{wire.SetShareMax, "has share-max " + strconv.FormatFloat(float64(m.ShareMax)/1e6, 'g', -1, 64)},
 		{wire.SetObjective, "has objective " + cmp.Or(m.Objective.String(), "none")},

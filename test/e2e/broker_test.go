@@ -345,7 +345,7 @@ func TestBrokerDecidesLevels(t *testing.T) {
 	if table := asked(0, "policy"); !strings.Contains(table, pid) || !strings.Contains(table, "worker") || !strings.Contains(table, "\n[default]\nlevel = 'be'\n") {
 		t.Errorf("the policy is shown as\n%s", table)
 	}
-	if said, want := asked(0, "set", pid, "--share", "0.25", "--priority", "lc"), "process "+pid+" has priority lc, has share 0.25\n"; said != want {
+	if said, want := asked(0, "set", pid, "--share", "0.25", "--priority", "lc"), "process "+pid+" has priority lc (be is in force: the policy or its socket allows no better), has share 0.25\n"; said != want {
 		t.Errorf("set said %q, want %q", said, want)
 	}
 	if table := asked(0, "policy"); !strings.Contains(table, "be*") || !strings.Contains(table, "0.25*") {
