@@ -18,7 +18,7 @@ const benchName = "gpreempt-bench"
 func benchCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "bench",
-		Short: "Measure co-location on this machine's GPU, and report and compare results (" + benchName + ")",
+		Short: "Measure co-location on this machine's GPU, and report results (" + benchName + ")",
 		Long: "Runs " + benchName + ", which measures a latency-critical process beside best-effort ones. All arguments are\n" +
 			"its own: see gpreempt bench --help.",
 		DisableFlagParsing: true,
