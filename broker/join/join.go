@@ -167,7 +167,6 @@ type Options struct {
 	Injected bool
 	Within   time.Duration             // the broker answers within it
 	Own      func(which, fd int) error // hears of the own pages, the state and the counters, before others can; nil: not
-	Shared   bool                      // the program may close the connection's descriptor, and have another file of that number
 }
 
 // Client is a process on one GPU, at the broker. It is not safe for several goroutines, but for Turn.
