@@ -355,3 +355,51 @@ func TestNamedCommandsAreThere(t *testing.T) {
 		t.Errorf("only %d commands are named: an expression is wrong", named)
 	}
 }
+
+var (
+	calls  = regexp.MustCompile(`(?:^|[ /` + "`" + `])(gpreempt(?:-bench)?) (?:([a-z]+)\b)?([^|;>` + "`" + `\n]*)`)
+	option = regexp.MustCompile(` --([a-z][a-z-]+)`)
+)
+
+// Options that documents and scripts give to gpreempt's commands. What follows a lone -- is another program's.
+func TestNamedOptionsAreThere(t *testing.T) {
+	texts := map[string]string{}
+	for name, text := range documents(t) {
+		if name != "CHANGELOG.md" { // which names what was
+			texts[name] = strings.Join(inCode.FindAllString(strings.ReplaceAll(text, "\\\n", " "), -1), "\n")
+		}
+	}
+	walk(t, regexp.MustCompile(`^(build|docs)$`), func(name string) {
+		if filepath.Ext(name) == ".sh" {
+			texts[name] = strings.ReplaceAll(text(t, name), "\\\n", " ")
+		}
+	})
+	named := 0
+	for name, text := range texts {
+		for _, call := range calls.FindAllStringSubmatch(text, -1) {
+			page := "docs/man/gpreempt.1"
+			switch {
+			case call[1] == "gpreempt-bench", call[2] == "bench":
+				page = "docs/man/gpreempt-bench.1"
+			case call[2] == "": // gpreempt is the argument of another command
+				continue
+			}
+			given, _, _ := strings.Cut(call[3], " -- ")
+			for _, found := range option.FindAllStringSubmatch(given, -1) {
+				named++
+				if !strings.Contains(known(t, page), "--"+found[1]) {
+					t.Errorf("%s gives --%s, which %s does not have", name, found[1], page)
+				}
+			}
+		}
+	}
+	if named < 40 {
+		t.Errorf("only %d options are named: an expression is wrong", named)
+	}
+}
+
+// known is a manual page without troff's marks.
+func known(t *testing.T, page string) string {
+	t.Helper()
+	return strings.ReplaceAll(text(t, page), `\-`, "-")
+}
