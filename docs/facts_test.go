@@ -55,6 +55,12 @@ func TestFactsAreThoseOfTheCode(t *testing.T) {
 			t.Errorf("%s does not say that CUDA %s is the newest that is known", name, cuda)
 		}
 	}
+	answers := fmt.Sprintf("answers (messages %s, pages %s)",
+		regexp.MustCompile(`\bVersion = (\d+)`).FindStringSubmatch(text(t, "broker/wire/wire.go"))[1],
+		regexp.MustCompile(`GP_SEGMENT_VERSION (\d+)u`).FindStringSubmatch(text(t, "preempt/segment/segment.h"))[1])
+	if !strings.Contains(text(t, "docs/broker.md"), answers) {
+		t.Errorf("docs/broker.md does not show that the broker %s", answers)
+	}
 	for name, text := range documents(t) {
 		if name != "docs/glossary.md" && name != "docs/results.md" && strings.HasPrefix(name, "docs/") && regexp.MustCompile(`\b190 us\b`).MatchString(text) {
 			t.Errorf("%s says how long a switch takes: docs/glossary.md does, link to it", name)
