@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
+	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // commonFlags are those of all suites.
@@ -63,10 +64,21 @@ func (c Suite) cases(only []string) ([]Case, error) {
 	all := slices.DeleteFunc(slices.Clone(allCases), func(one Case) bool { return !slices.Contains(one.suites, c.Name) })
 	for _, name := range only {
 		if !slices.ContainsFunc(all, func(one Case) bool { return one.Name == name }) {
-			return nil, fmt.Errorf("suite %q has no case %q", c.Name, name)
+			return nil, fmt.Errorf("suite %q has no case %q; --suite %s --plan lists them", c.Name, name, c.Name)
 		}
 	}
 	return slices.DeleteFunc(all, func(one Case) bool { return len(only) > 0 && !slices.Contains(only, one.Name) }), nil
+}
+
+// Check says which names of cases and systems are none.
+func (c Suite) Check(o Options) error {
+	if _, err := c.cases(o.Only); err != nil {
+		return fmt.Errorf("--only: %w", err)
+	}
+	if _, err := workload.Systems(o.Systems, o.tests.systems...); err != nil {
+		return fmt.Errorf("--systems: %w", err)
+	}
+	return nil
 }
 
 // Plan says what would be measured and about how long that takes. It needs no GPU.

@@ -64,6 +64,8 @@ func TestBenchRefusesOptions(t *testing.T) {
 		{"--suite foundation --requests 0", "--requests 0: must be more than 0"},
 		{"--suite paper --seconds -1", "--seconds -1: must be more than 0"},
 		{"--suite slow", `no suite "slow"; there are foundation`},
+		{"--suite blp-mps --only idle", `--only: suite "blp-mps" has no case "idle"; --suite blp-mps --plan lists them`},
+		{"--suite paper --plan --systems slow", `--systems: no system "slow"; there are default, `},
 		{"--requests 3", "which suite? --suite names it"},
 		{"--seconds x", `--seconds "x": must be a number`},
 		{"foundation", `"foundation": there are no arguments here; --suite names what is measured`},

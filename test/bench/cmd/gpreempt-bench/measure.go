@@ -155,6 +155,9 @@ func (m *measurement) check(flags *pflag.FlagSet, suite bench.Suite) (err error)
 			refuse("--%s %g: must be more than 0", name, value)
 		}
 	}
+	if none := suite.Check(m.Options); none != nil {
+		refuse("%w", none)
+	}
 	return err
 }
 
