@@ -52,6 +52,11 @@ func TestVersionHelpCompletion(t *testing.T) {
 	if r := gpreempt(t, nil, "completion", "bash"); r.status != 0 || !strings.Contains(r.stdout, "gpreempt") {
 		t.Errorf("completion: status %d, %s", r.status, r.stderr)
 	}
+	for _, arguments := range [][]string{{"completion"}, {"completion", "csh"}} {
+		if r := gpreempt(t, nil, arguments...); r.status != 2 || r.stdout != "" || !strings.Contains(r.stderr, "there are bash, fish, ") {
+			t.Errorf("%q: %+v", arguments, r)
+		}
+	}
 	if r := gpreempt(t, nil, "__complete", "run", "--priority", ""); !strings.Contains(r.stdout, "lc\nbe\noff\n") {
 		t.Errorf("completion of --priority: %+v", r)
 	}

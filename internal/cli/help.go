@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -78,8 +79,28 @@ func completion(root *cobra.Command) {
 			continue
 		}
 		c.Short, c.Long = "Print the completion script of a shell", ""
+		c.Use, c.Args = "completion SHELL", shells
+		c.RunE = func(c *cobra.Command, _ []string) error {
+			return Usage(errors.New("completion: which shell? " + shellNames(c)))
+		}
 		for _, shell := range c.Commands() {
 			shell.Short, shell.Long = "Print the completion script of "+shell.Name(), ""
 		}
 	}
+}
+
+// shells refuses what is no shell: it would be help, in a file that a shell reads.
+func shells(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return Usage(fmt.Errorf("completion %s: there is no such shell here; %s", args[0], shellNames(c)))
+}
+
+func shellNames(c *cobra.Command) string {
+	var names []string
+	for _, shell := range c.Commands() {
+		names = append(names, shell.Name())
+	}
+	return "there are " + strings.Join(names, ", ")
 }
