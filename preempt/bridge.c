@@ -468,6 +468,7 @@ void gp_bridge_alone(bool quiet)
 		while (gp_runlist_look(UINT64_MAX) &&
 		       !gp_exiting()) // else the next helper would go on renewing what it knows nothing of
 			gp_nap(AGAIN_NS);
+		gp_runlist_fair(); // two processes with short ones would stop each other dead
 	}
 	for (int i = 0; i < GP_GPUS && gp_gpu[i].known; i++) {
 		if (!gp_gpu[i].segment)

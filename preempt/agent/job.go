@@ -44,6 +44,9 @@ const parent, start = 4, 22
 func programInProc() string { return statOf(statOf("self", parent), parent) }
 
 func statOf(process string, field int) string {
+	if process == "" {
+		return ""
+	}
 	text, _ := os.ReadFile("/proc/" + process + "/stat")
 	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
 	if len(fields) < field-2 {

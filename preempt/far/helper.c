@@ -570,13 +570,14 @@ static const char *why_it_ended(void)
 // Decisions of a helper end with it.
 static void end_helper(uint32_t number)
 {
+	enum { LOOK_NS = 5000000 }; // whether the program exits
 	gp_helper_bells = NULL;
 	gp_helper_gone = 1;
 	gp_lanes_close(page);
 	close(socket_fd);
 	wait_for_end();
 	while (!exits && alone < number) // then this process writes to no segment any more
-		gp_futex_wait(&alone, number - 1, 0, false);
+		gp_futex_wait(&alone, number - 1, LOOK_NS, false);
 	for (size_t i = 0; i < sizeof file_is / sizeof *file_is; i++)
 		if (file_is[i])
 			close((int)i), file_is[i] = false;

@@ -112,20 +112,22 @@ void gp_lane_serve(struct gp_page *p, uint32_t i)
 	}
 }
 
-// Memory that is out comes back before the mover's thread ends: nobody else moves any.
+// Memory that is out comes back before the mover's thread ends, unless a later helper has one: nobody else moves any.
 static void *serve(void *of)
 {
 	enum { AGAIN_NS = 100000000 };
+	static _Atomic uint32_t movers;
 	struct gp_lane *lane = of;
 	struct gp_page *p = lane->page;
 	bool mover = lane == &p->lane[GP_LANE_MOVER];
+	uint32_t number = mover ? ++movers : 0;
 	prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0); // ns
 	gp_lane_serve(p, (uint32_t)(lane - p->lane));
-	if (mover)
+	if (mover && !gp_exiting())
 		gp_bridge_memory_suspend(false, 0);
 	__atomic_store_n(&lane->page, NULL, __ATOMIC_RELEASE);
 	p->threads--; // from here on the page may be the next helper's
-	while (mover && gp_helper_gone && !gp_exiting() && !gp_bridge_memory_returns())
+	while (mover && movers == number && !gp_exiting() && !gp_bridge_memory_returns())
 		gp_nap(AGAIN_NS);
 	return NULL;
 }
@@ -157,7 +159,7 @@ void gp_lanes_end(struct gp_page *p)
 {
 	enum { AGAIN_NS = 200000 };
 	for (int i = 0; i < GP_LANES; i++)
-		while (i != GP_LANE_LOG && (i < GP_LANE_METER || i >= GP_LANE_METER + GP_GPUS) &&
+		while (i != GP_LANE_LOG && i != GP_LANE_REWRITER && (i < GP_LANE_METER || i >= GP_LANE_METER + GP_GPUS) &&
 		       __atomic_load_n(&p->lane[i].page, __ATOMIC_ACQUIRE))
 			gp_nap(AGAIN_NS);
 }

@@ -98,6 +98,7 @@ void gp_stream_has_priority(CUstream); // from here on the one that the driver s
 int gp_runlist_set(int gpu, uint32_t client, uint32_t handle, bool on);
 bool gp_runlist_renew(int gpu);         // false once after TSGs came back by themselves, with the fair timeslice
 uint64_t gp_runlist_look(uint64_t now); // one look of the thread; nanoseconds to the next, 0: nothing is off
+void gp_runlist_fair(void);             // gives the process's TSGs the fair timeslice, where timeslices are set
 void gp_runlist_guard(void);            // the thread's body; never returns
 
 #endif

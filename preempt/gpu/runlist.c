@@ -109,6 +109,21 @@ static void stands_still(int gpu)
 	gp_ring(&gp_gpu[gpu]);
 }
 
+static void make_fair(const struct gp_tsg *t)
+{
+	uint64_t us = gp_settings.fair_us;
+	if (us)
+		gp_rm_control(t->fd, t->client, t->handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &us, sizeof us);
+}
+
+void gp_runlist_fair(void)
+{
+	pthread_mutex_lock(&lock);
+	for (uint32_t i = 0, n = list(); i < n; i++)
+		make_fair(&listed[i]);
+	pthread_mutex_unlock(&lock);
+}
+
 uint64_t gp_runlist_look(uint64_t now)
 {
 	uint64_t next = 0;
@@ -124,9 +139,7 @@ uint64_t gp_runlist_look(uint64_t now)
 		} else {
 			if (!lease[t->suspended_on].ran_out)
 				stands_still(t->suspended_on);
-			uint64_t us = gp_settings.fair_us;
-			if (us) // first: the driver's refusal would only leave the one that there is
-				gp_rm_control(t->fd, t->client, t->handle, NVA06C_CTRL_CMD_SET_TIMESLICE, &us, sizeof us);
+			make_fair(t); // first: the driver's refusal would only leave the one that there is
 			if (!control(t, true)) {
 				gp_rm_suspended(t->client, t->handle, -1);
 				continue;

@@ -274,3 +274,20 @@ func TestEndedHelpersLeaveNothing(t *testing.T) {
 		return pages == 1 && s < segments+more && th < threads+more && f < files+more
 	})
 }
+
+// A program without a helper has the fair timeslice: two with the shortest one would stop each other dead.
+func TestFairTimesliceWithoutAHelper(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, "", "GPREEMPT_TEST_AGAIN_US=1000000000") // no other helper comes
+	be, lc := m.start("be"), m.start("lc")
+	be.runBestEffort()
+	m.joined(be, lc)
+	m.yields(be)
+	slice := func() (us int) {
+		be.ask("timeslices", "timeslices_us %d", &us)
+		return us
+	}
+	m.until("the driver has the short timeslice", func() bool { return slice() == 1 })
+	m.killHelper(be)
+	m.until("the driver has the fair timeslice", func() bool { return slice() == 2048 })
+}
