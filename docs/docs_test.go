@@ -361,7 +361,7 @@ var (
 	option = regexp.MustCompile(` --([a-z][a-z-]+)`)
 )
 
-// Options that documents and scripts give to gpreempt's commands. What follows a lone -- is another program's.
+// Options that documents and scripts give to gpreempt's commands. Words behind a lone -- are another program's.
 func TestNamedOptionsAreThere(t *testing.T) {
 	texts := map[string]string{}
 	for name, text := range documents(t) {

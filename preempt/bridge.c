@@ -462,7 +462,7 @@ void gp_bridge_alone(bool quiet)
 	const struct gp_bridge_peers nobody = {0};
 	gp_bridge_set_armed_here(0);
 	if (quiet) {
-		gp_arena_cut(false); // for good, it would keep memory on the GPU
+		gp_arena_cut(false); // else memory would stay on the GPU
 		gp_away = false;
 		gp_requests_fail();
 		while (gp_runlist_look(UINT64_MAX) &&

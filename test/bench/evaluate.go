@@ -270,7 +270,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, v
 		for _, v := range shuffled {
 			var run result.RunResult
 			err := caught(func() {
-				// What ended when a run failed is started again, be it another system's that has the same programs.
+				// A process that ended when a run failed is started again, also one of another system with the same programs.
 				e.start(ctx, v.system, v.tasks)
 				ready(ctx, v.tasks)
 				run = e.run(ctx, v.system, w, repeat, e.length, v.tasks)

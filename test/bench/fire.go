@@ -260,7 +260,7 @@ func (f *fire) asBE(ctx context.Context, first []string) {
 	f.ordeal.underFire(ctx, f, w)
 }
 
-// measure measures the case. What goes wrong where the library is preloaded is in its row.
+// measure measures the case. Its row says which ways under the library went wrong.
 func (f *fire) measure(ctx context.Context, name string) {
 	first := f.alone(ctx)
 	if f.apart != nil && slices.Contains(waitingFire, f.program) {

@@ -99,7 +99,7 @@ func TestFillTablesRefusesBrokenMarks(t *testing.T) {
 	}
 }
 
-// What one of two GPUs could not measure is in the table, and no headline passes over it.
+// A case that one of two GPUs could not measure is in the table, and no headline passes over it.
 func TestHolesInTheDocuments(t *testing.T) {
 	folder := t.TempDir()
 	write := func(gpu string, without ...string) {
