@@ -75,6 +75,6 @@ void gp_lane_serve(struct gp_page *, uint32_t lane); // on this thread, until th
 // Before and after a call. The helper may make one since it knows the result of another, which another thread has carried out.
 void gp_far_order(void);
 void gp_lanes_close(struct gp_page *); // their threads end after the call that they are in
-void gp_lanes_end(struct gp_page *); // returns after these calls, but for those that change nothing and may wait for ever
+void gp_lanes_end(struct gp_page *); // returns after these calls; those that change nothing and may wait for ever have a second
 
 #endif

@@ -299,23 +299,28 @@ static const char *begin_process(struct gp_page *fresh)
 	return is ? NULL : "no helper process (clone)";
 }
 
-// A page comes to the place of the last one, in which a thread of the program may be about to ring a bell. Where a
-// lane's thread still waits in a call the last page stays.
+// A page comes to the place of an earlier one, in which a thread of the program may be about to ring a bell. A page stays where a lane's
+// thread still waits in a call; a later page takes its place.
 static const char *make_helper(void)
 {
+	static struct gp_page *stays;
 	born.page = make_memory();
 	if (born.page < 0)
 		return "no shared memory (memfd_create)";
 	const char *why = NULL;
-	struct gp_page *place = page && !page->threads ? page : NULL, *fresh;
+	struct gp_page *last = page, *fresh;
+	struct gp_page *place = last && !last->threads ? last : stays && !stays->threads ? stays : NULL;
 	if (ftruncate(born.page, sizeof(struct gp_page))) // EFBIG raises SIGXFSZ too, which this thread blocks
 		why = errno == EFBIG ? "the limit of file sizes is too low for the helper process (ulimit -f)" :
 				       "no shared memory (ftruncate)";
 	else if ((fresh = mmap(place, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED | (place ? MAP_FIXED : 0),
 			       born.page, 0)) == MAP_FAILED)
 		why = "no more memory can be mapped";
-	else
+	else {
+		if (last != place && (!stays || stays == place)) // of more than one that stays at a time the others are left
+			stays = last;
 		why = begin_process(page = fresh);
+	}
 	close(born.page);
 	return why;
 }

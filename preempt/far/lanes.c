@@ -157,9 +157,12 @@ void gp_lanes_close(struct gp_page *p)
 
 void gp_lanes_end(struct gp_page *p)
 {
-	enum { AGAIN_NS = 200000 };
-	for (int i = 0; i < GP_LANES; i++)
-		while (i != GP_LANE_LOG && i != GP_LANE_REWRITER && (i < GP_LANE_METER || i >= GP_LANE_METER + GP_GPUS) &&
-		       __atomic_load_n(&p->lane[i].page, __ATOMIC_ACQUIRE))
+	enum { AGAIN_NS = 200000, MOST_NS = 1000000000 };
+	uint64_t end = gp_now_ns() + MOST_NS;
+	for (int i = 0; i < GP_LANES; i++) {
+		bool lasts = i == GP_LANE_LOG || i == GP_LANE_REWRITER ||
+			     (i >= GP_LANE_METER && i < GP_LANE_METER + GP_GPUS);
+		while (__atomic_load_n(&p->lane[i].page, __ATOMIC_ACQUIRE) && (!lasts || gp_now_ns() < end))
 			gp_nap(AGAIN_NS);
+	}
 }
