@@ -357,11 +357,15 @@ func killedMemory(t *testing.T, k *killer, kills int) {
 	m.joined(p, lc)
 	done := make(chan struct{})
 	ended := []<-chan struct{}{disturb(lc, 100, done), m.evictUntil(p, done)}
-	k.until(m, kills, func() { p.advances(1) }, p, p, lc)
+	k.until(m, kills, func() { // it may get nowhere meanwhile: its memory goes as soon as it has come
+		p.rounds("status")
+		time.Sleep(10 * time.Millisecond)
+	}, p, p, lc)
 	close(done)
 	for _, end := range ended {
 		<-end
 	}
+	p.advances(1)
 	p.rounds("stop")
 	p.right(len(ways))
 	k.ends(t, p, lc)
