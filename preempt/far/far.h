@@ -41,7 +41,7 @@ struct gp_page;
 struct gp_lane {
 	_Atomic uint32_t state; // futex
 	uint32_t number;        // the helper's note
-	struct gp_page *page;   // the program's note: a thread serves it (atomic)
+	struct gp_page *page; // the program's note: a thread of its own serves it (atomic). That thread's last access to the page clears it
 	uint32_t unused[12];
 	struct gp_far_call call;
 	uint8_t pad[4096 - 64 - sizeof(struct gp_far_call)];
@@ -55,9 +55,8 @@ struct gp_page {
 	_Atomic uint32_t bell; // futex
 	// For the helper: enum gp_helper_bell. futexes
 	_Atomic uint32_t bells[GP_HELPER_BELLS];
-	_Atomic uint32_t threads; // of lanes but CORE
-	uint8_t build[256];       // the program's library: its file may be another one by now
-	uint8_t pad[4096 - 256 - 4 * (2 + GP_HELPER_BELLS)];
+	uint8_t build[256]; // the program's library: its file may be another one by now
+	uint8_t pad[4096 - 256 - 4 * (1 + GP_HELPER_BELLS)];
 	struct gp_lane lane[GP_LANES];
 };
 
@@ -76,5 +75,6 @@ void gp_lane_serve(struct gp_page *, uint32_t lane); // on this thread, until th
 void gp_far_order(void);
 void gp_lanes_close(struct gp_page *); // their threads end after the call that they are in
 void gp_lanes_end(struct gp_page *); // returns after these calls; those that change nothing and may wait for ever have a second
+bool gp_lanes_have_ended(struct gp_page *); // no thread but CORE's is left in the page
 
 #endif

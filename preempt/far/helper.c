@@ -309,7 +309,9 @@ static const char *make_helper(void)
 		return "no shared memory (memfd_create)";
 	const char *why = NULL;
 	struct gp_page *last = page, *fresh;
-	struct gp_page *place = last && !last->threads ? last : stays && !stays->threads ? stays : NULL;
+	struct gp_page *place = last && gp_lanes_have_ended(last)   ? last :
+				stays && gp_lanes_have_ended(stays) ? stays :
+								      NULL;
 	if (ftruncate(born.page, sizeof(struct gp_page))) // EFBIG raises SIGXFSZ too, which this thread blocks
 		why = errno == EFBIG ? "the limit of file sizes is too low for the helper process (ulimit -f)" :
 				       "no shared memory (ftruncate)";

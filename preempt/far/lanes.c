@@ -125,8 +125,7 @@ static void *serve(void *of)
 	gp_lane_serve(p, (uint32_t)(lane - p->lane));
 	if (mover && !gp_exiting())
 		gp_bridge_memory_suspend(false, 0);
-	__atomic_store_n(&lane->page, NULL, __ATOMIC_RELEASE);
-	p->threads--; // from here on the page may be the next helper's
+	__atomic_store_n(&lane->page, NULL, __ATOMIC_RELEASE); // from here on the page may be the next helper's
 	while (mover && movers == number && !gp_exiting() && !gp_bridge_memory_returns())
 		gp_nap(AGAIN_NS);
 	return NULL;
@@ -139,11 +138,9 @@ bool gp_lane_open_here(uint32_t i)
 	if (!p || i >= GP_LANES || p->lane[i].page)
 		return false;
 	p->lane[i].page = p;
-	p->threads++;
 	if (gp_thread_start(&thread, serve, &p->lane[i]))
 		return pthread_detach(thread), true;
 	p->lane[i].page = NULL;
-	p->threads--;
 	return false;
 }
 
@@ -155,6 +152,16 @@ void gp_lanes_close(struct gp_page *p)
 	}
 }
 
+static bool has_thread(struct gp_page *p, int lane) { return __atomic_load_n(&p->lane[lane].page, __ATOMIC_ACQUIRE); }
+
+bool gp_lanes_have_ended(struct gp_page *p)
+{
+	for (int i = 0; i < GP_LANES; i++)
+		if (has_thread(p, i))
+			return false;
+	return true;
+}
+
 void gp_lanes_end(struct gp_page *p)
 {
 	enum { AGAIN_NS = 200000, MOST_NS = 1000000000 };
@@ -162,7 +169,7 @@ void gp_lanes_end(struct gp_page *p)
 	for (int i = 0; i < GP_LANES; i++) {
 		bool lasts = i == GP_LANE_LOG || i == GP_LANE_REWRITER ||
 			     (i >= GP_LANE_METER && i < GP_LANE_METER + GP_GPUS);
-		while (__atomic_load_n(&p->lane[i].page, __ATOMIC_ACQUIRE) && (!lasts || gp_now_ns() < end))
+		while (has_thread(p, i) && (!lasts || gp_now_ns() < end))
 			gp_nap(AGAIN_NS);
 	}
 }

@@ -147,7 +147,7 @@ int main(void)
 	gp_helper_gone = 0; // another one has come, which moves no memory
 	gp_lanes_end(page);
 	CHECK(!page->lane[GP_LANE_AGENT].page && !page->lane[GP_LANE_MOVER].page && resumed == 1);
-	while (page->threads || returns < 2) // memory that is out comes back
+	while (!gp_lanes_have_ended(page) || returns < 2) // memory that is out comes back
 		gp_nap(100000);
 	return 0;
 }
