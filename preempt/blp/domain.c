@@ -38,6 +38,8 @@ void gp_blp_start(void)
 {
 	gp_code_loading = gp_blp_loading;
 	blp_count_channels();
+	if (blp_always_full)
+		blp_note_full();
 	gp_blp_started = true;
 }
 

@@ -34,6 +34,8 @@ bool blp_has_room(struct gp_domain *d, struct blp_stream *s, uint32_t bytes)
 	       bytes_at(d, bytes) + bytes - bytes_tail(d) <= BLP_BYTES;
 }
 
+_Atomic bool gp_blp_was_full;
+
 void blp_note_full(void)
 {
 	if (gp_blp_was_full)

@@ -11,8 +11,6 @@ bool blp_asserts = true;
 bool blp_asserts;
 #endif
 
-_Atomic bool gp_blp_was_full;
-
 #ifdef GP_TEST
 uint64_t blp_drain_ns, blp_patience_ns;
 bool blp_always_full;
@@ -21,7 +19,7 @@ __attribute__((constructor)) static void read_times(void)
 {
 	const char *drain = getenv("GPREEMPT_TEST_DRAIN_NS"), *patience = getenv("GPREEMPT_TEST_PATIENCE_NS");
 	blp_drain_ns = drain ? strtoull(drain, NULL, 10) : 100000000;
-	gp_blp_was_full = blp_always_full = getenv("GPREEMPT_TEST_QUEUE");
+	blp_always_full = getenv("GPREEMPT_TEST_QUEUE");
 	blp_patience_ns = patience ? strtoull(patience, NULL, 10) : 1000000000;
 }
 #endif
