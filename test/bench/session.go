@@ -44,11 +44,11 @@ type Options struct {
 
 // forTests is what tests that run at the same time have each for themselves; the zero value changes nothing.
 type forTests struct {
-	environment []string          // of what is started, beside our own
-	tools       string            // folder with stand-ins for the driver's programs
-	systems     []workload.System // that there are besides
-	temporary   string            // folder of temporary folders
-	limits      limits            // of programs that are waited for in vain
+	environment []string          // Variables of processes that are started, beside our own.
+	tools       string            // A folder with stand-ins for the driver's programs.
+	systems     []workload.System // Further ones.
+	temporary   string            // The folder of temporary folders.
+	limits      limits            // How long programs are waited for in vain.
 	beAlone     time.Duration
 }
 

@@ -23,18 +23,13 @@ func parentOf(pid int) (parent int, name string, runs bool) {
 	return parent, name, fields[0] != "Z" && fields[0] != "X"
 }
 
-// helper is the helper of a process, or 0.
+// helper is the helper of a process, once it has its name, or 0.
 func helper(pid int) int {
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, folder := range all {
-		var candidate int
-		_, _ = fmt.Sscan(filepath.Base(folder), &candidate)
-		parent, name, runs := parentOf(candidate)
-		if grandparent, _, _ := parentOf(parent); runs && name == "gpreempt-helper" && grandparent == pid {
-			return candidate
-		}
+	candidate := helperFrom(pid)
+	if _, name, runs := parentOf(candidate); !runs || name != "gpreempt-helper" {
+		return 0
 	}
-	return 0
+	return candidate
 }
 
 // oftenKilled shortens the time after which a program has another helper.

@@ -29,7 +29,7 @@ var unwatched = []struct {
 	{"programs that are to run without the library are linked with it here", []string{"TestStreamsOfOneProcess/no_library", "TestSwapDisguise"}},
 	{"a sanitizer has threads, memory, files and handlers of signals of its own", []string{
 		"TestArguments", "TestCrashIsTheProgramsOwn", "TestCyclesLeaveNothing", "TestEndedHelpersLeaveNothing", "TestFewThreads", "TestFileSizeLimit", "TestLittleMemory", "TestLoadOfTooLargeCode", "TestLoadsWithFewThreads", "TestMemoryRunsOut",
-		"TestOrdinaryProgramsUnchanged", "TestProgramsWithoutCUDA", "TestThreadsRunOut",
+		"TestOrdinaryProgramsUnchanged", "TestProgramsWithoutCUDA", "TestThreadsOfAnIdleProgram", "TestThreadsRunOut", "TestValgrind",
 	}},
 	{"they are about the agent and the broker, which are Go: the race detector watches these in their own tests, in less time", []string{
 		"TestBestEffortBesideOthers", "TestBroker", "TestBrokerDecidesLevels", "TestBrokerIsLate", "TestBrokerKilledAtRandom",
