@@ -13,3 +13,7 @@ export CGO_ENABLED=1 CGO_CFLAGS CGO_LDFLAGS="$sanitizer $folder/exports.a $folde
 "${GO:-go}" build -C "$root" -buildmode=c-shared -trimpath -buildvcs=false -tags gpreempt_dist,netgo \
 	-ldflags "${4-} -X \"main.version=@(#)libgpreempt.so($3)\" -extldflags \"$linker\"" -o "$folder/$(basename "$1")" ./shim
 rm -f "${1%.so}.h"
+GOARCH='' CGO_ENABLED=0 "${GO:-go}" run -C "$root" ./exports/deferred "$folder/$(basename "$1")" || {
+	rm -f "$1"
+	exit 1
+}

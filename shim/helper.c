@@ -3,6 +3,7 @@
 #include "shim/shim.h"
 #include "preempt/far/helper.h"
 
+#include <link.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,6 +33,21 @@ typedef void constructor(int argc, char **argv, char **envp);
 extern constructor *const __start_gp_runtime[] __attribute__((weak, visibility("hidden")));
 extern constructor *const __stop_gp_runtime[] __attribute__((weak, visibility("hidden")));
 
+extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+
+// By exports/deferred: the relocations of Go's data, which the loader does not apply. In a test: none.
+static const volatile struct {
+	uint64_t offset, count; // in the mapping of the library's file
+} deferred __attribute__((used, section("gp_deferred")));
+
+static void relocate_go(void)
+{
+	char *base = (char *)__ehdr_start;
+	const ElfW(Rela) *r = (const ElfW(Rela) *)(base + deferred.offset);
+	for (uint64_t i = 0; i < deferred.count; i++)
+		*(uint64_t *)(base + r[i].r_offset) = (uint64_t)base + (uint64_t)r[i].r_addend;
+}
+
 static int helper(int argc, char **argv, char **envp)
 {
 	if (argc != 3)
@@ -55,6 +71,7 @@ static int helper(int argc, char **argv, char **envp)
 	signal(SIGXFSZ, SIG_IGN); // a log may reach a limit of file sizes
 	prctl(PR_SET_NAME, "gpreempt-helper", 0, 0, 0);
 	gp_far_use(page);
+	relocate_go();
 	for (constructor *const *c = __start_gp_runtime; c < __stop_gp_runtime; c++)
 		(*c)(argc, argv, envp);
 	gpreemptHelper(atoi(argv[1]), argv[2], page);
