@@ -44,6 +44,7 @@ func gpreemptHelper(pid C.int, name *C.char, page unsafe.Pointer) {
 	on := start()
 	_ = segment.Of.Started(on)
 	if on {
+		rewriter.Release() // of what only the start needs
 		select {}
 	}
 	flush()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -33,8 +34,10 @@ var _ = [1]struct{}{}[patch.FormCubin-C.GP_CUBIN|patch.FormFatbin-C.GP_FATBIN|pa
 const (
 	// threads answer requests for as long as the process lives.
 	threads = 2
-	// Rewriting takes several times an image's memory, which is given back to the program when no more comes.
+	// Rewriting takes several times an image's memory, which is given back to the system when no more comes.
 	releaseAfter = time.Second
+	// In percent, of runtime/debug.SetGCPercent: while code is rewritten, and else.
+	quickly, sparingly = 100, 25
 )
 
 type rewriter struct {
@@ -69,8 +72,23 @@ func Start(config configs.Config, level int, build string, log zerolog.Logger) {
 	C.far_blp_set(when)
 }
 
+// rewriting is how many requests have code rewritten.
+var rewriting atomic.Int32
+
+// Release gives memory back, and keeps the heap small from then on: there is a helper beside each program.
+func Release() {
+	if rewriting.Load() > 0 {
+		return // the end of that calls again
+	}
+	debug.SetGCPercent(sparingly)
+	debug.FreeOSMemory()
+	if rewriting.Load() > 0 {
+		debug.SetGCPercent(quickly)
+	}
+}
+
 func newRewriter(config configs.Config, build string, log zerolog.Logger) *rewriter {
-	r := &rewriter{release: time.AfterFunc(releaseAfter, debug.FreeOSMemory), log: log}
+	r := &rewriter{release: time.AfterFunc(releaseAfter, Release), log: log}
 	r.images = sync.OnceValue(func() *cache.Rewriter {
 		notKept := func(err error) { log.Debug().Err(err).Msg("rewritten code is not kept") }
 		images := &cache.Rewriter{Guards: kernels.Guard, Build: build, Refuse: patch.WaitsForPeers, Failed: notKept}
@@ -191,7 +209,12 @@ func (r *rewriter) carryOut(request *C.struct_gp_bridge_request, answer *C.struc
 	if request.what == C.GP_PICK {
 		return nil
 	}
-	defer r.release.Reset(releaseAfter)
+	rewriting.Add(1)
+	debug.SetGCPercent(quickly)
+	defer func() {
+		rewriting.Add(-1)
+		r.release.Reset(releaseAfter)
+	}()
 	m, err := r.rewrite(request, image, answer)
 	if err != nil {
 		return err
