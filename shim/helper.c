@@ -33,7 +33,7 @@ typedef void constructor(int argc, char **argv, char **envp);
 extern constructor *const __start_gp_runtime[] __attribute__((weak, visibility("hidden")));
 extern constructor *const __stop_gp_runtime[] __attribute__((weak, visibility("hidden")));
 
-extern const char __ehdr_start[] __attribute__((visibility("hidden")));
+extern char __ehdr_start[] __attribute__((visibility("hidden"))); // the linker's; not const: compilers drop writes there
 
 // By exports/deferred: the relocations of Go's data, which the loader does not apply. In a test: none.
 static const volatile struct {
@@ -42,7 +42,7 @@ static const volatile struct {
 
 static void relocate_go(void)
 {
-	char *base = (char *)__ehdr_start;
+	char *base = __ehdr_start;
 	const ElfW(Rela) *r = (const ElfW(Rela) *)(base + deferred.offset);
 	for (uint64_t i = 0; i < deferred.count; i++)
 		*(uint64_t *)(base + r[i].r_offset) = (uint64_t)base + (uint64_t)r[i].r_addend;
