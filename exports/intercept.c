@@ -362,11 +362,7 @@ static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx
 			  const struct gp_launch_config *config, CUfunction f, void **params, void **extra)
 {
 	struct gp_operation operation = {
-		.work = GP_KERNEL,
-		.blocking = false,
-		.cpu = false,
-		.joint = false,
-		.stream = STREAM(config->stream),
+		GP_LAUNCH_ON(STREAM(config->stream)),
 		.launch =
 			{
 				.function = f,
@@ -378,6 +374,7 @@ static CUresult launch_ex(const struct gp_hooks *hooks, typeof(&cuLaunchKernelEx
 				.attribute_count = config->attributes ? config->attribute_count : 0,
 				.parameters = params,
 				.extra = extra,
+				.unused = 0,
 			},
 		GP_NOTHING_FOUND,
 	};

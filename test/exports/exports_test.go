@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -331,5 +332,31 @@ func BenchmarkLaunch(b *testing.B) {
 			b.ReportMetric(ns, "ns/call")
 			b.ReportMetric(0, "ns/op")
 		})
+	}
+}
+
+// Launches write what they name of their operation, and clear nothing else: see GP_LAUNCH_ON.
+func TestLaunchesClearNothing(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		return // what compilers make of it elsewhere is another question
+	}
+	b := build(t)
+	code, err := exec.Command("objdump", "-d", "--no-show-raw-insn", filepath.Join(b.dir, "libgp.so")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	clears := map[string]bool{}
+	for _, function := range strings.Split(string(code), "\n\n") {
+		if name := regexp.MustCompile(`^[0-9a-f]+ <(armed_(?:cuLaunch(?:Cooperative)?Kernel(?:_ptsz)?|launch_ex))>:`).FindStringSubmatch(function); name != nil {
+			clears[name[1]] = strings.Contains(function, "rep stos")
+		}
+	}
+	if len(clears) != 5 {
+		t.Errorf("of the functions that launch kernels these were found: %v", clears)
+	}
+	for name, does := range clears {
+		if does {
+			t.Errorf("%s has `rep stos`: a member of struct gp_operation is missing in GP_LAUNCH_ON, in .launch, or in GP_NOTHING_FOUND", name)
+		}
 	}
 }
