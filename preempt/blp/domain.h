@@ -14,7 +14,7 @@
 // blp_patience_ns is how long a call waits for launches that it only has to come behind. Most kernels take far less. If it was not enough,
 // the stream's kernels may wait for the program, and later calls wait for it less and less.
 #ifdef GP_TEST // a build for random programs, whose environment says how long (states.c)
-extern uint64_t blp_drain_ns, blp_patience_ns;
+extern uint64_t blp_drain_ns, blp_patience_ns, blp_long_ns, blp_tolerance;
 extern bool blp_always_full; // launches are queued (preempt/queue.c)
 #else
 enum { blp_always_full = false };
@@ -748,6 +748,22 @@ bool blp_record(struct gp_operation *);
 bool blp_await(struct gp_operation *);
 void blp_awaited(struct gp_operation *); // the driver has the wait
 void blp_logged(struct gp_operation *);
+
+// put_off.c, for the watcher of a GPU
+enum blp_way { BLP_STOPS, BLP_WAITS, BLP_WAYS };
+enum { BLP_LAST = 8 };
+struct blp_counted { uint64_t windows, ns; };
+struct blp_windows {
+	uint64_t since_ns;         // 0: no window of a higher level is open
+	uint64_t passed;           // slots whose windows are ignored meanwhile
+	struct blp_counted before; // by the processes, when it opened
+	bool counts;               // for the comparison
+	enum blp_way way;          // of the last one that opened
+	uint32_t since_other, count[BLP_WAYS];
+	uint64_t lasted_ns[BLP_WAYS][BLP_LAST];
+};
+// At each look. Has the open windows ignored while a stop for them waits, and returns for how many nanoseconds.
+uint64_t blp_put_off(struct blp_windows *, struct gp_gpu *, uint64_t now);
 
 // narrow.c, under gp_domain.control
 // Lets a stopped domain go on as far as its width allows, or ends that. True: it is to be called again soon.

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/blp/domain.h"
 
-// The watcher stops a domain within this time after a window has opened.
+// The watcher stops a domain within this time after a window has opened, or has the window ignored.
 static const uint64_t HEARD_NS = 100 * 1000;
 
 bool gp_blp_logs(const struct gp_operation *o)
@@ -10,7 +10,7 @@ bool gp_blp_logs(const struct gp_operation *o)
 	const struct gp_domain *d = o->handle && o->work == GP_KERNEL && !o->joint ? blp_domain_for(o) : NULL;
 	if (!d || !blp_logs_launch(&o->launch))
 		return false;
-	for (uint64_t until = gp_now_ns() + HEARD_NS; !d->given_up;) {
+	for (uint64_t until = gp_now_ns() + HEARD_NS; blp_wanted_stopped(d);) {
 		if (blp_is_closed(d))
 			return true;
 		if (gp_now_ns() >= until)

@@ -12,15 +12,18 @@ bool blp_asserts;
 #endif
 
 #ifdef GP_TEST
-uint64_t blp_drain_ns, blp_patience_ns;
+uint64_t blp_drain_ns, blp_patience_ns, blp_long_ns, blp_tolerance;
 bool blp_always_full;
 
 __attribute__((constructor)) static void read_times(void)
 {
-	const char *drain = getenv("GPREEMPT_TEST_DRAIN_NS"), *patience = getenv("GPREEMPT_TEST_PATIENCE_NS");
+	const char *drain = getenv("GPREEMPT_TEST_DRAIN_NS"), *patience = getenv("GPREEMPT_TEST_PATIENCE_NS"),
+		   *long_window = getenv("GPREEMPT_TEST_LONG_NS");
 	blp_drain_ns = drain ? strtoull(drain, NULL, 10) : 100000000;
 	blp_always_full = getenv("GPREEMPT_TEST_QUEUE");
 	blp_patience_ns = patience ? strtoull(patience, NULL, 10) : 1000000000;
+	blp_long_ns = long_window ? strtoull(long_window, NULL, 10) : 1000000;
+	blp_tolerance = long_window ? 1000000 : 0;
 }
 #endif
 

@@ -63,6 +63,7 @@ void gp_blp_watch(struct gp_gpu *g)
 
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
 	struct debt debt = {0, gp_now_ns()};
+	struct blp_windows windows = {0};
 	bool stopped = false;
 
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
@@ -71,13 +72,13 @@ void gp_blp_watch(struct gp_gpu *g)
 		struct gp_seen seen;
 		gp_windows_seen(g, &seen);
 		g->ignored &= gp_windows_open(s, g->ignored);
+		uint64_t now = gp_now_ns(), wait = blp_put_off(&windows, g, now), next = 0;
 		bool want = gp_windows_open(s, g->higher & ~g->ignored);
-		uint64_t next = 0;
 		if (want || stopped || g->forced || debt.ns) {
-			next = account(g, &debt, stopped, gp_now_ns());
+			next = account(g, &debt, stopped, now);
 			want = want && gp_heeds_windows(g);
 		} else {
-			debt.at_ns = gp_now_ns();
+			debt.at_ns = now;
 		}
 		for (int i = 0; i < BLP_DOMAINS && blp_domains[i]; i++)
 			if (blp_domains[i]->gpu == g && want)
@@ -96,6 +97,8 @@ void gp_blp_watch(struct gp_gpu *g)
 		if (!want && !g->forced)
 			next = 0;
 		next = next ? next : MOVED_NS;
+		if (wait && next > wait)
+			next = wait;
 		if (narrow(g) && next > NARROW_NS)
 			next = NARROW_NS;
 		stopped = want;

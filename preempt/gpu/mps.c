@@ -58,12 +58,18 @@ __attribute__((constructor)) static void prepare(void)
 		prepared = !putenv(mark) && !putenv(priority);
 }
 
+_Atomic bool gp_mps_lowered;
+
 void gp_mps_lower_client(void)
 {
-	if (!prepared || gp_environment(GP_MPS_CLIENT_PRIORITY) || !gp_mps_server_runs()) // the program's own choice stays
+	const char *own = gp_environment(GP_MPS_CLIENT_PRIORITY); // the program's own choice stays
+	if (own && !strcmp(own, "1"))
+		gp_mps_lowered = true;
+	if (!prepared || own || !gp_mps_server_runs())
 		return;
 	__atomic_store_n(&mark[0], 'G', __ATOMIC_RELEASE);
 	__atomic_store_n(&priority[0], 'C', __ATOMIC_RELEASE);
+	gp_mps_lowered = true;
 }
 
 // Streams that were made with another priority than the program asked for.

@@ -287,3 +287,48 @@ func TestNoHoldUnderMPS(t *testing.T) {
 		lc.finish()
 	}
 }
+
+// Where priorities do less harm than stops, none comes before a window has been open for a while. The build for tests takes them to do so.
+func TestStopsPutOffUnderMPS(t *testing.T) {
+	t.Parallel()
+	buildOnce(t, "build/test/libgpreempt.so")
+	for _, c := range []struct {
+		name    string
+		lowered bool
+	}{{"of a lower priority", true}, {"of the same priority", false}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			environment := []string{"SIMCUDA_MPS=1"}
+			if c.lowered {
+				environment = append(environment, mpsPipe(t))
+			}
+			m := newMachine(t, "", environment...)
+			m.configure(fmt.Sprintf("mechanisms = [\"blp\", \"mps\"]\n[blp]\ncache_directory = %q\n[segment]\ndirectory = %q\n", m.dir, m.dir))
+			cmd := m.command("be", filepath.Join(filepath.Dir(worker), "chains"), simulated("sim.cubin"))
+			cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build/test/libgpreempt.so")+":"+filepath.Join(root, "build/sim/libcuda.so.1"), "GPREEMPT_TEST_LONG_NS=3600000000000")
+			be, lc := m.startAs(cmd), m.start("lc")
+			be.hears("ready")
+			m.joined(be, lc)
+			want := be.chains("single", 40)
+			done := make(chan struct{})
+			ended := repeat(done, func() bool { return be.answers("single 40") })
+			const windows = 20
+			rare := 0 // requests in a row whose windows had few stops
+			m.until("as many stops as there should be", func() bool {
+				before := m.stops(be)
+				lc.request(windows, 1, "stream")
+				if rare++; m.stops(be)-before > windows/4 {
+					rare = 0
+				}
+				return c.lowered && rare == 5 || !c.lowered && rare == 0
+			})
+			close(done)
+			<-ended
+			if got := be.chains("single", 40); got != want {
+				t.Errorf("hash %d, undisturbed %d", got, want)
+			}
+			lc.finish()
+			be.finish()
+		})
+	}
+}
