@@ -76,6 +76,7 @@ func firing(mechanisms string, overMPS bool) func(context.Context, *session) fun
 		quit := func() {}
 		if overMPS {
 			quit = s.underMPS(ctx)
+			s.addMPS = append(s.addMPS, "CUDA_MPS_CLIENT_PRIORITY=0") // with a lower one stops would wait, for windows to be over by then
 			s.apart = make(chan struct{}, 1)
 		}
 		s.mechanisms = mechanisms
