@@ -751,7 +751,7 @@ void blp_logged(struct gp_operation *);
 
 // put_off.c, for the watcher of a GPU
 enum blp_way { BLP_STOPS, BLP_WAITS, BLP_WAYS };
-enum { BLP_LAST = 8 };
+enum { BLP_LAST = 16 };
 struct blp_counted { uint64_t windows, ns; };
 struct blp_windows {
 	uint64_t since_ns;         // 0: no window of a higher level is open

@@ -15,8 +15,8 @@ enum { blp_tolerance = 0 }; // percent by which windows may last longer without 
 #endif
 
 enum {
-	FIRST = 4,  // windows of each way, in turn, before the ways are compared
-	EACH = 256, // from then on one window in as many goes the other way: fewer than a p99 shows
+	FIRST = BLP_LAST, // windows of each way, in turn, before the ways are compared
+	EACH = 256,       // from then on one window in as many goes the other way: fewer than a p99 shows
 };
 
 static uint64_t median(const struct blp_windows *w, enum blp_way way)
@@ -71,12 +71,13 @@ static void opens(struct blp_windows *w, const struct gp_gpu *g, uint64_t now)
 	w->way = w->counts ? choose(w) : BLP_STOPS;
 }
 
-// A window that nobody saw open may be in the sum: then it says nothing.
+// Windows that opened during a stop that took longer than theirs went the same way: their mean counts.
 static void closes(struct blp_windows *w, const struct gp_gpu *g)
 {
 	struct blp_counted now = counted(g);
-	if (w->counts && now.windows == w->before.windows)
-		w->lasted_ns[w->way][w->count[w->way]++ % BLP_LAST] = now.ns - w->before.ns;
+	uint64_t windows = now.windows - w->before.windows + 1; // the counters may be any number
+	if (w->counts && windows)
+		w->lasted_ns[w->way][w->count[w->way]++ % BLP_LAST] = (now.ns - w->before.ns) / windows;
 	w->since_ns = w->passed = 0;
 }
 
