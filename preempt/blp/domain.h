@@ -754,11 +754,11 @@ enum blp_way { BLP_STOPS, BLP_WAITS, BLP_WAYS };
 enum { BLP_LAST = 16 };
 struct blp_counted { uint64_t windows, ns; };
 struct blp_windows {
-	uint64_t since_ns;         // 0: no window of a higher level is open
-	uint64_t passed;           // slots whose windows are ignored meanwhile
-	struct blp_counted before; // by the processes, when it opened
-	bool counts;               // for the comparison
-	enum blp_way way;          // of the last one that opened
+	uint64_t since_ns;         // 0: no window of a higher level is open.
+	uint64_t passed;           // Slots whose windows are ignored meanwhile.
+	struct blp_counted before; // When it opened.
+	bool counts;               // For the comparison.
+	enum blp_way way;          // Of the last one that opened.
 	uint32_t since_other, count[BLP_WAYS];
 	uint64_t lasted_ns[BLP_WAYS][BLP_LAST];
 };

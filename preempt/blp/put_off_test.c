@@ -115,7 +115,7 @@ int main(void)
 	close_window(LC, 1);
 	CHECK(!look());
 
-	// What says nothing about either way: no work of ours beside it, and windows that nobody heeds.
+	// Windows say nothing about either way without work of ours beside them, or if nobody heeds them.
 	struct blp_windows was = windows;
 	domain.recorded = 0;
 	CHECK(!window(1, 1));
