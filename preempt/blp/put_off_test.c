@@ -52,7 +52,7 @@ static bool window(uint64_t stopped_ns, uint64_t waiting_ns)
 	now += 1000;
 	CHECK(look() == (waits ? MOST - 1000 : 0) && is_stopped_for() == !waits && rung == before + !!waits);
 	now += MOST;
-	CHECK(look() == 0 && is_stopped_for()); // then it comes
+	CHECK(look() == 0 && is_stopped_for());            // then it comes
 	close_window(LC, waits ? waiting_ns : stopped_ns); // as its process counts it, whenever the watcher looks
 	now += 5 * MOST;
 	CHECK(look() == 0 && !is_stopped_for() && !gpu.ignored);

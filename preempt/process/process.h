@@ -64,9 +64,9 @@ struct gp_gpu {
 	_Atomic uint64_t higher;      // Slots of higher levels: their windows gate this process.
 	_Atomic uint64_t lower;       // Slots of lower levels.
 	_Atomic uint64_t same;        // Slots of others of this level.
-	_Atomic uint64_t ignored;     // Slots whose windows gate nobody: they last longer than max_hold, or a stop waits (blp/put_off.c).
-	_Atomic uint32_t stoppable;   // Processes of lower levels that stop between blocks.
-	_Atomic uint32_t forced;      // Windows of higher levels are ignored for a while, for share.min_be.
+	_Atomic uint64_t ignored; // Slots whose windows gate nobody: they last longer than max_hold, or a stop waits (blp/put_off.c).
+	_Atomic uint32_t stoppable; // Processes of lower levels that stop between blocks.
+	_Atomic uint32_t forced;    // Windows of higher levels are ignored for a while, for share.min_be.
 	// Of opening and closing windows; the launch path never takes it in an open window. The holder may lose its processor: a thread
 	// that waits for longer than a moment sleeps, and leaves it one.
 	pthread_mutex_t lock;
