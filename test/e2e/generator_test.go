@@ -30,6 +30,7 @@ type variant struct {
 	not                  string // features that programs cannot have here
 	drain                string // how long stops wait, in ns, in the library's build for tests; "": the other build
 	evicted              bool   // its memory leaves the GPU at random
+	putOff               string // how long stops wait for windows, in ns; with drain
 	queued               bool   // each launch goes through the queue (preempt/queue.c); with drain
 	killer               *killer
 }
@@ -50,6 +51,9 @@ var variants = []variant{
 		not: "captures,host,cpu,values"},
 	{name: "late stops", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", drain: lateStops},
 	{name: "queued launches", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc", drain: "100000000", queued: true},
+	// Nearly all stops wait, for windows to be over by then (preempt/blp/put_off.c).
+	{name: "stops that wait", role: "be", settings: `mechanisms = ["gate", "blp", "mps"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300", "CUDA_MPS_CLIENT_PRIORITY=1"},
+		peer: "lc", drain: lateStops, putOff: "800000"},
 	// Half of the programs are about kernels that spin until the program goes on.
 	{name: "kernels that wait for the program", role: "be", settings: `mechanisms = ["blp"]`, environment: []string{"SIMCUDA_MPS=1", "SIMCUDA_BLOCK_NS=300"}, peer: "lc",
 		drain: "5000000", arguments: []string{"spins", "1"}, not: "captures,host,built,episodes,devices,waiting"},
@@ -212,6 +216,9 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 	if v.drain != "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build/test/libgpreempt.so")+":"+filepath.Join(root, "build/sim/libcuda.so.1"),
 			"GPREEMPT_TEST_DRAIN_NS="+v.drain, "GPREEMPT_TEST_PATIENCE_NS="+testPatience)
+		if v.putOff != "" {
+			cmd.Env = append(cmd.Env, "GPREEMPT_TEST_LONG_NS="+v.putOff)
+		}
 		if v.queued {
 			cmd.Env = append(cmd.Env, "GPREEMPT_TEST_QUEUE=1")
 		}
