@@ -85,7 +85,7 @@ static void prepare(struct gp_operation *o)
 	struct gp_gpu *g = c->gpu;
 	struct gp_segment *segment = g->segment; // NULL before the agent has attached
 	if (g->ignored && segment)
-		g->ignored &= gp_windows_open(segment, g->ignored); // the next window counts again
+		gp_forget_closed(g);
 	if (__builtin_expect(gp_membership != GP_JOINED, 0))
 		o->asked = gp_takes_part() ? 0 : gp_membership_question();
 	else if (gates(g) && segment && gp_windows_open(segment, g->higher & ~g->ignored) && !gp_blp_logs(o))

@@ -752,17 +752,21 @@ void blp_logged(struct gp_operation *);
 // put_off.c, for the watcher of a GPU
 enum blp_way { BLP_STOPS, BLP_WAITS, BLP_WAYS };
 enum { BLP_LAST = 16 };
-struct blp_counted { uint64_t windows, ns; };
-struct blp_windows {
-	uint64_t since_ns;         // 0: no window of a higher level is open.
-	uint64_t passed;           // Slots whose windows are ignored meanwhile.
-	struct blp_counted before; // When it opened.
-	bool counts;               // For the comparison.
-	enum blp_way way;          // Of the last one that opened.
-	uint32_t since_other, count[BLP_WAYS];
-	uint64_t lasted_ns[BLP_WAYS][BLP_LAST];
+struct blp_history {
+	uint64_t started_ns; // Of the process that it is about.
+	uint32_t since_other, count[BLP_WAYS], lasted_ns[BLP_WAYS][BLP_LAST];
 };
-// At each look. Has the open windows ignored while a stop for them waits, and returns for how many nanoseconds.
+struct blp_windows {
+	bool wanted;                             // Windows are open that are to be stopped for.
+	uint64_t since_ns;                       // 0: no window of a higher level is open.
+	uint64_t slots;                          // Whose windows were open since then.
+	uint64_t passed;                         // Slots whose windows are ignored meanwhile.
+	struct { uint64_t windows, ns; } before; // As the first one's process counts them, when it opened.
+	bool counts;                             // For the comparison.
+	enum blp_way way;
+	struct blp_history history[GP_SLOTS];
+};
+// At each look. Has the open windows ignored while a stop for them waits, and returns for how many nanoseconds; 0: none waits.
 uint64_t blp_put_off(struct blp_windows *, struct gp_gpu *, uint64_t now);
 
 // narrow.c, under gp_domain.control

@@ -7,6 +7,9 @@
 #include "preempt/blp/domain.h"
 #include "preempt/gpu/gpu.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #ifndef GP_TEST
 // A stop waits for no longer, in nanoseconds. Windows that last as long with stops are all stopped for: a stop is a small part of them. Most of a
 // window of one kernel is its grace, 500 us or less.
@@ -15,44 +18,42 @@ enum { blp_tolerance = 0 }; // percent by which windows may last longer without 
 #endif
 
 enum {
-	FIRST = BLP_LAST, // windows of each way, in turn, before the ways are compared
-	EACH = 256,       // from then on one window in as many goes the other way: fewer than a p99 shows
+	FIRST = BLP_LAST, // windows of each way before the ways are compared
+	EACH = 257, // From then on one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
 };
 
-static uint64_t median(const struct blp_windows *w, enum blp_way way)
+static int in_order(const void *a, const void *b)
 {
-	uint64_t sorted[BLP_LAST];
-	uint32_t n = w->count[way] < BLP_LAST ? w->count[way] : BLP_LAST;
-	for (uint32_t i = 0; i < n; i++) {
-		uint32_t at = i;
-		for (; at && sorted[at - 1] > w->lasted_ns[way][i]; at--)
-			sorted[at] = sorted[at - 1];
-		sorted[at] = w->lasted_ns[way][i];
-	}
-	return sorted[(n - 1) / 2];
+	uint32_t one = *(const uint32_t *)a, other = *(const uint32_t *)b;
+	return (one > other) - (one < other);
 }
 
-static enum blp_way choose(struct blp_windows *w)
+struct lengths { uint64_t median, sum; };
+
+static struct lengths lengths_of(const uint32_t *lasted_ns)
 {
-	if (w->count[BLP_STOPS] < FIRST || w->count[BLP_WAITS] < FIRST)
-		return w->count[BLP_STOPS] > w->count[BLP_WAITS] ? BLP_WAITS : BLP_STOPS;
-	uint64_t stops = median(w, BLP_STOPS), waits = median(w, BLP_WAITS);
-	if (stops >= blp_long_ns)
+	uint32_t sorted[BLP_LAST];
+	struct lengths of = {0, 0};
+	memcpy(sorted, lasted_ns, sizeof sorted);
+	qsort(sorted, BLP_LAST, sizeof *sorted, in_order);
+	of.median = sorted[BLP_LAST / 2];
+	for (int i = 0; i < BLP_LAST; i++)
+		of.sum += sorted[i];
+	return of;
+}
+
+static bool is_no_longer(uint64_t one, uint64_t other) { return one <= other + other / 100 * blp_tolerance; }
+
+static enum blp_way choose(struct blp_history *h)
+{
+	if (h->count[BLP_STOPS] < FIRST || h->count[BLP_WAITS] < FIRST)
+		return (h->count[BLP_STOPS] + h->count[BLP_WAITS]) & 2 ? BLP_WAITS : BLP_STOPS; // two and two
+	struct lengths stops = lengths_of(h->lasted_ns[BLP_STOPS]), waits = lengths_of(h->lasted_ns[BLP_WAITS]);
+	if (stops.median >= blp_long_ns)
 		return BLP_STOPS;
-	bool other = ++w->since_other % EACH == 0;
-	return (waits <= stops + stops / 100 * blp_tolerance) != other ? BLP_WAITS : BLP_STOPS;
-}
-
-// The windows of higher levels so far, as their processes count them.
-static struct blp_counted counted(const struct gp_gpu *g)
-{
-	struct blp_counted sum = {0, 0};
-	for (uint64_t m = g->higher; m; m &= m - 1) {
-		const struct gp_slot *slot = &g->segment->slot[__builtin_ctzll(m)];
-		sum.windows += slot->windows;
-		sum.ns += slot->window_ns;
-	}
-	return sum;
+	bool other = ++h->since_other % EACH == 0;
+	bool better = is_no_longer(waits.median, stops.median) && is_no_longer(waits.sum, stops.sum);
+	return better != other ? BLP_WAITS : BLP_STOPS;
 }
 
 static bool is_busy(const struct gp_gpu *g)
@@ -63,36 +64,63 @@ static bool is_busy(const struct gp_gpu *g)
 	return false;
 }
 
-static void opens(struct blp_windows *w, const struct gp_gpu *g, uint64_t now)
+// Whether a stop for the window of a slot waits, and whether that is to be compared.
+static enum blp_way way_of(struct blp_windows *w, const struct gp_gpu *g, uint32_t slot)
 {
-	w->since_ns = now;
-	w->before = counted(g);
-	w->counts = g->mps && gp_mps_lowered && is_busy(g) && gp_heeds_windows(g);
-	w->way = w->counts ? choose(w) : BLP_STOPS;
+	struct blp_history *h = &w->history[slot];
+	uint64_t started = g->segment->slot[slot].started_ns;
+	if (h->started_ns != started) // another process
+		*h = (struct blp_history){.started_ns = started};
+	return w->counts ? choose(h) : BLP_STOPS;
 }
 
-// Windows that opened during a stop that took longer than theirs went the same way: their mean counts.
-static void closes(struct blp_windows *w, const struct gp_gpu *g)
+static void opens(struct blp_windows *w, const struct gp_gpu *g, uint64_t open, uint64_t now)
 {
-	struct blp_counted now = counted(g);
-	uint64_t windows = now.windows - w->before.windows + 1; // the counters may be any number
-	if (w->counts && windows)
-		w->lasted_ns[w->way][w->count[w->way]++ % BLP_LAST] = (now.ns - w->before.ns) / windows;
+	const struct gp_slot *slot = &g->segment->slot[__builtin_ctzll(open)];
+	w->since_ns = now;
+	w->slots = open;
+	w->before.windows = slot->windows;
+	w->before.ns = slot->window_ns;
+	w->counts = g->mps && gp_mps_lowered && is_busy(g) && gp_heeds_windows(g) && !(open & (open - 1));
+	w->way = way_of(w, g, (uint32_t)__builtin_ctzll(open));
+}
+
+// Windows that opened during a stop that took longer than theirs went the same way: their mean counts. The counters may be any number.
+static void closes(struct blp_windows *w, struct gp_gpu *g)
+{
+	uint32_t one = (uint32_t)__builtin_ctzll(w->slots);
+	const struct gp_slot *slot = &g->segment->slot[one];
+	struct blp_history *h = &w->history[one];
+	uint64_t windows = slot->windows - w->before.windows + 1;
+	if (w->counts && windows && h->started_ns == slot->started_ns) {
+		uint64_t lasted = (slot->window_ns - w->before.ns) / windows;
+		h->lasted_ns[w->way][h->count[w->way]++ % BLP_LAST] = lasted < UINT32_MAX ? (uint32_t)lasted : UINT32_MAX;
+	}
+	g->ignored &= ~w->passed;
 	w->since_ns = w->passed = 0;
 }
 
-// writers of ignored: this thread, and threads that submit. readers: threads that submit, stop or resume. pairing: each change is atomic. what
-// breaks: a thread that saw an older window close takes the new one's bit out, and the stop comes at once.
+// Another process's window has opened beside the first. If that one's stops do not wait, the stop comes now.
+static void joins(struct blp_windows *w, const struct gp_gpu *g, uint64_t slots)
+{
+	w->slots |= slots;
+	for (; slots && w->way == BLP_WAITS; slots &= slots - 1)
+		w->way = way_of(w, g, (uint32_t)__builtin_ctzll(slots));
+	w->counts = false;
+}
+
 uint64_t blp_put_off(struct blp_windows *w, struct gp_gpu *g, uint64_t now)
 {
 	uint64_t open = gp_windows_open(g->segment, g->higher & ~(g->ignored & ~w->passed));
 	if (!open && w->since_ns)
 		closes(w, g);
 	if (open && !w->since_ns)
-		opens(w, g, now);
-	if (!open || w->way == BLP_STOPS)
-		return 0;
-	if (now - w->since_ns >= blp_long_ns) {
+		opens(w, g, open, now);
+	if (open & ~w->slots)
+		joins(w, g, open & ~w->slots);
+	bool waits = open && w->way == BLP_WAITS && now - w->since_ns < blp_long_ns;
+	w->wanted = open && !waits;
+	if (!waits) {
 		g->ignored &= ~w->passed;
 		w->passed = 0;
 		return 0;

@@ -63,17 +63,17 @@ void gp_blp_watch(struct gp_gpu *g)
 
 	int mode = CU_STREAM_CAPTURE_MODE_RELAXED; // captures of the program must not be broken
 	struct debt debt = {0, gp_now_ns()};
-	struct blp_windows windows = {0};
+	static struct blp_windows of[GP_GPUS];
+	struct blp_windows *windows = &of[g - gp_gpu];
 	bool stopped = false;
 
 	gp_driver.cuThreadExchangeStreamCaptureMode(&mode);
 	for (;;) {
-		struct gp_segment *s = g->segment;
 		struct gp_seen seen;
 		gp_windows_seen(g, &seen);
-		g->ignored &= gp_windows_open(s, g->ignored);
-		uint64_t now = gp_now_ns(), wait = blp_put_off(&windows, g, now), next = 0;
-		bool want = gp_windows_open(s, g->higher & ~g->ignored);
+		gp_forget_closed(g);
+		uint64_t now = gp_now_ns(), wait = blp_put_off(windows, g, now), next = 0;
+		bool want = windows->wanted; // what opens from here on is seen in the next look
 		if (want || stopped || g->forced || debt.ns) {
 			next = account(g, &debt, stopped, now);
 			want = want && gp_heeds_windows(g);

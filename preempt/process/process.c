@@ -131,7 +131,8 @@ void gp_wait_gate(struct gp_gpu *g, uint32_t slot, uint32_t seen, uint64_t timeo
 {
 	if (g->paged && forced && timeout_ns > AGAIN_NS) // only the slot's owner changes the word that is waited at
 		timeout_ns = AGAIN_NS;
-	if (gp_line_of(g->segment, slot)->window_opened_ns && !(forced && !gp_heeds_windows(g)))
+	bool passes = forced && (!gp_heeds_windows(g) || g->ignored >> slot & 1);
+	if (gp_line_of(g->segment, slot)->window_opened_ns && !passes)
 		gp_futex_wait(gate_word(g, slot), seen, timeout_ns, true);
 }
 
