@@ -158,7 +158,7 @@ int main(void)
 	gpu.forced = 0;
 	CHECK(!memcmp(&was, &windows.history[LC], sizeof was));
 
-	// A window closes when the watcher has looked whether that is so, and opens again.
+	// A window closes behind the first look at it, and opens again.
 	open_window(LC);
 	CHECK(look() == MOST && gpu.ignored == 1ull << LC);
 	gp_forget_closed(&gpu);
