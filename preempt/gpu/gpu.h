@@ -86,7 +86,7 @@ bool gp_graphs_record(void);              // some graph records events, or may
 
 // mps.c
 void gp_mps_lower_client(void);     // before the driver is initialised
-extern _Atomic bool gp_mps_lowered; // the client's priority is below normal; since then
+extern _Atomic bool gp_mps_lowered; // by that call, or by the user: the priority of this client is below normal
 bool gp_mps_server_runs(void);      // a daemon has left its socket where this process would look for one
 bool gp_stream_creating(int *priority);
 void gp_stream_created(CUstream, int asked_priority);

@@ -293,6 +293,8 @@ void gp_ring_helper(enum gp_helper_bell);
 bool gp_thread_start(pthread_t *, void *(*run)(void *), void *argument);
 
 // Windows of higher levels keep this process from the GPU.
+static inline bool gp_heeds_windows(const struct gp_gpu *g) { return !g->forced && gp_membership == GP_JOINED; }
+
 // Of ignored slots whose window has closed the next one counts again. There is a segment.
 // writers: threads that submit, and the watcher, which adds slots. readers: the same, and threads that stop or resume. pairing: each takes out what
 // it saw closed, at once. what breaks: a window that opens in that moment may be stopped for although its stop was to wait.
@@ -301,7 +303,6 @@ static inline void gp_forget_closed(struct gp_gpu *g)
 	uint64_t ignored = g->ignored;
 	g->ignored &= ~(ignored & ~gp_windows_open(g->segment, ignored));
 }
-static inline bool gp_heeds_windows(const struct gp_gpu *g) { return !g->forced && gp_membership == GP_JOINED; }
 
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)
 {
