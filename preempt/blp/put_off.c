@@ -44,14 +44,15 @@ static struct lengths lengths_of(const uint32_t *lasted_ns)
 
 static bool is_no_longer(uint64_t one, uint64_t other) { return one <= other + other / 100 * blp_tolerance; }
 
-static enum blp_way choose(struct blp_history *h)
+// A window that does not count goes the better way.
+static enum blp_way choose(struct blp_history *h, bool counts)
 {
 	if (h->count[BLP_STOPS] < FIRST || h->count[BLP_WAITS] < FIRST)
-		return (h->count[BLP_STOPS] + h->count[BLP_WAITS]) & 2 ? BLP_WAITS : BLP_STOPS; // two and two
+		return counts && (h->count[BLP_STOPS] + h->count[BLP_WAITS]) & 2 ? BLP_WAITS : BLP_STOPS; // two and two
 	struct lengths stops = lengths_of(h->lasted_ns[BLP_STOPS]), waits = lengths_of(h->lasted_ns[BLP_WAITS]);
 	if (stops.median >= blp_long_ns)
 		return BLP_STOPS;
-	bool other = ++h->since_other % EACH == 0;
+	bool other = counts && ++h->since_other % EACH == 0;
 	bool better = is_no_longer(waits.median, stops.median) && is_no_longer(waits.sum, stops.sum);
 	return better != other ? BLP_WAITS : BLP_STOPS;
 }
@@ -64,14 +65,22 @@ static bool is_busy(const struct gp_gpu *g)
 	return false;
 }
 
-// Whether a stop for the window of a slot waits, and whether that is to be compared.
 static enum blp_way way_of(struct blp_windows *w, const struct gp_gpu *g, uint32_t slot)
 {
 	struct blp_history *h = &w->history[slot];
 	uint64_t started = g->segment->slot[slot].started_ns;
 	if (h->started_ns != started) // another process
 		*h = (struct blp_history){.started_ns = started};
-	return w->counts ? choose(h) : BLP_STOPS;
+	return g->mps && gp_mps_lowered ? choose(h, w->counts) : BLP_STOPS;
+}
+
+// Windows of other processes are open beside the first. If stops for one of them do not wait, the stop comes now.
+static void joins(struct blp_windows *w, const struct gp_gpu *g, uint64_t slots)
+{
+	w->counts = false;
+	w->slots |= slots;
+	for (; slots && w->way == BLP_WAITS; slots &= slots - 1)
+		w->way = way_of(w, g, (uint32_t)__builtin_ctzll(slots));
 }
 
 static void opens(struct blp_windows *w, const struct gp_gpu *g, uint64_t open, uint64_t now)
@@ -81,8 +90,10 @@ static void opens(struct blp_windows *w, const struct gp_gpu *g, uint64_t open, 
 	w->slots = open;
 	w->before.windows = slot->windows;
 	w->before.ns = slot->window_ns;
-	w->counts = g->mps && gp_mps_lowered && is_busy(g) && gp_heeds_windows(g) && !(open & (open - 1));
+	w->counts = is_busy(g) && gp_heeds_windows(g) && !(open & (open - 1));
 	w->way = way_of(w, g, (uint32_t)__builtin_ctzll(open));
+	if (open & (open - 1))
+		joins(w, g, open & (open - 1));
 }
 
 // Windows that opened during a stop that took longer than theirs went the same way: their mean counts. The counters may be any number.
@@ -98,15 +109,6 @@ static void closes(struct blp_windows *w, struct gp_gpu *g)
 	}
 	g->ignored &= ~w->passed;
 	w->since_ns = w->passed = 0;
-}
-
-// Another process's window has opened beside the first. If that one's stops do not wait, the stop comes now.
-static void joins(struct blp_windows *w, const struct gp_gpu *g, uint64_t slots)
-{
-	w->slots |= slots;
-	for (; slots && w->way == BLP_WAITS; slots &= slots - 1)
-		w->way = way_of(w, g, (uint32_t)__builtin_ctzll(slots));
-	w->counts = false;
 }
 
 uint64_t blp_put_off(struct blp_windows *w, struct gp_gpu *g, uint64_t now)
