@@ -760,7 +760,6 @@ struct blp_windows {
 	bool wanted;                             // Windows are open that are to be stopped for.
 	uint64_t since_ns;                       // 0: no window of a higher level is open.
 	uint64_t slots;                          // Whose windows were open since then.
-	uint64_t passed;                         // Slots whose windows are ignored meanwhile.
 	struct { uint64_t windows, ns; } before; // As the first one's process counts them, when it opened.
 	bool counts;                             // For the comparison.
 	enum blp_way way;

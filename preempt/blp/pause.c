@@ -49,5 +49,8 @@ bool blp_wanted_stopped(const struct gp_domain *d)
 {
 	struct gp_gpu *g = d->gpu;
 	struct gp_segment *s = g->segment;
-	return s && gp_heeds_windows(g) && !blp_retired && !d->given_up && gp_windows_open(s, g->higher & ~g->ignored);
+	uint64_t ignored = g->ignored;
+	if (ignored & g->passed && gp_now_ns() >= g->passed_until_ns) // the watcher may be launching what was cut
+		ignored &= ~g->passed;
+	return s && gp_heeds_windows(g) && !blp_retired && !d->given_up && gp_windows_open(s, g->higher & ~ignored);
 }

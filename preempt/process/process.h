@@ -65,6 +65,8 @@ struct gp_gpu {
 	_Atomic uint64_t lower;       // Slots of lower levels.
 	_Atomic uint64_t same;        // Slots of others of this level.
 	_Atomic uint64_t ignored; // Slots whose windows gate nobody: they last longer than max_hold, or a stop waits (blp/put_off.c).
+	_Atomic uint64_t passed,
+		passed_until_ns;    // Of these, by the watcher: slots for whose windows a stop waits, and until when.
 	_Atomic uint32_t stoppable; // Processes of lower levels that stop between blocks.
 	_Atomic uint32_t forced;    // Windows of higher levels are ignored for a while, for share.min_be.
 	// Of opening and closing windows; the launch path never takes it in an open window. The holder may lose its processor: a thread
