@@ -302,8 +302,9 @@ static inline bool gp_heeds_windows(const struct gp_gpu *g) { return !g->forced 
 // it saw closed, at once. what breaks: a window that opens in that moment may be stopped for although its stop was to wait.
 static inline void gp_forget_closed(struct gp_gpu *g)
 {
-	uint64_t ignored = g->ignored;
-	g->ignored &= ~(ignored & ~gp_windows_open(g->segment, ignored));
+	uint64_t ignored = g->ignored, closed = ignored & ~gp_windows_open(g->segment, ignored);
+	if (closed) // launches share the word
+		g->ignored &= ~closed;
 }
 
 static inline struct gp_slot *gp_own_slot(struct gp_gpu *g)

@@ -102,6 +102,11 @@ func buildOnce(t *testing.T, target string) {
 	}
 }
 
+// underTestBuild has a command run under the library's build for tests, which buildOnce makes.
+func underTestBuild(cmd *exec.Cmd, environment ...string) {
+	cmd.Env = append(append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build/test/libgpreempt.so")+":"+filepath.Join(root, "build/sim/libcuda.so.1")), environment...)
+}
+
 // stage is the machine of a variant, with the process beside it.
 func (v variant) stage(t *testing.T) (m *machine, peer *process) {
 	t.Helper()
@@ -214,8 +219,7 @@ func (v variant) generated(t *testing.T, m *machine, peer *process, generator st
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+strings.Join(append(sanitizer.runtime(), built("sim/libcuda.so.1")), ":"))
 	}
 	if v.drain != "" {
-		cmd.Env = append(cmd.Env, "LD_PRELOAD="+filepath.Join(root, "build/test/libgpreempt.so")+":"+filepath.Join(root, "build/sim/libcuda.so.1"),
-			"GPREEMPT_TEST_DRAIN_NS="+v.drain, "GPREEMPT_TEST_PATIENCE_NS="+testPatience)
+		underTestBuild(cmd, "GPREEMPT_TEST_DRAIN_NS="+v.drain, "GPREEMPT_TEST_PATIENCE_NS="+testPatience)
 		if v.putOff != "" {
 			cmd.Env = append(cmd.Env, "GPREEMPT_TEST_LONG_NS="+v.putOff)
 		}
