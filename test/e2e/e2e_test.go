@@ -458,10 +458,17 @@ func times(h segment.Histogram[uint64]) (n uint64) {
 	return n
 }
 
+// joined waits until each process takes part: its slot is taken before the segment is mapped in the program, and its heart beats after that.
 func (m *machine) joined(processes ...*process) {
 	m.t.Helper()
 	for _, p := range processes {
-		m.until(fmt.Sprintf("process %d joins", p.pid()), func() bool { return m.peer(p).Alive })
+		m.until(fmt.Sprintf("process %d joins", p.pid()), func() bool {
+			return slices.ContainsFunc(m.snapshots(), func(s segment.Snapshot) bool {
+				return slices.ContainsFunc(s.Peers, func(peer segment.Peer) bool {
+					return int(peer.Pid) == p.pid() && s.TakenNs-peer.HeartbeatAgeNs > peer.StartedNs
+				})
+			})
+		})
 	}
 }
 

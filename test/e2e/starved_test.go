@@ -94,7 +94,7 @@ func enlarged(t *testing.T, from, to string, bytes int) {
 func TestLoadOfTooLargeCode(t *testing.T) {
 	t.Parallel()
 	const size = 100 << 20
-	m := newMachine(t, "", "SIMCUDA_MPS=1", "SIMCUDA_DEVICES=2")
+	m := newMachine(t, "", "SIMCUDA_MPS=1", "SIMCUDA_DEVICES=2", "GLIBC_TUNABLES=glibc.malloc.arena_max=1") // an arena of a late thread takes 64 MB
 	m.configure(fmt.Sprintf("mechanisms = [\"blp\"]\n[blp]\ncache_mb = 0\n[segment]\ndirectory = %q\n", m.dir))
 	code := filepath.Join(m.dir, "code.cubin")
 	enlarged(t, simulated("sim.cubin"), code, 0)
