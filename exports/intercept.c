@@ -173,8 +173,10 @@ static bool complete_any(struct completed *c, const void *given)
 	CUresult name params \
 	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
-		CUresult result = \
-			gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args))); \
+		CUresult result = gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, \
+									   !call.hooks || call.hooks->graph_fits(graph) ? \
+										   REAL(name) args : \
+										   CUDA_ERROR_OUT_OF_MEMORY))); \
 		if (call.hooks && result == CUDA_SUCCESS && instance) \
 			call.hooks->graph_instantiated(*instance, graph); \
 		return result; \

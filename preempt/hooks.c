@@ -18,6 +18,7 @@ const struct gp_hooks gp_core_hooks = {
 	.stream_created = gp_stream_created,
 	.stream_priority = gp_stream_priority,
 	.stream_made = gp_stream_made,
+	.graph_fits = gp_memory_graph_fits,
 	.graph_instantiated = gp_graph_made,
 	.graph_changing = gp_graph_changing,
 	.node_given = gp_node_given,

@@ -135,6 +135,16 @@ struct gp_pool_properties { // the beginning of CUmemPoolProps, which is all tha
 	struct gp_location location;
 };
 
+struct gp_memory_node { // CUDA_MEM_ALLOC_NODE_PARAMS
+	struct gp_pool_properties pool;
+	unsigned char rest[72]; // of CUmemPoolProps
+	const void *accesses;
+	size_t access_count, bytes;
+	CUdeviceptr at;
+};
+_Static_assert(sizeof(struct gp_memory_node) == 120 && offsetof(struct gp_memory_node, bytes) == 104,
+	       "CUDA_MEM_ALLOC_NODE_PARAMS");
+
 struct gp_ipc_handle { char bytes[64]; }; // CUipcMemHandle
 
 struct gp_affinity { // CUexecAffinityParam

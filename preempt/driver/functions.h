@@ -141,8 +141,10 @@ WANTED(cuGraphGetNodes, cuGraphGetNodes, (CUgraph, CUgraphNode *, size_t *))
 WANTED(cuGraphGetEdges, cuGraphGetEdges, (CUgraph, CUgraphNode *from, CUgraphNode *to, size_t *))
 WANTED(cuGraphNodeGetType, cuGraphNodeGetType, (CUgraphNode, int *))
 WANTED(cuGraphChildGraphNodeGetGraph, cuGraphChildGraphNodeGetGraph, (CUgraphNode, CUgraph *))
-WANTED(cuGraphKernelNodeGetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode, int, void *)) // CUDA 11
-WANTED(cuGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2, (CUgraphNode, void *))         // CUDA 12
+WANTED(cuGraphMemAllocNodeGetParams, cuGraphMemAllocNodeGetParams, (CUgraphNode, struct gp_memory_node *)) // CUDA 11.4
+WANTED(cuGraphMemFreeNodeGetParams, cuGraphMemFreeNodeGetParams, (CUgraphNode, CUdeviceptr *))             // CUDA 11.4
+WANTED(cuGraphKernelNodeGetAttribute, cuGraphKernelNodeGetAttribute, (CUgraphNode, int, void *))           // CUDA 11
+WANTED(cuGraphKernelNodeGetParams, cuGraphKernelNodeGetParams_v2, (CUgraphNode, void *))                   // CUDA 12
 WANTED(cuGraphLaunch, cuGraphLaunch, (CUgraphExec, CUstream))
 WANTED(cuGraphInstantiate, cuGraphInstantiateWithFlags, (CUgraphExec *, CUgraph, unsigned long long))
 WANTED(cuGraphExecDestroy, cuGraphExecDestroy, (CUgraphExec))

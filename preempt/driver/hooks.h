@@ -188,6 +188,7 @@ struct gp_hooks {
 	void (*stream_priority)(CUstream, int *priority);
 	// A stream was made in the current context. NULL: one was that nothing is known of.
 	void (*stream_made)(CUstream);
+	bool (*graph_fits)(CUgraph); // Before cuGraphInstantiate*. False: the program is out of memory.
 	void (*graph_instantiated)(CUgraphExec, CUgraph); // After cuGraphInstantiate*.
 	void (*node_given)(CUfunction);                   // Before a node of a graph gets the kernel.
 	void (*graph_changing)(CUgraphExec);              // Before an instance is changed, and behind node_given.

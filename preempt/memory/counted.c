@@ -131,12 +131,7 @@ static void left(unsigned long long name, struct counted *of, CUresult result)
 
 static struct gp_gpu *gpu_of(const struct gp_allocation_properties *q)
 {
-	if (!q || q->type != CU_MEM_ALLOCATION_TYPE_PINNED)
-		return NULL;
-	for (int i = 0; q->location_type == CU_MEM_LOCATION_TYPE_DEVICE && i < GP_GPUS && gp_gpu[i].known; i++)
-		if (gp_gpu[i].device == q->location)
-			return &gp_gpu[i];
-	return NULL;
+	return q && q->type == CU_MEM_ALLOCATION_TYPE_PINNED ? gp_gpu_at(q->location_type, q->location) : NULL;
 }
 
 CUresult gp_counted_create(unsigned long long *out, size_t bytes, const struct gp_allocation_properties *q,
@@ -434,7 +429,7 @@ static CUresult allocate_async(const struct pool_request *q)
 			      gp_driver.cuMemAllocAsync(q->out, q->bytes, q->stream);
 }
 
-static bool is_beyond(const struct gp_gpu *gpu, uint64_t more)
+bool gp_memory_is_beyond(const struct gp_gpu *gpu, uint64_t more)
 {
 	uint64_t limit = gp_memory_limit(gp_memory_total(gpu));
 	uint64_t all = gp_account_own(gpu) + gp_memory_beside(gpu) + gp_memory_managed(gpu);
@@ -448,18 +443,18 @@ static CUresult from_pool(const struct pool_request *q)
 	if (!c || !gp_memory_limit(gp_memory_total(c->gpu)) || gp_is_captured(stream))
 		return allocate_async(q);
 	// An earlier request may have left its pool too large: its block was still in use on a stream.
-	if (is_beyond(c->gpu, 0))
+	if (gp_memory_is_beyond(c->gpu, 0))
 		gp_pools_trim(c->gpu);
 	uint64_t before = gp_pools_reserved(c->gpu);
-	if (is_beyond(c->gpu, 0))
+	if (gp_memory_is_beyond(c->gpu, 0))
 		goto refused;
-	if (q->bytes > before && is_beyond(c->gpu, q->bytes - before)) // whatever of the pools it may use
+	if (q->bytes > before && gp_memory_is_beyond(c->gpu, q->bytes - before)) // whatever of the pools it may use
 		goto refused;
 	CUresult result = allocate_async(q);
-	if (result || gp_pools_reserved(c->gpu) <= before || !is_beyond(c->gpu, 0))
+	if (result || gp_pools_reserved(c->gpu) <= before || !gp_memory_is_beyond(c->gpu, 0))
 		return result;
 	gp_pools_trim(c->gpu);
-	if (!is_beyond(c->gpu, 0))
+	if (!gp_memory_is_beyond(c->gpu, 0))
 		return result;
 	gp_driver.cuMemFreeAsync(*q->out, stream);
 	gp_pools_trim(c->gpu);

@@ -65,7 +65,7 @@ bool gp_memory_unaccounted(const struct gp_gpu *g, uint64_t *bytes, uint64_t *pa
 }
 
 // Graphs keep so much for their memory nodes, as the driver says.
-static uint64_t of_graphs(const struct gp_gpu *gpu)
+uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 {
 	uint64_t bytes = 0;
 	if (!gp_driver.cuDeviceGetGraphMemAttribute ||
@@ -95,7 +95,7 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 
 uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }
 
-static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(gpu) + of_graphs(gpu); }
+static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(gpu) + gp_graphs_reserved(gpu); }
 
 uint64_t gp_memory_unlisted(const struct gp_gpu *gpu) { return of_driver(gpu) + gp_memory_managed(gpu); }
 

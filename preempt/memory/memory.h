@@ -197,6 +197,9 @@ CUresult gp_memory_prepare(struct gp_context *);
 void gp_memory_context_destroying(CUcontext);
 void gp_memory_context_destroyed(const struct gp_context *, CUcontext, bool is); // NULL: it had no place
 
+// graph_nodes.c: whether what the memory nodes of a graph have at once fits into memory.limit. False: it does not, and no room helps.
+bool gp_memory_graph_fits(CUgraph);
+
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.
 // Asks for room for bytes on a GPU and waits until the call may be tried again. The caller is not counted in. False: it may not, and the
 // answer is out of memory. That is for one of these reasons: the limit, more than there will ever be, the time is over, nobody to evict, a
@@ -227,6 +230,7 @@ bool gp_memory_ask_free(const struct gp_gpu *, size_t *free, size_t *total);
 // The program has this beside its accounts: pools, what graphs keep, contexts. It may ask the driver.
 uint64_t gp_memory_beside(const struct gp_gpu *);
 uint64_t gp_memory_managed(const struct gp_gpu *);  // an account of its own; asks nobody
+uint64_t gp_graphs_reserved(const struct gp_gpu *); // for memory nodes; asks the driver
 uint64_t gp_memory_unlisted(const struct gp_gpu *); // pools, what graphs keep, managed memory
 // Bytes of the GPU's memory that nobody publishes, and how many processes share in them. False: not known.
 bool gp_memory_unaccounted(const struct gp_gpu *, uint64_t *bytes, uint64_t *parts);

@@ -9,6 +9,15 @@
 
 static inline struct gp_memory *gp_memory_of(const struct gp_gpu *gpu) { return &gp_memory[gpu - gp_gpu]; }
 
+// The GPU of a CUmemLocation. NULL: it is none, or not known.
+static inline struct gp_gpu *gp_gpu_at(int type, int device)
+{
+	for (int i = 0; type == CU_MEM_LOCATION_TYPE_DEVICE && i < GP_GPUS && gp_gpu[i].known; i++)
+		if (gp_gpu[i].device == device)
+			return &gp_gpu[i];
+	return NULL;
+}
+
 // Gives something of ours back to the driver, and tries once more if the driver refuses: nobody else would.
 #define GP_GIVE_BACK(call) \
 	do { \
@@ -40,7 +49,8 @@ CUresult gp_counted_release(unsigned long long handle);
 void gp_counted_retained(CUdeviceptr address, unsigned long long handle);
 void gp_counted_mapped(CUdeviceptr, unsigned long long handle);
 void gp_counted_unmapped(CUdeviceptr, size_t bytes);
-CUresult gp_counted_free(CUdeviceptr); // managed memory, or what is not counted
+bool gp_memory_is_beyond(const struct gp_gpu *, uint64_t more); // with so many bytes the program has more than its limit
+CUresult gp_counted_free(CUdeviceptr);                          // managed memory, or what is not counted
 void gp_counted_context_destroying(CUcontext);
 void gp_counted_context_destroyed(CUcontext, bool is);
 

@@ -44,18 +44,10 @@ static const struct gp_gpu *forget(const void *pool)
 	return gpu;
 }
 
-static const struct gp_gpu *gpu_of(const struct gp_pool_properties *q)
-{
-	for (int i = 0; q->location.type == CU_MEM_LOCATION_TYPE_DEVICE && i < GP_GPUS && gp_gpu[i].known; i++)
-		if (gp_gpu[i].device == q->location.id)
-			return &gp_gpu[i];
-	return NULL;
-}
-
 CUresult gp_cuMemPoolCreate(void **pool, const struct gp_pool_properties *q)
 {
 	CUresult result = gp_driver.cuMemPoolCreate(pool, q);
-	const struct gp_gpu *gpu = result ? NULL : gpu_of(q);
+	const struct gp_gpu *gpu = result ? NULL : gp_gpu_at(q->location.type, q->location.id);
 	if (gpu)
 		remember(*pool, gpu);
 	return result;

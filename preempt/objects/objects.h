@@ -80,6 +80,11 @@ void gp_objects_set_apart(CUcontext);                        // or the context o
 void gp_object_destroyed(enum gp_thing, const void *handle, bool is);
 void gp_objects_destroyed(CUcontext, bool is);
 
+// Puts the nodes of a graph into an order in which they may run one after the other; the driver promises none. False: memory is missing, or
+// the driver refuses, as it does if edges do more than order two nodes. A kernel that may begin before the one ahead ends would run though
+// that was cut.
+bool gp_graph_order(CUgraph, CUgraphNode *nodes, size_t count);
+
 static inline struct gp_object *gp_graph_find(CUgraphExec exec)
 {
 	return gp_object_find(GP_GRAPH_INSTANCE, exec, NULL);

@@ -158,7 +158,7 @@ func TestLimitOfEachWay(t *testing.T) {
 	program := compile(t, "testdata/limits.c")
 	const limit, context, graphs = 256, 32, 48 // MiB
 	for _, role := range []string{"lc", "be"} {
-		for _, way := range []string{"memory", "small", "pitch", "managed", "async", "pool", "handle", "mapped", "array", "array of 3", "compressed array"} {
+		for _, way := range []string{"memory", "small", "pitch", "managed", "async", "pool", "handle", "mapped", "array", "array of 3", "compressed array", "graph", "captured graph"} {
 			for _, kept := range map[bool][]int{true: {0, graphs}, false: {0}}[way == "memory"] {
 				t.Run(fmt.Sprintf("%s %s beside %d", role, way, kept), func(t *testing.T) {
 					t.Parallel()

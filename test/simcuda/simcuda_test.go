@@ -111,7 +111,7 @@ func TestMemory(t *testing.T) {
 }
 
 func TestSharing(t *testing.T) {
-	for _, name := range []string{"peers", "strangers", "pool_strangers", "ipc", "devices_on_the_bus", "captured", "scrubbing", "creating", "calling", "calling_misspelt", "copying_nothing"} {
+	for _, name := range []string{"peers", "strangers", "pool_strangers", "ipc", "devices_on_the_bus", "captured", "graph_memory", "scrubbing", "creating", "calling", "calling_misspelt", "copying_nothing"} {
 		t.Run(name, func(t *testing.T) { selftest(t, "sharing", name) })
 	}
 }

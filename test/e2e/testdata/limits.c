@@ -18,6 +18,15 @@
 	F(cuArrayCreate_v2, (handle *, const void *)) \
 	F(cuArray3DCreate_v2, (handle *, const void *)) \
 	F(cuArrayDestroy, (handle)) \
+	F(cuDeviceGraphMemTrim, (int)) \
+	F(cuGraphAddMemAllocNode, (handle *, handle, const handle *, size_t, void *)) \
+	F(cuGraphCreate, (handle *, unsigned)) \
+	F(cuGraphDestroy, (handle)) \
+	F(cuGraphExecDestroy, (handle)) \
+	F(cuGraphInstantiateWithFlags, (handle *, handle, unsigned long long)) \
+	F(cuGraphLaunch, (handle, handle)) \
+	F(cuStreamBeginCapture_v2, (handle, int)) \
+	F(cuStreamEndCapture, (handle, handle *)) \
 	F(cuMemGetInfo_v2, (size_t *, size_t *)) \
 	F(cuDeviceGetDefaultMemPool, (handle *, int))
 #include "driver.h"
@@ -36,7 +45,8 @@ union piece {
 	} mapped;
 	ptr small[PIECE / SMALL];
 };
-static handle pool, initial;
+static union piece pieces[MOST];
+static handle pool, initial, stream;
 
 static int plain(union piece *p) { return cuMemAlloc_v2(&p->at, PIECE); }
 static int managed(union piece *p) { return cuMemAllocManaged(&p->at, PIECE, 1); }
@@ -136,6 +146,63 @@ static int compressed(union piece *p) // BC7
 
 static int give_array(union piece *p) { return cuArrayDestroy(p->array); }
 
+// Launches the graph once, and destroys it.
+static int launched(handle graph)
+{
+	handle exec;
+	int r = cuGraphInstantiateWithFlags(&exec, graph, 0);
+	if (!r) {
+		r = cuGraphLaunch(exec, NULL);
+		OK(cuStreamSynchronize(NULL));
+		OK(cuGraphExecDestroy(exec));
+	}
+	OK(cuGraphDestroy(graph));
+	return r;
+}
+
+// Graphs share their memory, so each piece is one node more than the graph of the piece before has.
+static int noded(union piece *p)
+{
+	struct {
+		int type, handle_types, location, id;
+		unsigned char rest[72];
+		const void *accesses;
+		size_t count, bytes;
+		ptr at;
+	} q = {.type = 1, .location = 1, .bytes = PIECE};
+	handle graph, node;
+	OK(cuGraphCreate(&graph, 0));
+	for (union piece *i = pieces; i <= p; i++)
+		OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &q));
+	return launched(graph);
+}
+
+static int captured(int count, int at_once)
+{
+	ptr at[MOST];
+	handle graph;
+	OK(cuStreamBeginCapture_v2(stream, 0));
+	for (int i = 0; i < count; i += at_once) {
+		for (int k = 0; k < at_once; k++)
+			OK(cuMemAllocAsync(&at[k], PIECE, stream));
+		for (int k = 0; k < at_once; k++)
+			OK(cuMemFreeAsync(at[k], stream));
+	}
+	OK(cuStreamEndCapture(stream, &graph));
+	return launched(graph);
+}
+
+// What a graph frees, its later nodes have: that is no reason to refuse it.
+static int capture(union piece *p)
+{
+	int at_once = (int)(p - pieces) + 1;
+	if (at_once == 1)
+		OK(captured(100, 1));
+	return captured(at_once, at_once);
+}
+
+static int give_graph(union piece *p) { return p == pieces ? cuDeviceGraphMemTrim(0) : 0; }
+
 static const struct way {
 	const char *name;
 	int (*take)(union piece *), (*give)(union piece *);
@@ -151,9 +218,9 @@ static const struct way {
 	{"array", flat, give_array},
 	{"array of 3", deep, give_array},
 	{"compressed array", compressed, give_array},
+	{"graph", noded, give_graph},
+	{"captured graph", capture, give_graph},
 };
-
-static union piece pieces[MOST];
 
 static void round_of(const struct way *w)
 {
@@ -182,6 +249,7 @@ int main(int count, char **arguments)
 	OK(cuInit(0));
 	OK(cuDevicePrimaryCtxRetain(&context, 0));
 	OK(cuCtxSetCurrent(context));
+	OK(cuStreamCreate(&stream, 1));
 	OK(cuMemPoolCreate(&pool, &properties));
 	OK(cuDeviceGetDefaultMemPool(&initial, 0));
 	for (size_t i = 0; count == 2 && i < sizeof ways / sizeof *ways; i++)

@@ -134,8 +134,12 @@ CALL(cuMemHostGetDevicePointer_v2, (CUdeviceptr * out, void *p, unsigned flags),
 
 static CUresult allocate_from(CUdeviceptr *out, size_t bytes, struct pool *p, struct CUstream_st *s)
 {
-	if (s->capture)
-		return CUDA_ERROR_NOT_SUPPORTED; // memory nodes are not simulated
+	if (s->capture) {
+		struct graph_memory m;
+		CUresult r = graph_memory_of(&m, s->ctx->device, bytes);
+		*out = r == CUDA_SUCCESS ? m.at : 0;
+		return r == CUDA_SUCCESS ? capture_memory(s, m) : r;
+	}
 	if (!p || !pool_take(p, bytes))
 		return CUDA_ERROR_OUT_OF_MEMORY;
 	CUdeviceptr address = memory_allocate(bytes, MEMORY_DEVICE, p);
@@ -174,7 +178,7 @@ DUAL(cuMemFreeAsync, _ptsz, (CUdeviceptr p, CUstream s), (p, s))
 	if (!memory_known(p, MEMORY_DEVICE))
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	if (st->capture)
-		return leave(CUDA_ERROR_NOT_SUPPORTED);
+		return leave(capture_memory(st, (struct graph_memory){.is = GRAPH_FREES, .at = p}));
 	struct work w = {.kind = OP_FREE, .dst = p};
 	return leave(put(st, &w, NULL));
 }

@@ -60,6 +60,14 @@ CUresult capture_node(struct CUstream_st *s, const struct work *w)
 	return CUDA_SUCCESS;
 }
 
+CUresult capture_memory(struct CUstream_st *s, struct graph_memory m)
+{
+	CUresult r = capture_node(s, &(struct work){.kind = OP_MARK});
+	if (r == CUDA_SUCCESS)
+		s->capture->graph->last->memory = m;
+	return r;
+}
+
 CUresult put(struct CUstream_st *s, const struct work *w, struct op **out)
 {
 	if (s->capture)

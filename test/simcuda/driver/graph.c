@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define DEVICES 8
+
 CALL(cuGraphCreate, (CUgraph * out, unsigned flags), (out, flags))
 {
 	CUresult r = out && !flags ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
@@ -72,8 +74,8 @@ CALL(cuGraphNodeGetType, (CUgraphNode n, int *out), (n, out))
 		return r;
 	if (!handle_is(n, H_NODE))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
-	if (n->child) {
-		*out = 4; // GRAPH
+	if (n->child || n->memory.is) {
+		*out = n->child ? 4 : n->memory.is == GRAPH_ALLOCATES ? 10 : 11; // GRAPH, MEM_ALLOC, MEM_FREE
 		return leave(CUDA_SUCCESS);
 	}
 	switch (n->work.kind) { // CUgraphNodeType
@@ -148,7 +150,7 @@ static CUresult set_parameters(CUgraphNode n, const CUDA_KERNEL_NODE_PARAMS *p, 
 	return leave(r);
 }
 
-static CUresult add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const struct work *w)
+CUresult graph_add_node(CUgraphNode *out, CUgraph g, const CUgraphNode *on, size_t count, const struct work *w)
 {
 	if (!handle_is(g, H_GRAPH) || (count && !on))
 		return CUDA_ERROR_INVALID_VALUE;
@@ -167,7 +169,7 @@ static CUresult add_kernel(CUgraphNode *out, CUgraph g, const CUgraphNode *on, s
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = node_work(&w, p, false, &(struct sm_set){{0}}, v1);
-	return leave(r == CUDA_SUCCESS ? add_node(out, g, on, count, &w) : r);
+	return leave(r == CUDA_SUCCESS ? graph_add_node(out, g, on, count, &w) : r);
 }
 
 CALL(cuGraphAddKernelNode,
@@ -187,7 +189,7 @@ CALL(cuGraphAddKernelNode_v2,
 CALL(cuGraphAddEmptyNode, (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count), (out, g, on, count))
 {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
-	return r == CUDA_SUCCESS ? leave(add_node(out, g, on, count, &(struct work){.kind = OP_MARK})) : r;
+	return r == CUDA_SUCCESS ? leave(graph_add_node(out, g, on, count, &(struct work){.kind = OP_MARK})) : r;
 }
 
 CALL(cuGraphKernelNodeGetParams, (CUgraphNode n, CUDA_KERNEL_NODE_PARAMS *out), (n, out))
@@ -263,13 +265,23 @@ CALL(cuGraphNodeSetParams, (CUgraphNode n, CUgraphNodeParams *p), (n, p))
 
 // ---- graphs in graphs
 
+static bool has_memory(CUgraph g)
+{
+	CUgraphNode n = g->first;
+	while (n && !n->memory.is && !(n->child && has_memory(n->child)))
+		n = n->next;
+	return n;
+}
+
 CALL(cuGraphAddChildGraphNode, (CUgraphNode * out, CUgraph g, const CUgraphNode *on, size_t count, CUgraph child),
      (out, g, on, count, child))
 {
 	CUresult r = out ? enter(NULL) : CUDA_ERROR_INVALID_VALUE;
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = handle_is(child, H_GRAPH) ? add_node(out, g, on, count, &(struct work){.kind = OP_MARK}) :
+	if (handle_is(child, H_GRAPH) && has_memory(child))
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
+	r = handle_is(child, H_GRAPH) ? graph_add_node(out, g, on, count, &(struct work){.kind = OP_MARK}) :
 					CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
 		(*out)->child = graph_copy(child);
@@ -308,6 +320,8 @@ struct CUgraphExec_st {
 	CUgraphNode *node; // the nodes of the graph that it was made from
 	int n;
 	struct op *last; // latest launch: launches of one executable graph do not overlap
+	bool with_memory;
+	uint64_t memory[DEVICES];
 };
 
 CALL(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph g, unsigned long long flags), (out, g, flags))
@@ -330,6 +344,9 @@ CALL(cuGraphInstantiateWithFlags, (CUgraphExec * out, CUgraph g, unsigned long l
 		e->work[i] = e->node[i]->work;
 		e->work[i].prioritized = flags & USE_NODE_PRIORITY;
 	}
+	e->with_memory = has_memory(g);
+	for (int i = 0; i < sim_devices() && i < DEVICES; i++)
+		e->memory[i] = graph_memory_needs(e->node, e->n, i);
 	handle_add(e, H_EXEC);
 	*out = e;
 	return leave(CUDA_SUCCESS);
@@ -491,6 +508,8 @@ DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s))
 		return r;
 	if (!handle_is(e, H_EXEC))
 		return leave(CUDA_ERROR_INVALID_HANDLE);
+	if (st->capture && e->with_memory)
+		return leave(CUDA_ERROR_NOT_SUPPORTED);
 	if (st->capture) {
 		for (int i = 0; i < e->n && r == CUDA_SUCCESS; i++)
 			r = capture_node(st, &e->work[i]);
@@ -498,6 +517,8 @@ DUAL(cuGraphLaunch, _ptsz, (CUgraphExec e, CUstream s), (e, s))
 	}
 	if (st->legacy && capture_in_context(st->ctx, true))
 		return leave(put(st, &(struct work){.kind = OP_MARK}, NULL)); // refuses
+	if (!graph_memory_take(e->memory))
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
 	if (e->last && !e->last->done)
 		op_unref(stream_submit(st, &(struct work){.kind = OP_MARK}, e->last));
 	stream_submit_many(st, e->work, e->n);
@@ -514,5 +535,7 @@ DUAL(cuGraphUpload, _ptsz, (CUgraphExec e, CUstream s), (e, s))
 	CUresult r = enter_stream(s, &st);
 	if (r != CUDA_SUCCESS)
 		return r;
-	return leave(handle_is(e, H_EXEC) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE);
+	if (!handle_is(e, H_EXEC))
+		return leave(CUDA_ERROR_INVALID_HANDLE);
+	return leave(graph_memory_take(e->memory) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY);
 }

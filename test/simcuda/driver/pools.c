@@ -73,6 +73,16 @@ static void forget(struct pool *p)
 	free(p);
 }
 
+struct pool *pool_of_graphs(int device, uint64_t bytes)
+{
+	static struct pool *of_graphs[DEVICES];
+	if (!of_graphs[device])
+		of_graphs[device] = pool_new(device, 0);
+	if (of_graphs[device])
+		of_graphs[device]->used += bytes;
+	return of_graphs[device];
+}
+
 void pool_take_back(struct pool *p, uint64_t bytes)
 {
 	p->used -= bytes;
@@ -250,22 +260,4 @@ CALL(cuMemPoolGetAccess, (int *out, struct pool *p, const struct location *l), (
 		return leave(CUDA_ERROR_INVALID_DEVICE);
 	*out = l->id == p->device ? 3 : p->access[l->id];
 	return leave(CUDA_SUCCESS);
-}
-
-// Memory nodes are not simulated: graphs keep so much memory as SIMCUDA_GRAPH_MB says, which is a part of SIMCUDA_CONTEXT_MB.
-CALL(cuDeviceGetGraphMemAttribute, (CUdevice d, int attribute, uint64_t *value), (d, attribute, value))
-{
-	enum { RESERVED = 2 }; // CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT
-	const char *kept = attribute == RESERVED ? getenv("SIMCUDA_GRAPH_MB") : NULL;
-	CUresult r = value ? enter_device(d, &d) : CUDA_ERROR_INVALID_VALUE;
-	if (r != CUDA_SUCCESS)
-		return r;
-	*value = kept ? strtoull(kept, NULL, 10) << 20 : 0;
-	return leave(r);
-}
-
-CALL(cuDeviceGraphMemTrim, (CUdevice d), (d))
-{
-	CUresult r = enter_device(d, &d);
-	return r == CUDA_SUCCESS ? leave(r) : r;
 }

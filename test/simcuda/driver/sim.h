@@ -305,7 +305,8 @@ struct pool *pool_current(int device);              // NULL: no host memory.
 bool pool_reached(const struct pool *, int device); // True: that device may use the pool's memory.
 bool pool_take(struct pool *, uint64_t bytes);      // False: beyond what the device or the pool has.
 void pool_take_back(struct pool *, uint64_t bytes);
-void pools_synchronized(void); // Pools give back what is above their threshold.
+struct pool *pool_of_graphs(int device, uint64_t bytes); // It has so much more. Nobody is charged. NULL: no host memory.
+void pools_synchronized(void);                           // Pools give back what is above their threshold.
 
 // ---- memory (memory.c); sim_lock held
 enum memory_kind { MEMORY_DEVICE, MEMORY_HOST, MEMORY_REGISTERED, MEMORY_MANAGED, MEMORY_IMPORTED };
@@ -548,9 +549,15 @@ void call_cooperative(const struct CUctx_st *);             // A cooperative lau
 CUresult enter_submission(CUstream, struct CUstream_st **); // enter_stream, for a call that gives the stream something to do.
 
 // ---- graphs (nodes.c); sim_lock held
+struct graph_memory { // Of a memory node.
+	enum graph_memory_node { GRAPH_NO_MEMORY, GRAPH_ALLOCATES, GRAPH_FREES } is;
+	int device;
+	uint64_t at, bytes;
+};
 struct CUgraphNode_st {
 	struct work work;
 	CUgraphNode next;
+	struct graph_memory memory;
 	CUgraph child; // Node that is a graph: a copy of that graph; else NULL.
 	void *parameters[KERNEL_PARAMETERS + 1];
 };
@@ -561,6 +568,12 @@ struct CUgraph_st {
 CUgraph graph_new(void);
 void graph_free(CUgraph);
 CUgraph graph_copy(CUgraph);
+CUresult graph_add_node(CUgraphNode *out, CUgraph, const CUgraphNode *on, size_t count, const struct work *);
+
+// ---- memory nodes of graphs (graph_memory.c); sim_lock held
+CUresult graph_memory_of(struct graph_memory *, int device, uint64_t bytes);
+uint64_t graph_memory_needs(const CUgraphNode *, int count, int device); // The most that the nodes, in order, have at once.
+bool graph_memory_take(const uint64_t *needs);                           // Of each device. False: beyond what one has.
 void graph_set_work(CUgraphNode, const struct work *);
 bool graph_replace(CUgraph to, CUgraph from); // Replaces only the nodes' parameters. False: the nodes differ in more.
 CUgraphNode graph_append(CUgraph, const struct work *);
@@ -585,6 +598,7 @@ struct capture {
 	CUgraph into; // The graph that is captured anew; NULL: a new one.
 };
 CUresult capture_node(struct CUstream_st *, const struct work *);
+CUresult capture_memory(struct CUstream_st *, struct graph_memory);
 CUresult put(struct CUstream_st *, const struct work *, struct op **); // Submits, or captures.
 CUresult enter_unsafe(struct CUctx_st **);    // enter, for a call that is illegal while something captures.
 CUresult capture_unsafe(struct CUctx_st *);   // For a call that is illegal while something captures.

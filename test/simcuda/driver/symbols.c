@@ -90,6 +90,8 @@ typedef void function(void);
 	NAME(cuGraphAddEmptyNode, 10000, cuGraphAddEmptyNode) \
 	NAME(cuGraphAddKernelNode, 10000, cuGraphAddKernelNode) \
 	NAME(cuGraphAddKernelNode, 12000, cuGraphAddKernelNode_v2) \
+	NAME(cuGraphAddMemAllocNode, 11040, cuGraphAddMemAllocNode) \
+	NAME(cuGraphAddMemFreeNode, 11040, cuGraphAddMemFreeNode) \
 	NAME(cuGraphAddNode, 12020, cuGraphAddNode) \
 	NAME(cuGraphAddNode, 12030, cuGraphAddNode_v2) \
 	NAME(cuGraphChildGraphNodeGetGraph, 10000, cuGraphChildGraphNodeGetGraph) \
@@ -113,6 +115,8 @@ typedef void function(void);
 	NAME(cuGraphKernelNodeSetParams, 10000, cuGraphKernelNodeSetParams) \
 	NAME(cuGraphKernelNodeSetParams, 12000, cuGraphKernelNodeSetParams_v2) \
 	PAIR(cuGraphLaunch, 10000, cuGraphLaunch, cuGraphLaunch_ptsz) \
+	NAME(cuGraphMemAllocNodeGetParams, 11040, cuGraphMemAllocNodeGetParams) \
+	NAME(cuGraphMemFreeNodeGetParams, 11040, cuGraphMemFreeNodeGetParams) \
 	NAME(cuGraphNodeGetType, 10000, cuGraphNodeGetType) \
 	NAME(cuGraphNodeSetParams, 12020, cuGraphNodeSetParams) \
 	PAIR(cuGraphUpload, 10010, cuGraphUpload, cuGraphUpload_ptsz) \

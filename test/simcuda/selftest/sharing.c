@@ -22,6 +22,14 @@ int cuCtxSetFlags(unsigned);
 int cuCtxGetFlags(unsigned *);
 int cuDeviceGetAttribute(int *, int, int);
 int cuDeviceGraphMemTrim(int);
+int cuDeviceGetGraphMemAttribute(int, int, uint64_t *);
+int cuGraphNodeGetType(handle, int *);
+int cuGraphGetNodes(handle, handle *, size_t *);
+int cuGraphInstantiateWithFlags(handle *, handle, unsigned long long);
+int cuGraphLaunch(handle, handle);
+int cuGraphMemAllocNodeGetParams(handle, void *);
+int cuGraphMemFreeNodeGetParams(handle, ptr *);
+int cuMemFreeAsync(ptr, handle);
 int cuMemAlloc_v2(ptr *, size_t);
 int cuMemFree_v2(ptr);
 int cuMemGetInfo_v2(size_t *, size_t *);
@@ -330,6 +338,52 @@ static void captured(void)
 	OK(cuStreamEndCapture(stream, &graph));
 }
 
+static void graph_memory(void)
+{ // the device has it from the launch until the trim, and a node that is freed leaves room for the next
+	start(1);
+	handle stream, graph, exec, nodes[5];
+	ptr at[2], freed;
+	struct {
+		struct properties of;
+		unsigned char rest[56]; // of CUmemPoolProps
+		const void *accesses;
+		size_t count, bytes;
+		ptr at;
+	} q;
+	uint64_t before = free_mb(), kept;
+	size_t count = 5;
+	int type;
+	OK(cuStreamCreate(&stream, 1));
+	OK(cuStreamBeginCapture_v2(stream, 0));
+	for (int i = 0; i < 2; i++) {
+		OK(cuMemAllocAsync(&at[i], 100 * MB, stream));
+		OK(cuMemsetD32Async(at[i], (unsigned)i + 7, 1, stream));
+		if (!i)
+			OK(cuMemFreeAsync(at[i], stream));
+	}
+	OK(cuStreamEndCapture(stream, &graph));
+	OK(cuGraphGetNodes(graph, nodes, &count)); // the newest first
+	CHECK(count == 5);
+	OK(cuGraphNodeGetType(nodes[4], &type));
+	CHECK(type == 10); // MEM_ALLOC
+	OK(cuGraphMemAllocNodeGetParams(nodes[4], &q));
+	CHECK(q.at == at[0] && q.bytes == 100 * MB && q.of.location.id == 0);
+	OK(cuGraphNodeGetType(nodes[2], &type));
+	CHECK(type == 11); // MEM_FREE
+	OK(cuGraphMemFreeNodeGetParams(nodes[2], &freed));
+	CHECK(freed == at[0]);
+	REFUSED(INVALID_VALUE, cuGraphMemFreeNodeGetParams(nodes[4], &freed));
+	OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+	CHECK(free_mb() == before);
+	OK(cuGraphLaunch(exec, stream));
+	OK(cuStreamSynchronize(stream));
+	CHECK(free_mb() == before - 100);
+	OK(cuDeviceGetGraphMemAttribute(0, 2, &kept)); // RESERVED_MEM_CURRENT
+	CHECK(kept == 100 * MB);
+	OK(cuDeviceGraphMemTrim(0));
+	CHECK(free_mb() == before);
+}
+
 static void scrubbing(void)
 { // 500 ms for 500 MB
 	setenv("SIMCUDA_SCRUB_MS_PER_GB", "1000", 1);
@@ -401,6 +455,7 @@ static const struct test tests[] = {
 	{"ipc", ipc},
 	{"devices_on_the_bus", devices_on_the_bus},
 	{"captured", captured},
+	{"graph_memory", graph_memory},
 	{"scrubbing", scrubbing},
 	{"creating", creating},
 	{"calling", calling},
