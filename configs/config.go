@@ -50,11 +50,11 @@ type Config struct {
 		LCStreams      bool
 	}
 	Memory struct {
-		HostMB, WaitMs, ReserveMB    uint64
-		Limit                        MemoryLimit
-		LC                           bool
-		LCIdleS                      uint64
-		TurnMs, TurnMinMs, TurnMaxMs uint64
+		HostMB, WaitMs, ReserveMB uint64
+		Limit                     MemoryLimit
+		LC                        bool
+		LCIdleS                   uint64
+		TurnMs, TurnMinMs         uint64
 	}
 	Segment struct{ Directory, Group, Broker string }
 	Log     struct{ Level, File string }
@@ -321,7 +321,6 @@ var settings = slices.Concat([]setting{
 	integer("memory.lc_idle_s", 0, 86_400, "s", func(c *Config) *uint64 { return &c.Memory.LCIdleS }),
 	integer("memory.turn_ms", 0, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMs }),
 	integer("memory.turn_min_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMinMs }),
-	integer("memory.turn_max_ms", 1, 3_600_000, "ms", func(c *Config) *uint64 { return &c.Memory.TurnMaxMs }),
 	text("segment.directory", "an absolute path", filepath.IsAbs, func(c *Config) *string { return &c.Segment.Directory }),
 	text("segment.group", `the name or number of a group, or ""`, isGroup, func(c *Config) *string { return &c.Segment.Group }),
 	text("segment.broker", `an absolute path, or ""`, isFile, func(c *Config) *string { return &c.Segment.Broker }),
@@ -507,9 +506,6 @@ func (c *Config) consistent() error {
 	}
 	if 2*c.Hints.LingerUs > 1000*c.Hold.MaxMs {
 		return fmt.Errorf("hints.linger_us = %d: must not be above half of hold.max_ms = %d", c.Hints.LingerUs, c.Hold.MaxMs)
-	}
-	if c.Memory.TurnMinMs > c.Memory.TurnMaxMs {
-		return fmt.Errorf("memory.turn_min_ms = %d: must not be above memory.turn_max_ms = %d", c.Memory.TurnMinMs, c.Memory.TurnMaxMs)
 	}
 	if c.Memory.LCIdleS != 0 && !c.Memory.LC {
 		return fmt.Errorf("memory.lc_idle_s = %d: must be 0 unless memory.lc = true", c.Memory.LCIdleS)

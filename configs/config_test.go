@@ -27,7 +27,7 @@ func TestDefault(t *testing.T) {
 	want.Hints.Sources = 1<<HintExplicit | 1<<HintCopy | 1<<HintSocket | 1<<HintArrival
 	want.Hints.MaxCost, want.Hints.LingerUs = 0.02, 500
 	want.BLP.CacheMB = 2048
-	want.Memory.WaitMs, want.Memory.TurnMinMs, want.Memory.TurnMaxMs = 10000, 2000, 60000
+	want.Memory.WaitMs, want.Memory.TurnMinMs = 10000, 2000
 	want.Segment.Directory, want.Segment.Broker = "/dev/shm", "/run/gpreempt"
 	want.Log.Level = "warn"
 	if got := Default(); got != want {
@@ -225,8 +225,7 @@ func TestParseErrors(t *testing.T) {
 		{"memory.wait_ms = 0", `memory.wait_ms = 0: must be an integer from 1 to 3600000 (ms)`},
 		{"memory.lc = 1", `memory.lc = 1: must be true or false`},
 		{`memory.limit = "0%"`, `memory.limit = "0%": must be "40%" of the GPU's memory, "10240MB", "10GB", or "" for no limit`},
-		{"memory.swap = 1", `memory.swap: unknown key; the keys allowed in [memory] are host_mb, wait_ms, reserve_mb, limit, lc, lc_idle_s, turn_ms, turn_min_ms, turn_max_ms`},
-		{"memory.turn_max_ms = 1999", `memory.turn_min_ms = 2000: must not be above memory.turn_max_ms = 1999`},
+		{"memory.swap = 1", `memory.swap: unknown key; the keys allowed in [memory] are host_mb, wait_ms, reserve_mb, limit, lc, lc_idle_s, turn_ms, turn_min_ms`},
 		{"memory.lc_idle_s = 30", `memory.lc_idle_s = 30: must be 0 unless memory.lc = true`},
 		{"hold.max_ms = 1\nhold.max_ms = 2", `line 2: Key 'hold.max_ms' has already been defined.`},
 		{"x = ", "line 1: "},
@@ -436,7 +435,7 @@ func FuzzParse(f *testing.F) {
 		if s := config.Share.MinBE; !(s >= 0 && s < 1) {
 			t.Fatalf("share.min_be = %v", s)
 		}
-		if m := config.Memory; m.WaitMs < 1 || m.TurnMinMs < 1 || m.TurnMinMs > m.TurnMaxMs || m.LCIdleS > 0 && !m.LC {
+		if m := config.Memory; m.WaitMs < 1 || m.TurnMinMs < 1 || m.LCIdleS > 0 && !m.LC {
 			t.Fatalf("memory: %+v", m)
 		}
 	})

@@ -34,6 +34,8 @@ const (
 	bringSoon = uint64(2 * time.Millisecond)
 	// Memory that nobody accounts for is the middle of so many measurements, so far apart.
 	otherSamples, otherApart = 5, uint64(20 * time.Millisecond)
+	// longestTurn is how many times as long as the shortest memory turn the longest one is: 60 s, unless memory.turn_min_ms is set.
+	longestTurn = 30
 	// pressurePart of the GPU's memory is needed by all together: then host memory is pinned ahead.
 	pressurePart = 0.8
 	// unpinAfter is how long after the last pressure host memory is given back.
@@ -391,7 +393,7 @@ func (a *agent) view(c memoryCounters, now uint64) *memoryView {
 	m, t := &a.memory, a.core.config.Memory
 	v := &memoryView{own: a.slot, now: now, turn: -1, turnNs: a.segment.MemoryTurnSinceNs.Load(),
 		out: m.suspended || m.asked == segment.AskedOut, roomNs: m.roomNs,
-		turns: memoryTurns{fixedNs: t.TurnMs * 1e6, minNs: t.TurnMinMs * 1e6, maxNs: t.TurnMaxMs * 1e6, share: swapShare}}
+		turns: memoryTurns{fixedNs: t.TurnMs * 1e6, minNs: t.TurnMinMs * 1e6, maxNs: longestTurn * t.TurnMinMs * 1e6, share: swapShare}}
 	if owner, owned := segment.TurnOwner(a.segment.MemoryTurn.Load()); owned {
 		v.turn = owner
 	}

@@ -21,7 +21,7 @@ func newSmall(t *testing.T, settings string, environment ...string) *machine {
 	if !strings.Contains(settings, "wait_ms") {
 		settings = "wait_ms = 600000\n" + settings // a busy machine may take longer than usual programs wait
 	}
-	return newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n[memory]\nturn_min_ms = 100\nturn_max_ms = 500\n"+settings,
+	return newMachine(t, "mechanisms = [\"timeslice\", \"hold\", \"turns\", \"swap\"]\n[memory]\nturn_min_ms = 100\n"+settings,
 		append([]string{"SIMCUDA_MEMORY_MB=256", "SIMCUDA_CONTEXT_MB=4", "SIMCUDA_COPY_GBS=4"}, environment...)...)
 }
 
