@@ -287,7 +287,7 @@ func (c *Core) attach(gpu int) (*agent, error) {
 	}
 	_, whole := gpuID(gpu)
 	a := &agent{core: c, device: driverDevice(gpu), gpu: gpu, whole: whole, segment: s, slot: slot, sought: sought,
-		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
+		uuids: map[birthKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}
 	a.log = c.logOf(gpu, slot)
 	if c.memory != nil {
 		a.startMemory()

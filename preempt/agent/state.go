@@ -38,7 +38,11 @@ const (
 // tsgKey names a TSG as libcuda last left it.
 type tsgKey struct{ client, handle, resets uint32 }
 
-type subdeviceKey struct{ client, subdevice uint32 }
+// birthKey names a TSG for as long as it is there. libcuda gives its handles, and those of subdevices, anew once they are free.
+type birthKey struct {
+	client, handle uint32
+	bornNs         uint64
+}
 
 // device is what an agent does on its GPU, and asks of it, in C. Tests have another one, which refuses what they want to be refused.
 type device interface {
@@ -72,8 +76,8 @@ type agent struct {
 
 	saidObjective [segment.ObjectiveStates]bool // by state
 
-	mutex                      sync.Mutex // what follows: the agent's own goroutine, and changed
-	uuids                      map[subdeviceKey][16]byte
+	mutex                      sync.Mutex            // what follows: the agent's own goroutine, and changed
+	uuids                      map[birthKey][16]byte // the GPU of each TSG
 	sliceUs                    map[tsgKey]uint64
 	suspended                  map[tsgKey]bool
 	unsure                     map[tsgKey]uint64 // refused in passing, since when: suspended or not

@@ -90,9 +90,11 @@ func (a *agent) besideOthers(p peers) bool {
 
 func (a *agent) mine() []TSG {
 	var mine []TSG
-	for _, t := range a.device.tsgs() {
-		key := subdeviceKey{t.client, t.subdevice}
-		uuid, known := a.uuids[key]
+	all, uuids := a.device.tsgs(), a.uuids
+	a.uuids = make(map[birthKey][16]byte, len(all))
+	for _, t := range all {
+		key := birthKey{t.client, t.handle, t.bornNs}
+		uuid, known := uuids[key]
 		if !known {
 			var err error
 			if uuid, err = a.device.uuid(t); err != nil {
@@ -101,8 +103,8 @@ func (a *agent) mine() []TSG {
 				}
 				continue
 			}
-			a.uuids[key] = uuid
 		}
+		a.uuids[key] = uuid
 		if uuid == a.whole {
 			mine = append(mine, t)
 		}

@@ -117,7 +117,7 @@ func withDevice(t *testing.T) (*agent, *testDevice) {
 	}
 	d.list[ownTSGs].client = 2
 	return &agent{core: coreOf(configs.Default(), lowestLevel), device: d, whole: ownUUID, segment: s, slot: slot,
-		uuids: map[subdeviceKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}, d
+		uuids: map[birthKey][16]byte{}, sliceUs: map[tsgKey]uint64{}, probeAfter: firstProbe}, d
 }
 
 // A policy of timeslices is asked for as a TSG gets its first one, and others see that it is not in force.
