@@ -87,6 +87,7 @@ type keeper struct {
 	gid       int
 
 	id     identifier
+	makes  bool // a new memory, if nobody hands one out
 	memory []byte
 	fd     int      // of the memory
 	again  []byte   // the memory once more, until a slot is taken from it

@@ -89,9 +89,9 @@ func checkMemory(fd int, gpu GPU, id identifier) error {
 	return nil
 }
 
-// keep gets the memory from the members that hold slots, or makes a new one. It maps the memory and starts the goroutine that hands it out.
-func keep(dir, name string, gpu GPU, gid int, id identifier, held uint64) (*keeper, error) {
-	k := &keeper{dir: dir, name: name, gid: gid, id: id, listen: make(chan int, 1), done: make(chan error, 1)}
+// keep gets the memory from the members that hold slots, or makes a new one, which the lock of joining is needed for. It maps the memory and starts the goroutine that hands it out.
+func keep(dir, name string, gpu GPU, gid int, id identifier, held uint64, makes bool) (*keeper, error) {
+	k := &keeper{dir: dir, name: name, gid: gid, id: id, makes: makes, listen: make(chan int, 1), done: make(chan error, 1)}
 	go k.run(gpu, held)
 	return k, <-k.done
 }
@@ -100,7 +100,9 @@ var errNobody = errors.New("none of its processes answers")
 
 func (k *keeper) run(gpu GPU, held uint64) {
 	fd, err := ask(k.dir, k.name, gpu, k.id, held)
-	if err != nil { // a new name: a process that is stopped may have the memory of the old one
+	if err != nil && !k.makes {
+		err = errJoining
+	} else if err != nil { // a new name: a process that is stopped may have the memory of the old one
 		k.id = newIdentifier()
 		fd, err = newMemory(gpu, k.id)
 	}
@@ -197,16 +199,23 @@ func (k *keeper) bind(slot int) (fd int, err error) {
 	return fd, nil
 }
 
+// serveAgain is how long serve rests after the system has refused a call.
+const serveAgain = 100 * time.Millisecond
+
 // serve sends the memory to processes that connect. It never waits for the other side.
 func (k *keeper) serve(listener, memory int) {
 	defer unix.Close(listener)
 	for !k.ended.Load() {
 		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
 		if n, err := unix.Poll(ready, int(time.Second/time.Millisecond)); err != nil || n == 0 {
+			if err != nil && !errors.Is(err, unix.EINTR) {
+				time.Sleep(serveAgain)
+			}
 			continue
 		}
 		client, _, err := unix.Accept4(listener, unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK)
-		if err != nil {
+		if err != nil { // out of descriptors, say: poll would return at once
+			time.Sleep(serveAgain)
 			continue
 		}
 		_ = unix.Sendmsg(client, []byte{0}, unix.UnixRights(memory), nil, unix.MSG_NOSIGNAL)
@@ -316,6 +325,9 @@ func inForce(fd int) (id identifier, err error) {
 
 const allSlots = math.MaxUint64
 
+// errJoining says that a process has the lock for joining, and may be stopped. Others do without the lock where a member hands out the memory.
+var errJoining = errors.New("another process has been joining for too long")
+
 // lockJoin lets one process at a time find or make the memory, until that process can hand it out itself.
 func (s *Segment) lockJoin() error {
 	for deadline := time.Now().Add(joinWithin); ; time.Sleep(time.Millisecond) {
@@ -324,7 +336,7 @@ func (s *Segment) lockJoin() error {
 			return err
 		}
 		if time.Now().After(deadline) {
-			return errors.New("another process has been joining for too long")
+			return errJoining
 		}
 	}
 }

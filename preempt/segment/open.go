@@ -78,15 +78,16 @@ func (s *Segment) attach(dir string, gpu GPU) error {
 	if err != nil {
 		return err
 	}
-	if err := s.lockJoin(); err != nil {
-		return err
+	joining := s.lockJoin()
+	if joining != nil && !errors.Is(joining, errJoining) {
+		return joining
 	}
 	id, err := inForce(s.fd)
 	if err != nil {
 		return err
 	}
 	_, held := holders(s.fd)
-	k, err := keep(dir, name, gpu, s.gid, id, held)
+	k, err := keep(dir, name, gpu, s.gid, id, held, joining == nil)
 	if err != nil {
 		return err
 	}

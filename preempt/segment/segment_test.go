@@ -52,6 +52,11 @@ func peer(dir string) error {
 	fmt.Println("slot", slot)
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		switch in.Text() {
+		case "joining":
+			if err := lock(s.fd, lockOfJoin, 1); err != nil {
+				return err
+			}
+			fmt.Println("joins")
 		case "dirty": // every trace that a peer can leave
 			s.Line(slot).WindowOpenedNs.Store(6)
 			s.Line(slot).Busy.Store(1)
@@ -407,6 +412,21 @@ func TestOpenClaimRelease(t *testing.T) {
 	leftovers, err := filepath.Glob(filepath.Join(dir, ".*"))
 	if more, _ := filepath.Glob(filepath.Join(filepath.Dir(dir), ".*")); err != nil || len(leftovers)+len(more) != 0 {
 		t.Errorf("left over: %v %v", leftovers, more)
+	}
+}
+
+// A process that is stopped while it has the lock for joining keeps out nobody whom a member gives the memory.
+func TestJoinBesideStoppedJoiner(t *testing.T) {
+	dir := directory(t)
+	member := startPeer(t, dir)
+	fmt.Fprintln(member.in, "joining")
+	if line := member.read(); line != "joins" {
+		t.Fatalf("peer: %s", line)
+	}
+	s := open(t, dir)
+	own := claim(t, s)
+	if own == member.slot || !s.Alive(member.slot) || s.Members.Load() != 1<<own|1<<member.slot {
+		t.Errorf("slot %d of members %b, the member has %d", own, s.Members.Load(), member.slot)
 	}
 }
 

@@ -22,10 +22,12 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 	if err := s.checkFile(); err != nil {
 		return -1, fmt.Errorf("claim slot: %w", err)
 	}
-	if err := s.lockJoin(); err != nil { // held since Open, usually
+	switch err := s.lockJoin(); { // held since Open, usually
+	case err == nil:
+		defer unlock(s.fd, lockOfJoin)
+	case !errors.Is(err, errJoining):
 		return -1, fmt.Errorf("claim slot: %w", err)
 	}
-	defer unlock(s.fd, lockOfJoin)
 	for i := range Slots {
 		err := lock(s.fd, i, 1)
 		if isLocked(err) {
