@@ -40,7 +40,7 @@
 		bool is_ = l_->call.result; \
 		text[0] = 0; \
 		if (is_) \
-			memcpy(text, l_->data, GP_FAR_TEXT); \
+			memcpy(text, l_->data, GP_FAR_TEXT - 1), text[GP_FAR_TEXT - 1] = 0; \
 		gp_far_end(l_); \
 		return is_; \
 	}

@@ -40,9 +40,9 @@ enum { GP_FAR_TEXT = 256 };
 struct gp_page;
 struct gp_lane {
 	_Atomic uint32_t state; // futex
-	uint32_t number;        // the helper's note
+	uint32_t unused;
 	struct gp_page *page; // the program's note: a thread of its own serves it (atomic). That thread's last access to the page clears it
-	uint32_t unused[12];
+	uint32_t also_unused[12];
 	struct gp_far_call call;
 	uint8_t pad[4096 - 64 - sizeof(struct gp_far_call)];
 	uint8_t data[GP_FAR_DATA];
@@ -76,5 +76,13 @@ void gp_far_order(void);
 void gp_lanes_close(struct gp_page *); // their threads end after the call that they are in
 void gp_lanes_end(struct gp_page *); // returns after these calls; those that change nothing and may wait for ever have a second
 bool gp_lanes_have_ended(struct gp_page *); // no thread but CORE's is left in the page
+
+uint64_t gp_far_calls(void);              // the number of those that were carried out
+bool gp_lanes_are_busy(struct gp_page *); // a call is under way
+
+// given.c: code that the helper has rewritten, in memory of the program.
+int64_t gp_given_map(int fd, uint64_t bytes); // a copy of a file; its address, or -errno. By the thread with the descriptors, as gp_given_return
+void gp_given_taken(uint64_t address); // an answer to a request has it; 0: nothing
+void gp_given_return(void);            // behind the last answer: unmaps what no request has got
 
 #endif

@@ -12,7 +12,10 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/audit.h>
 #include <linux/close_range.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <link.h>
 #include <pthread.h>
 #include <sched.h>
@@ -150,14 +153,39 @@ BARE static int become(void *unused)
 {
 	raw(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0);
 	raw(SYS_setsid, 0, 0, 0, 0);
-	long page_fd = raw(SYS_fcntl, born.page, F_DUPFD_CLOEXEC, HIGHEST, 0);
-	long socket = raw(SYS_fcntl, born.socket, F_DUPFD_CLOEXEC, HIGHEST, 0);
+	long page_fd = raw(SYS_fcntl, born.page, F_DUPFD_CLOEXEC, GP_HELPER_SOCKET + 1, 0);
+	long socket = raw(SYS_fcntl, born.socket, F_DUPFD_CLOEXEC, GP_HELPER_SOCKET + 1, 0);
 	raw(SYS_dup3, page_fd, GP_HELPER_PAGE, 0, 0);
 	raw(SYS_dup3, socket, GP_HELPER_SOCKET, 0, 0);
 	close_from(GP_HELPER_SOCKET + 1);
 	raw(SYS_execve, (long)born.argument[0], (long)&born.argument[1], (long)born.environment, 0);
 	raw(SYS_exit_group, NO_EXEC, 0, 0, 0);
 	return 0;
+}
+
+// The program may give up privileges later, as by setuid, of which the helper's parent hears nothing. Its memory is the program's, so whoever
+// takes the program over has it too. From here on the system carries out nothing for it but to wait and to end.
+BARE static void confine(void)
+{
+	enum { KILL = SECCOMP_RET_KILL, ALLOW = SECCOMP_RET_ALLOW };
+#ifdef __x86_64__
+	enum { ARCH = AUDIT_ARCH_X86_64 };
+#else
+	enum { ARCH = AUDIT_ARCH_AARCH64 };
+#endif
+	static const struct sock_filter code[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, arch)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)ARCH, 0, 4),
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_wait4, 3, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_futex, 2, 0),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_exit_group, 1, 0),
+		BPF_STMT(BPF_RET | BPF_K, (uint32_t)KILL),
+		BPF_STMT(BPF_RET | BPF_K, (uint32_t)ALLOW),
+	};
+	static const struct sock_fprog filter = {sizeof code / sizeof *code, (struct sock_filter *)code};
+	raw(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0);
+	raw(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)&filter, 0);
 }
 
 // The helper's parent.
@@ -169,6 +197,7 @@ BARE static int parent(void *stack)
 	enum { WAKE = 1, ALL = INT32_MAX };
 	born.state = pid > 0 ? RUNS : NOT_BORN;
 	raw(SYS_futex, (long)&born.state, WAKE, ALL, 0);
+	confine();
 	while (pid > 0 && raw(SYS_wait4, pid, (long)&born.status, __WALL, 0) == -EINTR)
 		continue;
 	born.state = ENDED;
@@ -420,12 +449,6 @@ static int64_t connect_to(const char *path, int *fd)
 	return connect(*fd, (struct sockaddr *)&to, sizeof to) ? failed() : 0;
 }
 
-static int64_t map_memory(int fd, uint64_t bytes)
-{
-	void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
-	return at == MAP_FAILED ? failed() : (int64_t)(uintptr_t)at;
-}
-
 static int64_t answer(const struct gp_helper_question *q, int *fd, int *back)
 {
 	switch ((enum gp_helper_what)q->what) {
@@ -457,7 +480,7 @@ static int64_t answer(const struct gp_helper_question *q, int *fd, int *back)
 			view[q->a] = (struct view){0};
 		}
 		return 0;
-	case GP_HELPER_MEMORY: return map_memory(*fd, q->a);
+	case GP_HELPER_MEMORY: return gp_given_map(*fd, q->a);
 	}
 	return -EINVAL;
 }
@@ -525,12 +548,22 @@ static void complain(const char *why)
 	gp_bridge_say(line, (size_t)bytes);
 }
 
-// Carries out what a helper asks, until it has ended, or the program exits.
+static bool is_attached(void)
+{
+	for (int i = 0; i < VIEWS; i++)
+		if (view[i].used)
+			return true;
+	return false;
+}
+
+// Carries out what a helper asks, until it has ended, or the program exits. A helper that is stopped, or waits for something for ever, counts as
+// one that has ended: calls of the program may wait for its decisions. Those of a GPU make a call each second.
 static void attend(void)
 {
-	enum { LOOK_NS = 1000000000 }; // its parent, which rings, may have been killed
+	enum { LOOK_NS = 1000000000, SILENT_LOOKS = 30 }; // its parent, which rings, may have been killed
 	static struct gp_helper_question q;
-	for (;;) {
+	uint64_t calls = gp_far_calls();
+	for (int silent = 0; silent < SILENT_LOOKS;) {
 		int fd, back = -1;
 		uint32_t seen = page->bell;
 		memset(&q, 0, offsetof(struct gp_helper_question, text));
@@ -547,9 +580,15 @@ static void attend(void)
 		} else if (bytes == 0 || (errno != EINTR && errno != EAGAIN) || born.state == ENDED) {
 			return;
 		} else {
-			gp_futex_wait(&page->bell, seen, LOOK_NS, true);
+			bool over = gp_futex_wait(&page->bell, seen, LOOK_NS, true) && errno == ETIMEDOUT;
+			if (gp_far_calls() != calls || !is_attached() || gp_lanes_are_busy(page))
+				silent = 0;
+			else
+				silent += over;
+			calls = gp_far_calls();
 		}
 	}
+	gp_log_line("the helper process has done nothing for 30 s: it is ended");
 }
 
 static void wait_for_end(void)
@@ -585,6 +624,8 @@ static void end_helper(uint32_t number)
 	wait_for_end();
 	while (!exits && alone < number) // then this process writes to no segment any more
 		gp_futex_wait(&alone, number - 1, LOOK_NS, false);
+	if (!exits)
+		gp_given_return();
 	for (size_t i = 0; i < sizeof file_is / sizeof *file_is; i++)
 		if (file_is[i])
 			close((int)i), file_is[i] = false;

@@ -34,7 +34,6 @@ struct gp_lane *gp_far_begin(uint32_t i)
 	struct gp_lane *lane = &(page ? page : &here)->lane[i];
 	pthread_mutex_lock(&lane_lock[i]);
 	memset(&lane->call, 0, sizeof lane->call);
-	lane->number = i;
 	return lane;
 }
 
@@ -59,7 +58,7 @@ void gp_far_carry_out(struct gp_lane *lane, void (*function)(void))
 void gp_far_end(struct gp_lane *lane)
 {
 	change(lane, GP_LANE_ANSWERED, GP_LANE_FREE);
-	pthread_mutex_unlock(&lane_lock[lane->number]);
+	pthread_mutex_unlock(&lane_lock[page ? lane - page->lane : GP_LANE_CORE]);
 }
 
 // The program's side.
@@ -91,6 +90,8 @@ static void carry_out(struct gp_lane *lane)
 // where the helper's own loads and stores order both calls; a thread sanitizer does not see those.
 static _Atomic uint64_t order;
 void gp_far_order(void) { order++; }
+
+uint64_t gp_far_calls(void) { return order / 2; }
 
 static _Atomic(struct gp_page *) served;
 
@@ -150,6 +151,14 @@ void gp_lanes_close(struct gp_page *p)
 		p->lane[i].state = GP_LANE_CLOSED;
 		gp_futex_wake(&p->lane[i].state, 1, true);
 	}
+}
+
+bool gp_lanes_are_busy(struct gp_page *p)
+{
+	for (int i = 0; i < GP_LANES; i++)
+		if (p->lane[i].state == GP_LANE_ASKED)
+			return true;
+	return false;
 }
 
 static bool has_thread(struct gp_page *p, int lane) { return __atomic_load_n(&p->lane[lane].page, __ATOMIC_ACQUIRE); }

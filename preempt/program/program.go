@@ -92,8 +92,12 @@ func Of(pid int, name string, shared unsafe.Pointer) *Program {
 func (p *Program) watch() {
 	for {
 		ready := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLRDHUP}}
-		if _, err := unix.Poll(ready, -1); err == nil && ready[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0 {
+		_, err := unix.Poll(ready, -1)
+		if err == nil && ready[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0 {
 			os.Exit(0)
+		}
+		if err != nil && !errors.Is(err, unix.EINTR) { // as with a limit of 0 descriptors
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
 }
