@@ -38,7 +38,7 @@ const (
 // tsgKey names a TSG as libcuda last left it.
 type tsgKey struct{ client, handle, resets uint32 }
 
-// birthKey names a TSG for as long as it is there. libcuda gives its handles, and those of subdevices, anew once they are free.
+// birthKey names a TSG from its birth to its end. libcuda gives its handles, and those of subdevices, anew once they are free.
 type birthKey struct {
 	client, handle uint32
 	bornNs         uint64
