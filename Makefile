@@ -10,12 +10,13 @@ COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 COMMIT := $(COMMIT)
 # Files that change with what they name. The library has the version of the time when it was built: nothing in it has changed since.
 stamp = $(shell mkdir -p build; [ "$$(cat build/$(1) 2>/dev/null)" = "$(2)" ] || echo "$(2)" > build/$(1))
-$(if $(shell command -v $(GO))$(filter help clean uninstall,$(MAKECMDGOALS)),,$(error make needs Go 1.26 or 1.27 on the PATH (https://go.dev/dl), or GO=FILE))
-$(call stamp,version,$(VERSION))$(if $(shell command -v $(GO)),$(call stamp,go,$(shell $(GO) env GOVERSION GOROOT)))
+GO_AT := $(shell command -v $(GO))
+$(if $(GO_AT),$(call stamp,version,$(VERSION))$(call stamp,go,$(shell $(GO) env GOVERSION GOROOT)),$(if $(filter-out help clean install uninstall,$(or $(MAKECMDGOALS),all)),$(error make needs Go 1.26 or 1.27 on the PATH (https://go.dev/dl), or GO=FILE)))
 
 SERVICES := gpreemptd gpreempt-nri gpreempt-metrics
 COMMANDS := gpreempt gpreempt-bench $(SERVICES)
-all: $(addprefix build/,libgpreempt.so $(COMMANDS) memory-probe sim/libcuda.so.1 sim/libnvidia-ml.so.1) ## the library, the commands and the simulated driver, into build/
+COMPLETIONS := $(foreach c,gpreempt gpreempt-bench,$(foreach s,bash zsh fish,build/completion/$(c).$(s)))
+all: $(addprefix build/,libgpreempt.so $(COMMANDS) memory-probe sim/libcuda.so.1 sim/libnvidia-ml.so.1) $(COMPLETIONS) ## the library, the commands and the simulated driver, into build/
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' Makefile
 .PHONY: $(shell sed -nE 's/^([a-z0-9-]+):.*\#\# .*/\1/p' Makefile)
@@ -121,11 +122,11 @@ results: all ## measures all that docs/results.md shows (GPU, 40 minutes)
 gpu-patch: build/gpreempt ## what compares rewritten kernels with their originals (GPU)
 	./test/gpu/patch_check.sh
 
-COMPLETIONS := $(foreach c,gpreempt gpreempt-bench,$(foreach s,bash zsh fish,build/completion/$(c).$(s)))
 build/completion/%.bash build/completion/%.zsh build/completion/%.fish: build/%
 	@mkdir -p $(@D)
 	for shell in bash zsh fish; do $< completion $$shell > build/completion/$*.$$shell || exit; done
-install: build/libgpreempt.so $(COMMANDS:%=build/%) $(COMPLETIONS) ## the library, the commands, manuals and completions, into PREFIX
+# Without Go, as sudo often is, it takes what is built.
+install: $(if $(GO_AT),build/libgpreempt.so $(COMMANDS:%=build/%) $(COMPLETIONS)) ## the library, the commands, manuals and completions, into PREFIX
 uninstall: ## takes from PREFIX what install put there
 install uninstall:
 	./packaging/install.sh $@ '$(DESTDIR)$(PREFIX)' build packaging/gpreempt.files packaging/gpreemptd.files

@@ -35,9 +35,24 @@ take() { # PLACE, below the prefix
 	done
 }
 
+from() { # SOURCE
+	case $1 in
+	BUILT/*) printf '%s\n' "$built/${1#BUILT/}" ;;
+	*) printf '%s\n' "$1" ;;
+	esac
+}
+
+if [ "$action" = install ]; then
+	sed '/^#/d' "$@" | while read -r mode source place; do
+		[ "$mode" = link ] || [ -r "$(from "$source")" ] || {
+			echo "$0: $(from "$source") is not built yet, for $place: first say make, with Go 1.26 or 1.27 on the PATH" >&2
+			exit 1
+		}
+	done
+fi
 sed '/^#/d' "$@" | while read -r mode source place; do
 	case $action in
-	install) put "$mode" "$(printf '%s\n' "$source" | sed "s|^BUILT/|$built/|")" "$prefix/$place" ;;
+	install) put "$mode" "$(from "$source")" "$prefix/$place" ;;
 	uninstall) take "$place" ;;
 	esac
 done
