@@ -24,10 +24,10 @@ static bool are_same(const struct gp_wish *a, const struct gp_wish *b)
 
 static bool makes_sense(const struct gp_wish *w)
 {
-	static const double MOST_NS = 60e9, MOST_SLOWDOWN = 20;
+	static const double LEAST_NS = 1e5, MOST_NS = 60e9, MOST_SLOWDOWN = 20; // as in ../../configs/objective.go
 	bool steps = (w->slowdown >= 1 && w->slowdown <= MOST_SLOWDOWN && w->step_ns == 0) ||
-		     (w->slowdown == 0 && w->step_ns > 0 && w->step_ns <= MOST_NS);
-	return is_none(w) || (steps && w->first_ns >= 0 && w->first_ns <= MOST_NS);
+		     (w->slowdown == 0 && w->step_ns >= LEAST_NS && w->step_ns <= MOST_NS);
+	return is_none(w) || (steps && (w->first_ns == 0 || (w->first_ns >= LEAST_NS && w->first_ns <= MOST_NS)));
 }
 
 static const struct gp_wish *in_force(void)

@@ -10,7 +10,7 @@
 #include "preempt/gpu/gpu.h"
 #include "preempt/gpu/law.h"
 
-// An objective: times slower than alone (1 to 20) or a step's mean time (up to a minute), not both; neither: there is none.
+// An objective: times slower than alone (1 to 20) or a step's mean time (0.1 ms to a minute), not both; neither: there is none.
 struct gp_wish {
 	double slowdown, step_ns;
 	double first_ns;   // from a request's arrival to its first result; 0: any

@@ -118,6 +118,22 @@ static void start(double step_ns)
 	gp_objective_begin(&wish, 8 * MS, 32 * MS, 32);
 }
 
+// A program's objective has the bounds of a configuration's, and one outside them changes nothing.
+static void test_bounds(void)
+{
+	const double most = 60e9, least = 1e5;
+	const double wrong[][3] = {{0.9, 0, 0},      {20.1, 0, 0},     {1.5, 20 * MS, 0}, {0, least * 0.99, 0}, {0, most * 1.01, 0},
+				   {1.5, 0, 99e3},   {1.5, 0, -1},     {1.5, 0, most * 2}, {0, 0, 20 * MS},     {-1, 20 * MS, 0},
+				   {NAN, 0, 0},      {0, NAN, 0},      {1.5, 0, NAN}};
+	struct gp_wish now_in_force;
+	start(20 * MS);
+	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+		CHECK(!gp_objective_set(wrong[i][0], wrong[i][1], wrong[i][2]));
+	CHECK(gp_objective_read(&now_in_force) && now_in_force.step_ns == 20 * MS);
+	CHECK(gp_objective_set(0, least, least) && gp_objective_set(0, most, most) && gp_objective_set(1, 0, 0) && gp_objective_set(20, 0, 0));
+	CHECK(gp_objective_set(0, 0, 0) && !gp_objective_read(&now_in_force));
+}
+
 // The same objective again changes nothing, and another one forgets the mean.
 static void test_same_objective(void)
 {
@@ -887,6 +903,7 @@ int main(void)
 	view = aligned_alloc(GP_PAGE, sizeof *view);
 	c = calloc(1, sizeof *c);
 	CHECK(view && c);
+	test_bounds();
 	test_same_objective();
 	test_further_results();
 	test_further_results_behind_slots();
