@@ -5,6 +5,9 @@
  *
  *	if (gpreempt_hint)
  *		gpreempt_hint(300, 1);
+ *
+ * The library starts when the program initialises CUDA (cuInit, or its first call of the CUDA runtime). Earlier calls do nothing, and
+ * return -1 or GPREEMPT_ERROR_OFF.
  */
 #ifndef GPREEMPT_H
 #define GPREEMPT_H
@@ -36,7 +39,7 @@ extern int gpreempt_hint(int64_t delay_us, double confidence) GPREEMPT_WEAK;
  * Sets how slow the process may be from now on, in place of [objective] in gpreempt.toml and GPREEMPT_OBJECTIVE. slowdown: how many
  * times slower than alone a step may be, 1 to 20; or step_ms: the mean time between the results of steps. The other one is 0. first_ms:
  * the longest time from a request's arrival to its first result, or 0 for any. All 0: no objective, latency-critical work comes first.
- * Times are in milliseconds, up to 60000. Any thread may call it; it never blocks.
+ * Times are in milliseconds, 0.1 to 60000. Any thread may call it; it never blocks.
  *
  * Returns 0, or -1 if the values make no sense or the process can have no other objective: the library has not started, the level is be, or
  * people (gpreempt set) or a broker's policy have said another one.

@@ -55,6 +55,15 @@ func TestProgramsOfTheAPIRun(t *testing.T) {
 			t.Errorf("api.md does not name %s of the Python module", name[1])
 		}
 	}
+	// The bounds are the configuration's.
+	run("python3", "-c", `import gpreempt
+for wrong in [{"slowdown": 0.9}, {"slowdown": 21}, {"step_ms": 0.09}, {"step_ms": 60001}, {"slowdown": 1.5, "step_ms": 20},
+              {"slowdown": 1.5, "first_ms": 0.05}, {"slowdown": 1.5, "first_ms": 60001}, {"first_ms": 200}, {"step_ms": float("nan")}]:
+    try: gpreempt.objective(**wrong)
+    except ValueError as error: print(error)
+    else: raise SystemExit(f"{wrong} is taken")
+for right in [{"step_ms": 0.1, "first_ms": 0.1}, {"slowdown": 20, "first_ms": 60000}, {"step_ms": 60000}, {}]:
+    gpreempt.objective(**right)`)
 	// A string would be run letter by letter.
 	run("python3", "-c", "import gpreempt\ntry:\n    gpreempt.run('true')\nexcept TypeError as error:\n    print(error)")
 }

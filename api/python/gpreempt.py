@@ -15,12 +15,16 @@ A latency-critical program: that it will use the GPU soon.
 
 A program that serves a model: how slow it may be, so that best-effort programs get the rest.
 
-    gpreempt.objective(slowdown=1.5)    # or step_ms=20, and first_ms=200 if wanted; gpreempt.objective() for none
+    gpreempt.objective(slowdown=1.5)    # once CUDA is initialised, else it returns False. Or step_ms=20, and first_ms=200 if wanted;
+                                        # gpreempt.objective() for none
     gpreempt.step()                     # a step has ended: only where the library does not find steps by itself
 
 A program that starts others: under the library, as the command `gpreempt run` does it.
 
     gpreempt.run(["python", "train.py"], priority="be", check=True)     # what it returns, and all else, is subprocess.run's
+
+The library starts when the program initialises CUDA (in torch: torch.cuda.init(), or its first work on the GPU). Calls before that do
+nothing: hint, objective and step return False, the others raise gpreempt.Error.
 
 Without the library nothing happens at hints, so programs may keep this in. Wrong hints cost best-effort processes GPU time:
 a program that gives too many of them is ignored for a while.
@@ -66,7 +70,7 @@ _hint = _find("gpreempt_hint", ctypes.c_int64, ctypes.c_double)
 
 
 def hint(delay_us=0, confidence=1.0):
-    """Says that GPU work comes in delay_us microseconds. Returns whether the library considers the hint."""
+    """Says that GPU work comes in delay_us microseconds. Returns whether the library considers the hint: False before CUDA is initialised."""
     if not delay_us >= 0:
         raise ValueError(f"delay_us = {delay_us}: must not be negative")
     if not 0 <= confidence <= 1:
@@ -79,17 +83,17 @@ _step = _find("gpreempt_step")
 
 
 def objective(slowdown=0, step_ms=0, first_ms=0):
-    """Sets how slow this latency-critical program may be. Returns whether the library takes that.
+    """Sets how slow this latency-critical program may be. Returns whether the library takes that: False before CUDA is initialised.
 
     slowdown is how many times slower than alone a step may be, 1 to 20; step_ms instead of it the mean time between results.
-    first_ms is the longest time from a request's arrival to its first result, 0 for any. Times are in milliseconds, up to
+    first_ms is the longest time from a request's arrival to its first result, 0 for any. Times are in milliseconds, 0.1 to
     60000. Without arguments there is no objective any more.
     """
     if (slowdown or step_ms or first_ms) and not (
-            (1 <= slowdown <= 20 and step_ms == 0) or (slowdown == 0 and 0 < step_ms <= 60000)):
-        raise ValueError(f"slowdown = {slowdown}, step_ms = {step_ms}: must be slowdown from 1 to 20, or step_ms up to 60000")
-    if not 0 <= first_ms <= 60000:
-        raise ValueError(f"first_ms = {first_ms}: must be from 0 to 60000")
+            (1 <= slowdown <= 20 and step_ms == 0) or (slowdown == 0 and 0.1 <= step_ms <= 60000)):
+        raise ValueError(f"slowdown = {slowdown}, step_ms = {step_ms}: must be slowdown from 1 to 20, or step_ms from 0.1 to 60000")
+    if not (first_ms == 0 or 0.1 <= first_ms <= 60000):
+        raise ValueError(f"first_ms = {first_ms}: must be from 0.1 to 60000, or 0 for any")
     return _objective is not None and _objective(slowdown, step_ms, first_ms) == 0
 
 
