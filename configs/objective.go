@@ -72,9 +72,17 @@ const (
 // ParseObjective reads the value of GPREEMPT_OBJECTIVE over an objective, of which it keeps what a value cannot say.
 func ParseObjective(o Objective, value string) (Objective, error) {
 	if wrong := o.read(strings.Split(value, ",")); wrong != "" {
-		return o, fmt.Errorf("objective %s: %s: must be %s", show(value), wrong, ObjectiveAllowed)
+		return o, refuse(value, wrong, ObjectiveAllowed)
 	}
 	return o, nil
+}
+
+// refuse names the part that is wrong, unless it is the whole value.
+func refuse(value, wrong, allowed string) error {
+	if wrong == show(value) {
+		return fmt.Errorf("objective %s: must be %s", wrong, allowed)
+	}
+	return fmt.Errorf("objective %s: %s: must be %s", show(value), wrong, allowed)
 }
 
 // read reads the parts of a value, and says what is wrong with them; "" for nothing.
@@ -104,8 +112,11 @@ func (o *Objective) read(parts []string) (wrong string) {
 			return show(part)
 		}
 	}
-	if (o.Slowdown > 0) == (o.StepMs > 0) {
-		return "needs one of slowdown and step"
+	switch {
+	case o.Slowdown > 0 && o.StepMs > 0:
+		return "slowdown and step: only one of them"
+	case !o.Set():
+		return "needs slowdown or step"
 	}
 	return ""
 }
@@ -127,7 +138,7 @@ func ParseOwnObjective(o Objective, value string) (Objective, error) {
 			continue
 		}
 		if named || !isRange(name) {
-			return o, fmt.Errorf("objective %s: %s: must be %s", show(value), show(part), rangeAllowed)
+			return o, refuse(value, show(part), rangeAllowed)
 		}
 		named, o.StepRange = true, name
 	}
@@ -135,7 +146,7 @@ func ParseOwnObjective(o Objective, value string) (Objective, error) {
 		return o, nil
 	}
 	if wrong := o.read(rest); wrong != "" {
-		return o, fmt.Errorf("objective %s: %s: must be %s", show(value), wrong, ownObjectiveAllowed)
+		return o, refuse(value, wrong, ownObjectiveAllowed)
 	}
 	return o, nil
 }

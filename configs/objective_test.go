@@ -78,15 +78,17 @@ func TestObjectiveEnvironment(t *testing.T) {
 		"step=20ms,rnage=x":  `GPREEMPT_OBJECTIVE: objective "step=20ms,rnage=x": "rnage=x": must be ` + ObjectiveAllowed + "; beside that or alone range=NAME, once: ",
 		"range=a,step=5":     `GPREEMPT_OBJECTIVE: objective "range=a,step=5": "step=5": must be ` + ObjectiveAllowed + "; beside that or alone range=NAME, once: ",
 		"p=98,range=a,p=98":  `objective "p=98,range=a,p=98": "p=98": must be `,
-		"range=a,first=20ms": `objective "range=a,first=20ms": needs one of slowdown and step: must be `,
+		"range=a,first=20ms": `objective "range=a,first=20ms": needs slowdown or step: must be `,
 	} {
 		if err := ApplyObjectiveEnv(&c, value); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v; want %s", value, err, want)
 		}
 	}
 	for value, want := range map[string]string{ // from others: no range is allowed
-		"range=a":        `objective "range=a": "range=a": must be ` + ObjectiveAllowed,
-		"step=5,range=a": `objective "step=5,range=a": "step=5": must be ` + ObjectiveAllowed,
+		"range=a":                `objective "range=a": must be ` + ObjectiveAllowed,
+		"slowdown=1.5,step=20ms": `objective "slowdown=1.5,step=20ms": slowdown and step: only one of them: must be ` + ObjectiveAllowed,
+		"p=99":                   `objective "p=99": needs slowdown or step: must be ` + ObjectiveAllowed,
+		"step=5,range=a":         `objective "step=5,range=a": "step=5": must be ` + ObjectiveAllowed,
 	} {
 		if _, err := ParseObjective(Objective{}, value); err == nil || err.Error() != want {
 			t.Errorf("%s: %v; want %s", value, err, want)
