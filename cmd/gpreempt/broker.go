@@ -134,7 +134,7 @@ func (o *setting) run(c *cobra.Command, process string) error {
 		return err
 	})
 	if errors.Is(err, member.ErrNone) {
-		return fmt.Errorf("set %s: no process of this number of yours runs under the library, and there is no broker in %s that could have others", process, settings.Segment.Broker)
+		return fmt.Errorf("set %s: no process of this number of yours runs under the library, or it joined a broker that is not there now (%s)", process, settings.Segment.Broker)
 	}
 	if err != nil {
 		return fmt.Errorf("set %s: %w", process, err)

@@ -221,7 +221,7 @@ func find(snapshots []segment.Snapshot, pid int32, gpu string) (list []request, 
 	case errors.Is(unix.Kill(int(pid), 0), unix.ESRCH):
 		return nil, fmt.Errorf("process %d: there is none", pid)
 	}
-	return nil, fmt.Errorf("process %d: does not run under the library, or has not used CUDA yet", pid)
+	return nil, fmt.Errorf("process %d: does not run under the library, has not used CUDA yet, or joined a broker that is not there now", pid)
 }
 
 func whyNoSwap(p segment.Peer) string {
@@ -232,8 +232,13 @@ func whyNoSwap(p segment.Peer) string {
 	case reasons != "":
 		return reasons
 	}
-	return "mechanisms must name it in the configuration of the process"
+	if p.Level < segment.Levels-1 {
+		return levelStays + `, where mechanisms is "auto" or names swap`
+	}
+	return `mechanisms must be "auto" or name swap in the configuration of the process`
 }
+
+const levelStays = "its level is above be: memory.lc = true in its configuration, read when it starts, lets its memory go"
 
 func (r *request) ask(what segment.Asked) error {
 	if r.broker != "" {
@@ -396,7 +401,7 @@ func (r *request) failure(what segment.Asked) string {
 	case segment.AnswerNothing:
 		switch {
 		case m.Resident > 0 && r.before.Level < segment.Levels-1:
-			return "its level is above be, and memory.lc is false in its configuration: its memory stays"
+			return levelStays
 		case m.Pinned > 0:
 			return fmt.Sprintf("nothing can go: %s are held where they are%s", amount(m.Pinned), because(m.PinnedBy))
 		case m.Swapped > 0:

@@ -26,7 +26,7 @@ type swapper struct {
 func newSwapper(t *testing.T) *swapper {
 	t.Helper()
 	base := t.TempDir()
-	w := &swapper{t: t, config: write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n"), process: fmt.Sprint(os.Getpid())}
+	w := &swapper{t: t, config: write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\nsegment.broker = \"/no/broker\"\n"), process: fmt.Sprint(os.Getpid())}
 	for i := range w.on {
 		s, err := segment.Open(segment.Directory(base, os.Getuid()), segment.GPU{UUID: [16]byte{byte(i + 1)}}, -1)
 		if err != nil {
@@ -137,7 +137,7 @@ func TestSwapFails(t *testing.T) {
 	w.on[1].Level[0].Store(0) // its slot, the first
 	w.slot[1].Memory.Resident.Store(3 << 30)
 	answers <- segment.AnswerNothing
-	if r := w.gpreempt("swap", "out", w.process, "--gpu", "GPU-02"); r.status != 1 || !strings.Contains(r.stderr, "its level is above be, and memory.lc is false in its configuration: its memory stays\n") {
+	if r := w.gpreempt("swap", "out", w.process, "--gpu", "GPU-02"); r.status != 1 || !strings.Contains(r.stderr, ": its level is above be: memory.lc = true in its configuration, read when it starts, lets its memory go\n") {
 		t.Errorf("lc: %+v", r)
 	}
 	answers <- segment.AnswerDone
@@ -191,7 +191,8 @@ func TestSwapRefuses(t *testing.T) {
 	check(2, `PID "0": must be the number of a process`, "resume", "0")
 	check(2, "--timeout 0s: must be above 0", "swap", "in", w.process, "--timeout", "0s")
 	check(1, fmt.Sprintf("process %d: there is none", gone.ProcessState.Pid()), "swap", "out", fmt.Sprint(gone.ProcessState.Pid()))
-	check(1, "process "+parent+": does not run under the library", "swap", "out", parent)
+	check(1, "process "+parent+": does not run under the library, has not used CUDA yet, or joined a broker that is not there now\n", "swap", "out", parent)
+	check(1, "of yours runs under the library, or it joined a broker that is not there now (/no/broker)\n", "set", parent, "--pause=false")
 	check(1, `not on a GPU whose UUID begins with "GPU-03"`, "swap", "out", w.process, "--gpu", "GPU-03")
 	w.slot[0].HeartbeatNs.Store(segment.Now() + 3600e9) // no command is so late that this is long ago
 	check(1, "on GPU-01000000-0000-0000-0000-000000000000 has not answered; the request stands\n", "swap", "out", w.process, "--timeout", "50ms")
@@ -200,7 +201,14 @@ func TestSwapRefuses(t *testing.T) {
 	w.slot[0].HeartbeatNs.Store(segment.Now() - 5e9)
 	check(1, "s: it may be stopped)\n", "swap", "out", w.process, "--timeout", "50ms")
 	w.slot[0].Mechanisms.Store(uint32(configs.Turns))
-	check(1, "(train) on GPU-01000000-0000-0000-0000-000000000000 has no swap: mechanisms must name it", "swap", "out", w.process)
+	check(1, "(train) on GPU-01000000-0000-0000-0000-000000000000 has no swap: mechanisms must be \"auto\" or name swap", "swap", "out", w.process)
+	for gpu := range w.on {
+		w.on[gpu].Level[0].Store(0)
+	}
+	check(1, "has no swap: its level is above be: memory.lc = true in its configuration, read when it starts, lets its memory go, where", "suspend", w.process)
+	for gpu := range w.on {
+		w.on[gpu].Level[0].Store(7)
+	}
 	w.slot[0].Fallbacks.Store(uint32(configs.FallbackNoVMM))
 	check(1, "has no swap: the driver or the GPU lacks virtual memory management; ", "swap", "out", w.process)
 	w.slot[0].Fallbacks.Store(0)
