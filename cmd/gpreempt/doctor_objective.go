@@ -44,8 +44,8 @@ func (d *doctor) sayObjective(gpu string, p *segment.Peer) {
 	took := func(ns uint64) time.Duration { return time.Duration(min(ns, 1<<62)).Round(10 * time.Microsecond) }
 	switch {
 	case o.State == "unattainable":
-		d.say("objective", warned, fmt.Sprintf("%s, and its steps alone take longer: %v, where %v are allowed. It goes first", about, took(o.MeanNs), took(o.ObjectiveNs)),
-			"set a longer step, or a larger slowdown: gpreempt set --objective")
+		d.say("objective", warned, fmt.Sprintf("%s, and its steps without lent time take longer than the objective allows: %v, where %v are allowed. It goes first", about, took(o.UnlentNs), took(o.ObjectiveNs)),
+			"set a longer step, or a larger slowdown: gpreempt set --objective. Is another latency-critical program on that GPU?")
 	case o.State == "stepless":
 		d.say("objective", warned, about+", and no end of a step was found. It goes first", "call gpreempt_step(), in Python gpreempt.step(), at the end of each step, or name an NVTX range that ends there: objective.step_range")
 	case o.State == "late":

@@ -15,7 +15,7 @@ func TestObjectiveFindings(t *testing.T) {
 		return segment.Peer{Name: "serve", Pid: 7, Objective: &segment.Objective{Wanted: "step=20ms", State: state, ObjectiveCounters: c}}
 	}
 	counters := func(means, over uint64) segment.ObjectiveCounters[uint64] {
-		return segment.ObjectiveCounters[uint64]{ObjectiveNs: 20e6, MeanNs: 21e6, Means: means, Over: over}
+		return segment.ObjectiveCounters[uint64]{ObjectiveNs: 20e6, MeanNs: 11e6, UnlentNs: 21e6, Means: means, Over: over}
 	}
 	none, loose := objective("lends", counters(9, 0)), objective("lends", counters(1000, 40))
 	none.Objective.Wanted, loose.Objective.Wanted = "", "step=20ms,p=95"
@@ -31,7 +31,7 @@ func TestObjectiveFindings(t *testing.T) {
 		"missed":          {objective("lends", counters(1000, 11)), warned, "held for 98.90 % of its steps, where 99 % are wanted", "objective.max_slot_ms"},
 		"missed, garbage": {objective("lends", counters(1, math.MaxUint64)), warned, "held for 0.00 %", ""},
 		"too early":       {objective("none", counters(0, 0)), ok, "too few steps", ""},
-		"unattainable":    {objective("unattainable", counters(9, 9)), warned, "its steps alone take longer: 21ms, where 20ms are allowed", "set --objective"},
+		"unattainable":    {objective("unattainable", counters(9, 9)), warned, "its steps without lent time take longer than the objective allows: 21ms, where 20ms are allowed", "set --objective"},
 		"stepless":        {objective("stepless", counters(0, 0)), warned, "no end of a step was found", "gpreempt_step()"},
 	} {
 		d := &doctor{}
@@ -45,6 +45,19 @@ func TestObjectiveFindings(t *testing.T) {
 		if len(d.findings) != 1 || d.findings[0].Status != c.status || !strings.HasPrefix(d.findings[0].Reason, "GPU-01: serve (7) has ") ||
 			!strings.Contains(d.findings[0].Reason, c.want) || !strings.Contains(d.findings[0].Advice, c.advice) {
 			t.Errorf("%s: %+v, want %q", name, d.findings, c.want)
+		}
+	}
+}
+
+// serving.md has what to do about each state that top shows in which nothing is lent.
+func TestStatesOfObjectivesAreDescribed(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join("..", "..", "docs", "serving.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, state := range []string{"unattainable", "stepless", "late", "ranks", "rests"} {
+		if shown, _, _ := strings.Cut(objectiveState(state), ":"); !strings.Contains(string(page), "| "+shown+" | ") {
+			t.Errorf("%s: serving.md has no row %q", state, shown)
 		}
 	}
 }

@@ -165,7 +165,7 @@ func objectiveState(state string) string {
 	case "lends":
 		return "lends what the objective leaves"
 	case "unattainable":
-		return "cannot be held even alone: latency-critical first"
+		return "steps without lent time take longer: latency-critical first"
 	case "stepless":
 		return "no step's end found: latency-critical first"
 	case "late":

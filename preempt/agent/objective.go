@@ -52,8 +52,9 @@ func (a *agent) sayObjective() {
 	a.saidObjective[state] = true
 	switch state {
 	case segment.ObjectiveUnattainable:
-		a.log.Warn().Dur("objective", time.Duration(a.own().Objective.ObjectiveNs.Load())).Dur("step", time.Duration(a.own().Objective.MeanNs.Load())).
-			Msg("steps alone take longer than the objective allows: latency-critical work goes first; set a longer step_ms or a larger slowdown")
+		o := &a.own().Objective
+		a.log.Warn().Stringer("step_without_lent_time", time.Duration(o.UnlentNs.Load())).Stringer("allowed", time.Duration(o.ObjectiveNs.Load())).
+			Msg("steps without lent time take longer than the objective allows: latency-critical work goes first; set a longer step_ms or a larger slowdown")
 	case segment.ObjectiveStepless:
 		a.log.Warn().Msg("there is an objective, and no end of a step was found in 2 s of work: latency-critical work goes first; call gpreempt_step() at the end of each step, or name an NVTX range that ends there (objective.step_range)")
 	case segment.ObjectiveLate:

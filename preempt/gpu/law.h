@@ -55,7 +55,7 @@ bool gp_law_step(struct gp_law *, const struct gp_law_settings *, uint64_t now_n
 bool gp_law_knows(const struct gp_law *, uint64_t key, double own_ns);
 // Nanoseconds that may be lent before the next step; 0: nothing.
 double gp_law_slot(const struct gp_law *, const struct gp_law_settings *, double switch_ns);
-// False: steps alone take longer than the objective allows, so nothing can be lent.
+// False: steps without lent time take longer than the objective allows, so nothing can be lent.
 bool gp_law_attainable(const struct gp_law *);
 // The process has no work: credit is not kept for later, debt is.
 void gp_law_idle(struct gp_law *);

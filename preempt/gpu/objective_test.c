@@ -134,6 +134,18 @@ static void test_bounds(void)
 	CHECK(gp_objective_set(0, 0, 0) && !gp_objective_read(&now_in_force));
 }
 
+// Steps take longer than the objective though nothing is lent: what was compared is published.
+static void test_unattainable(void)
+{
+	start(4 * MS);
+	for (int step = 0; step < 100; step++) {
+		work(300, 0, 5 * MS);
+		result();
+	}
+	CHECK(counters()->state == GP_OBJECTIVE_UNATTAINABLE && counters()->objective_ns == 4 * MS && !counters()->slots);
+	CHECK(counters()->unlent_ns > 49 * MS / 10 && counters()->unlent_ns < 52 * MS / 10);
+}
+
 // The same objective again changes nothing, and another one forgets the mean.
 static void test_same_objective(void)
 {
@@ -904,6 +916,7 @@ int main(void)
 	c = calloc(1, sizeof *c);
 	CHECK(view && c);
 	test_bounds();
+	test_unattainable();
 	test_same_objective();
 	test_further_results();
 	test_further_results_behind_slots();

@@ -203,6 +203,7 @@ static void count(struct gp_gpu *g, struct gp_engine *e, bool known, bool over, 
 	gp_count(&n->over, over);
 	n->objective_ns = (uint64_t)e->law.objective_ns;
 	n->mean_ns = e->law.periods ? (uint64_t)(e->law.sum_ns / e->law.periods) : 0;
+	n->unlent_ns = (uint64_t)e->law.usual_ns;
 	n->theta_ppm = (uint64_t)(e->law.theta * 1e6);
 	n->credit_ns = (uint64_t)(int64_t)e->law.credit_ns;
 }

@@ -18,7 +18,7 @@ import (
 // From segment.h.
 const (
 	Magic   = 0x31544d4545525047 // "GPREEMT1", little endian
-	Version = 14
+	Version = 15
 	Slots   = 64
 	Levels  = 8
 
@@ -126,6 +126,7 @@ type ObjectiveCounters[N any] struct {
 	State        N                `json:"-"`
 	ObjectiveNs  N                `json:"objective_ns"`
 	MeanNs       N                `json:"mean_ns"`
+	UnlentNs     N                `json:"unlent_ns"`
 	ThetaPpm     N                `json:"theta_ppm"`
 	CreditNs     N                `json:"credit_ns"`
 	Steps        N                `json:"steps"`
@@ -331,7 +332,7 @@ type Slot struct {
 	Pad4       [72]byte
 	Times      SlotTimes[atomic.Uint64]
 	Objective  ObjectiveCounters[atomic.Uint64]
-	Pad5       [pageSize - 1784]byte
+	Pad5       [pageSize - 1792]byte
 }
 
 // LineOf is the line of the owner of slot i. Which one it is depends on the slot, so that not all lie in one set of a processor's cache.

@@ -17,7 +17,7 @@
 #include "configs/rows.h"
 
 #define GP_SEGMENT_MAGIC 0x31544d4545525047ull // "GPREEMT1", little endian
-#define GP_SEGMENT_VERSION 14u
+#define GP_SEGMENT_VERSION 15u
 #define GP_SLOTS 64u
 #define GP_LEVELS 8u    // 0 = highest (lc), 7 = lowest (be)
 #define GP_HINT_ROOM 7u // enum gp_hint_source, and room for more
@@ -88,7 +88,7 @@ struct gp_stop_counters {
 enum gp_objective_state {
 	GP_OBJECTIVE_NONE,         // there is no objective, or too few steps were seen yet
 	GP_OBJECTIVE_LENDS,        // lower levels get what it leaves
-	GP_OBJECTIVE_UNATTAINABLE, // steps alone take longer: strict priority
+	GP_OBJECTIVE_UNATTAINABLE, // steps without lent time take longer: strict priority
 	GP_OBJECTIVE_STEPLESS,     // no step's end was found: strict priority
 	GP_OBJECTIVE_LATE,         // slots ended late: strict priority for a minute
 	GP_OBJECTIVE_RESTS,        // few steps follow each other without a rest: strict priority
@@ -111,6 +111,7 @@ struct gp_objective_counters {
 	_Atomic uint64_t state;        // enum gp_objective_state
 	_Atomic uint64_t objective_ns; // for the mean time of a step
 	_Atomic uint64_t mean_ns;      // of the latest steps
+	_Atomic uint64_t unlent_ns;    // of a usual step without the time that was lent in it
 	_Atomic uint64_t theta_ppm;    // the trim (law.h)
 	_Atomic uint64_t credit_ns;    // two's complement: negative is debt
 	// Ever growing.
