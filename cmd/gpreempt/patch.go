@@ -40,6 +40,9 @@ func patchCommand() *cobra.Command {
 				return err
 			}
 			results, err := patchFile(args[0], output, sm, patch.Options{Guards: guards, Refuse: patch.WaitsForPeers})
+			if errors.Is(err, errOutput) {
+				return err
+			}
 			if err != nil {
 				return fmt.Errorf("patch %s: %w", args[0], cli.Cause(err))
 			}
@@ -56,6 +59,9 @@ func patchCommand() *cobra.Command {
 	command.Flags().IntVar(&sm, "sm", 0, "only what a GPU of this compute capability can run, for example 90 (fatbins)")
 	return command
 }
+
+// errOutput begins an error about the file to write.
+var errOutput = errors.New("--output")
 
 // patchFile rewrites every image of a file as the library does. sm is the compute capability of the GPU, 0 for all.
 func patchFile(path, output string, sm int, options patch.Options) ([][]patch.FatbinEntry, error) {
@@ -85,7 +91,7 @@ func patchFile(path, output string, sm int, options patch.Options) ([][]patch.Fa
 			continue
 		}
 		if err := os.WriteFile(output, rewritten, 0o644); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("%w %q: %w", errOutput, output, cli.Cause(err))
 		}
 	}
 	return results, nil

@@ -29,6 +29,14 @@ func runPatch(t *testing.T, arguments ...string) (string, error) {
 	return out.String(), err
 }
 
+// A file that cannot be written is named by its flag, not as the one that was read.
+func TestPatchOutputFails(t *testing.T) {
+	output := filepath.Join(t.TempDir(), "no", "file")
+	if _, err := runPatch(t, patchSeeds+"sm_90.cubin", "-o", output); err == nil || err.Error() != `--output "`+output+`": no such file or directory` {
+		t.Error(err)
+	}
+}
+
 func TestPatchTable(t *testing.T) {
 	guards, err := patch.ParseGuards(kernels.Guard)
 	if err != nil {
