@@ -78,7 +78,7 @@ func Default() Config {
 func Load(path string) (Config, error) {
 	data, err := read(path, false)
 	if err != nil {
-		return Config{}, fmt.Errorf("read config: %w", err)
+		return Config{}, fmt.Errorf("read config: %s: %w", path, err)
 	}
 	return Parse(path, data)
 }
@@ -86,27 +86,27 @@ func Load(path string) (Config, error) {
 var errDirectory = errors.New("is a directory")
 
 // read never waits, for example for the writer of a FIFO: the program's cuInit would wait too. If this user is root, a file that was
-// found, not named, must belong to root.
+// found, not named, must belong to root. Errors do not name the path.
 func read(path string, found bool) ([]byte, error) {
 	fd, err := open(path, found)
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, err
 	}
 	defer unix.Close(fd)
 	var info unix.Stat_t
 	if err := unix.Fstat(fd, &info); err != nil {
-		return nil, fmt.Errorf("stat %s: %w", path, err)
+		return nil, err
 	}
 	switch info.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
 	case unix.S_IFDIR:
-		return nil, fmt.Errorf("%s: %w", path, errDirectory)
+		return nil, errDirectory
 	default:
-		return nil, fmt.Errorf("%s: must be a regular file", path)
+		return nil, errors.New("must be a regular file")
 	}
 	if found {
 		if err := OwnedByRoot(&info); err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
+			return nil, err
 		}
 	}
 	const most = 1 << 20 // bytes
@@ -117,13 +117,13 @@ func read(path string, found bool) ([]byte, error) {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case err != nil:
-			return nil, fmt.Errorf("read %s: %w", path, err)
+			return nil, err
 		case n == 0:
 			return data[:size], nil
 		}
 		size += n
 	}
-	return nil, fmt.Errorf("%s: must be at most %d bytes", path, most)
+	return nil, fmt.Errorf("must be at most %d bytes", most)
 }
 
 // open follows a link to a file that was found, not named: if this user is root, only where the link is root's too: it says which file is
@@ -187,10 +187,10 @@ func Read(getenv func(string) string) (config Config, path string, passed, err e
 			passed = errors.Join(passed, fmt.Errorf("%s: a directory is passed over", place))
 			continue
 		case errors.Is(err, ErrOthers):
-			passed = errors.Join(passed, err)
+			passed = errors.Join(passed, fmt.Errorf("%s: %w", place, err))
 			continue
 		case err != nil:
-			return config, place, passed, fmt.Errorf("read config: %w", err)
+			return config, place, passed, fmt.Errorf("read config: %s: %w", place, err)
 		}
 		found, err := Parse(place, data)
 		if err != nil {
@@ -257,7 +257,7 @@ func Values(path string) (list []Value, err error) {
 			err = toml.Unmarshal(data, &own)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("read config: %s", oneLine(err.Error()))
+			return nil, fmt.Errorf("read config: %s: %s", path, oneLine(err.Error()))
 		}
 	}
 	meta, err := toml.Decode(string(defaults), &all)

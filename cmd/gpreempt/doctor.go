@@ -21,6 +21,11 @@ func doctorCommand() *cobra.Command {
 			"log, and what nvidia-smi prints. Look through it before you give it away.",
 		Args: cli.NoArguments,
 		RunE: func(command *cobra.Command, _ []string) error {
+			if report != "" { // before what takes long
+				if err := tryReport(report); err != nil {
+					return cli.Exit{Status: 2, Err: err}
+				}
+			}
 			d := &doctor{machine: thisMachine}
 			d.examine(config)
 			if err := d.print(command.OutOrStdout(), asJSON); err != nil {
@@ -28,7 +33,7 @@ func doctorCommand() *cobra.Command {
 			}
 			if report != "" {
 				if err := d.writeReport(report, config); err != nil {
-					return cli.Exit{Status: 2, Err: fmt.Errorf("--report: %w", err)}
+					return cli.Exit{Status: 2, Err: err}
 				}
 			}
 			if d.failed() {

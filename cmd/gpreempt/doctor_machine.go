@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,12 +41,20 @@ func (d *doctor) checkConfig(file string) {
 	switch {
 	case err != nil:
 		d.config = configs.Default()
-		d.say("config", failed, err.Error(), "correct it: programs run without preemption meanwhile")
+		d.say("config", failed, err.Error(), "correct "+toCorrect(err, path, file)+"; until then programs run without preemption")
 	case path == "":
 		d.say("config", ok, "no gpreempt.toml: the defaults are in force", "")
 	default:
 		d.say("config", ok, path, "")
 	}
+}
+
+// toCorrect is what an error of the configuration is about: a variable, the flag, or the file that is named or was found.
+func toCorrect(err error, path, file string) string {
+	if name := regexp.MustCompile(`^(GPREEMPT_[A-Z_]+|--config)\b`).FindString(err.Error()); name != "" {
+		return name
+	}
+	return cmp.Or(path, file, os.Getenv("GPREEMPT_CONFIG"), "it")
 }
 
 func (d *doctor) checkDirectory() {

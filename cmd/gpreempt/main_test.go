@@ -180,7 +180,8 @@ func TestRunRefuses(t *testing.T) {
 		{[]string{"GPREEMPT_PRIORITY=9"}, []string{"run", "true"}, 2, `GPREEMPT_PRIORITY = "9": must be`},
 		{nil, []string{"run", "--log", "loud", "true"}, 2, `--log "loud": must be`},
 		{[]string{"GPREEMPT_LOG=loud"}, []string{"run", "true"}, 2, `GPREEMPT_LOG = "loud": must be`},
-		{nil, []string{"run", "--config", "none.toml", "true"}, 2, "none.toml\": no such file"},
+		{nil, []string{"run", "--config", "none.toml", "true"}, 2, "gpreempt: --config \"none.toml\": no such file\n"},
+		{nil, []string{"run", "--config", "/dev/null", "true"}, 2, "gpreempt: --config \"/dev/null\": must be a regular file\n"},
 		{nil, []string{"run", "--config", config, "true"}, 2, config + ": hold.max_ms = -1: must be an integer from 1 to 10000 (ms)"},
 		{[]string{"GPREEMPT_CONFIG=" + config}, []string{"run", "true"}, 2, config + ": hold.max_ms = -1"},
 		{[]string{"GPREEMPT_LIBRARY=/none.so"}, []string{"run", "-p", "be", "true"}, 2, `GPREEMPT_LIBRARY = "/none.so": no such file`},
@@ -403,13 +404,15 @@ func TestMeasure(t *testing.T) {
 func TestDoctor(t *testing.T) {
 	base := t.TempDir()
 	good := write(t, "gpreempt.toml", "segment.directory = \""+base+"\"\n")
+	mistaken := write(t, "gpreempt.toml", "hold.chain = 9\nsegment.directory = \""+base+"\"\n")
 	swaps := write(t, "gpreempt.toml", "mechanisms = [\"swap\"]\nsegment.directory = \""+base+"\"\n")
 	for _, c := range []struct {
 		name string
 		env  []string
 		want []string
 	}{
-		{"wrong config", []string{"GPREEMPT_CONFIG=/none.toml"}, []string{`fail  config     GPREEMPT_CONFIG = "/none.toml": no such file`}},
+		{"wrong config", []string{"GPREEMPT_CONFIG=/none.toml"}, []string{`fail  config     GPREEMPT_CONFIG = "/none.toml": no such file; correct GPREEMPT_CONFIG; until then programs run without preemption`}},
+		{"mistake in a file", []string{"GPREEMPT_CONFIG=" + mistaken}, []string{"must be an integer from 1 to 8 (kernels); correct " + mistaken + "; until then programs run without preemption\n", "\nNot ready: config, preload, picked. Next: correct " + mistaken + "; until"}},
 		{"wrong priority", []string{"GPREEMPT_PRIORITY=x"}, []string{"fail  config     GPREEMPT_PRIORITY"}},
 		{"crash", []string{"FAKE_CUDA=crash"}, []string{"fail  driver     the probe of libcuda.so.1 ended early (signal: aborted"}},
 		{"no driver", []string{"FAKE_CUDA=no driver"}, []string{"fail  driver     cuInit: no CUDA-capable device is detected (100)"}},
@@ -522,8 +525,12 @@ func TestReport(t *testing.T) {
 	if strings.Contains(string(text), "private") || strings.Contains(string(text), "PATH=") {
 		t.Errorf("private things in\n%s", text)
 	}
-	if r := gpreempt(t, env, "doctor", "--config", config, "--report", report); r.status != 2 || !strings.Contains(r.stderr, "--report: open "+report+": file exists") {
-		t.Errorf("a report that is there: %+v", r)
+	if r := gpreempt(t, env, "doctor", "--config", config, "--report", report); r.status != 2 || !strings.Contains(r.stderr, fmt.Sprintf("--report %q: is there already; name a new file\n", report)) || r.stdout != "" {
+		t.Errorf("it was there: %+v", r)
+	}
+	none := filepath.Join(t.TempDir(), "no", "file")
+	if r := gpreempt(t, env, "doctor", "--config", config, "--report", none); r != (result{2, "", fmt.Sprintf("gpreempt: --report %q: no such file or directory\n", none)}) {
+		t.Errorf("no such folder: %+v", r)
 	}
 	full := filepath.Join(t.TempDir(), "report")
 	status, _, stderr := clitest.Run(t, "/bin/sh", env, "-c", `ulimit -f 1 && exec "$@"`, "sh", built+"/gpreempt", "doctor", "--config", config, "--report", full)

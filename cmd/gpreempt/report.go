@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -18,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/configs"
+	"github.com/gpreempt/gpreempt/internal/cli"
 )
 
 // The report of gpreempt doctor: one file to attach to a bug report.
@@ -51,15 +53,37 @@ func (d *doctor) writeReport(path, config string) error {
 			fmt.Fprintf(&text, "(%v)\n", err)
 		}
 	}
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	file, err := newReport(path)
 	if err != nil {
 		return err
 	}
 	_, err = file.WriteString(printable(text.String()))
 	if err = cmp.Or(err, file.Close()); err != nil {
-		err = errors.Join(err, os.Remove(path))
+		return fmt.Errorf("--report %q: %w", path, errors.Join(cli.Cause(err), os.Remove(path)))
 	}
-	return err
+	return nil
+}
+
+// newReport makes a file that is not there yet.
+func newReport(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("--report %q: is there already; name a new file", path)
+	case err != nil:
+		return nil, fmt.Errorf("--report %q: %w", path, cli.Cause(err))
+	}
+	return file, nil
+}
+
+// tryReport says whether a report could be written. It leaves nothing there: doctor may be interrupted.
+func tryReport(path string) error {
+	file, err := newReport(path)
+	if err != nil {
+		return err
+	}
+	file.Close()
+	return os.Remove(path)
 }
 
 // printable leaves out what would not be text, so that the file can be read in a terminal.

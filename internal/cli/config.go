@@ -20,7 +20,7 @@ func LoadConfig(file string) (config configs.Config, path string, passed, err er
 	config, path, passed, err = configs.Read(getenv)
 	if err != nil {
 		if rest, isName := strings.CutPrefix(err.Error(), "GPREEMPT_CONFIG = "); isName && file != "" {
-			err = fmt.Errorf("--config: %s", rest)
+			err = fmt.Errorf("--config %s", rest)
 		}
 		return configs.Config{}, path, passed, err
 	}

@@ -78,7 +78,7 @@ func TestRefuses(t *testing.T) {
 		`--listen "": must be HOST:PORT or :PORT`:                {"--listen="},
 		`--listen ":70000": must be HOST:PORT or :PORT, as 127.`: {"--listen", ":70000"},
 		`--listen ":http": must be HOST:PORT`:                    {"--listen", ":http"},
-		"--config: ":                                             {"--config", missing},
+		`--config "` + missing + `": no such file`:               {"--config", missing},
 		`takes no argument, but was given "now"`:                 {"now"},
 	} {
 		status, stdout, stderr := clitest.Run(t, built+"/gpreempt-metrics", nil, arguments...)
