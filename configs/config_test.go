@@ -224,7 +224,7 @@ func TestParseErrors(t *testing.T) {
 		{"memory.host_mb = -1", `memory.host_mb = -1: must be an integer from 0 to 100000000 (MB)`},
 		{"memory.wait_ms = 0", `memory.wait_ms = 0: must be an integer from 1 to 3600000 (ms)`},
 		{"memory.lc = 1", `memory.lc = 1: must be true or false`},
-		{`memory.limit = "0%"`, `memory.limit = "0%": must be "40%" of the GPU's memory, "10240MB", "10GB", or "" for no limit`},
+		{`memory.limit = "0%"`, `memory.limit = "0%": must be a whole number with MB or GB (1 GB = 1024 MB), as "10GB", or with %, 1 to 100, as "40%" of the GPU's memory; or "" for no limit`},
 		{"memory.swap = 1", `memory.swap: unknown key; the keys allowed in [memory] are host_mb, wait_ms, reserve_mb, limit, lc, lc_idle_s, turn_ms, turn_min_ms`},
 		{"memory.lc_idle_s = 30", `memory.lc_idle_s = 30: must be 0 unless memory.lc = true`},
 		{"hold.max_ms = 1\nhold.max_ms = 2", `line 2: Key 'hold.max_ms' has already been defined.`},

@@ -13,12 +13,12 @@ type MemoryLimit struct {
 }
 
 // MemoryLimitAllowed says what ParseMemoryLimit reads.
-const MemoryLimitAllowed = `"40%" of the GPU's memory, "10240MB", "10GB", or "" for no limit`
+const MemoryLimitAllowed = `a whole number with MB or GB (1 GB = 1024 MB), as "10GB", or with %, 1 to 100, as "40%" of the GPU's memory; or "" for no limit`
 
 const mostMB = 100_000_000
 
 // OwnMemoryLimitAllowed says what ParseOwnMemoryLimit reads.
-const OwnMemoryLimitAllowed = "40% (of the GPU's memory), 10240MB, 10GB, or none"
+const OwnMemoryLimitAllowed = "a whole number with MB or GB (1 GB = 1024 MB), as 10GB, or with %, 1 to 100, as 40% of the GPU's memory; or none"
 
 // ParseMemoryLimit reads the value of memory.limit.
 func ParseMemoryLimit(text string) (limit MemoryLimit, ok bool) {

@@ -29,7 +29,7 @@ func TestMemoryLimitOfTheEnvironment(t *testing.T) {
 	}
 	c := was
 	err := ApplyMemoryLimitEnv(&c, "10")
-	if err == nil || c != was || !strings.HasPrefix(err.Error(), `GPREEMPT_MEMORY_LIMIT: memory limit "10": must be `) {
+	if err == nil || c != was || !strings.HasPrefix(err.Error(), `GPREEMPT_MEMORY_LIMIT: memory limit "10": must be a whole number with MB or GB (1 GB = 1024 MB), as 10GB, or with %, 1 to 100, `) {
 		t.Errorf("%+v, %v", c.Memory.Limit, err)
 	}
 }

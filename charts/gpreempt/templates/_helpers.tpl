@@ -57,7 +57,7 @@ env:
 
 {{- /* The forms of a limit of memory, likewise. */}}
 {{- define "gpreempt.memoryLimitAllowed" -}}
-40% (of the GPU's memory), 10240MB, 10GB, or none
+a whole number with MB or GB (1 GB = 1024 MB), as 10GB, or with %, 1 to 100, as 40% of the GPU's memory; or none
 {{- end }}
 
 {{- /* The forms of an objective, as every message about one names them. */}}
