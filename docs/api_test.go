@@ -66,4 +66,9 @@ for right in [{"step_ms": 0.1, "first_ms": 0.1}, {"slowdown": 20, "first_ms": 60
     gpreempt.objective(**right)`)
 	// A string would be run letter by letter.
 	run("python3", "-c", "import gpreempt\ntry:\n    gpreempt.run('true')\nexcept TypeError as error:\n    print(error)")
+	run("python3", "-c", `import gpreempt
+try: gpreempt.enable("foo")
+except TypeError as error: said = str(error)
+assert said.startswith("stream = 'foo': must be a stream of torch, "), said
+print(said)`)
 }

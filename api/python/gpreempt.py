@@ -213,7 +213,11 @@ def _handle(stream):
         if hasattr(stream, attribute):
             stream = getattr(stream, attribute)
             break
-    return int(getattr(stream, "value", stream) or 0)
+    try:
+        return int(getattr(stream, "value", stream) or 0)
+    except (TypeError, ValueError):
+        raise TypeError(f"stream = {stream!r}: must be a stream of torch, cupy, numba or cuda-python, the number of a CUstream, "
+                        "or None for the legacy default stream") from None
 
 
 def _call(name, stream, *arguments):

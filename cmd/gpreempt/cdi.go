@@ -24,7 +24,12 @@ func cdiCommand() *cobra.Command {
 		Short: "Make the library a device that container runtimes give to containers",
 		Long: "Docker, Podman, containerd and CRI-O read descriptions of devices in the form of the Container Device Interface (CDI).\n" +
 			"A device may be files and variables only.",
-		Args: cli.NoArguments,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usage(fmt.Errorf("cdi %s: there is no such command; there is gpreempt cdi generate", args[0]))
+			}
+			return nil
+		},
 		RunE: func(*cobra.Command, []string) error {
 			return cli.Usage(errors.New("cdi: what? For example: gpreempt cdi generate"))
 		},
@@ -222,18 +227,22 @@ func brokerSockets() (string, error) {
 	return config.Segment.Broker, nil
 }
 
+func makeIn(folder string) (*os.File, error) {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return nil, err
+	}
+	return os.CreateTemp(folder, ".gpreempt-")
+}
+
 // writeCDI writes a description so that no reader sees half of it, and that runtimes of other users can read it.
 func writeCDI(folder string, spec cdiDevices) (path string, err error) {
 	text, err := json.MarshalIndent(spec, "", "  ")
 	if err != nil {
 		return "", fmt.Errorf("write CDI: %w", err)
 	}
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", fmt.Errorf("--output: %w", err)
-	}
-	file, err := os.CreateTemp(folder, ".gpreempt-")
+	file, err := makeIn(folder)
 	if err != nil {
-		return "", fmt.Errorf("--output: %w", err)
+		return "", fmt.Errorf("--output %q: %w; must be a folder that this user can write, as /var/run/cdi for root", folder, cli.Cause(err))
 	}
 	path = filepath.Join(folder, strings.ReplaceAll(spec.Kind, "/", "-")+".json")
 	_, err = file.Write(append(text, '\n'))

@@ -64,8 +64,9 @@ func TestCDIRefuses(t *testing.T) {
 		{[]string{"cdi", "generate", "--user", "-1"}, []string{"--user -1", "from 0 on"}},
 		{[]string{"cdi", "generate", "--glibc", "new"}, []string{`--glibc "new"`, "like 2.17"}},
 		{[]string{"cdi", "generate", "--glibc", "2.1"}, []string{"needs glibc 2.", "make dist", "--glibc 2."}},
-		{[]string{"cdi", "generate", "--no-segment", "--glibc", "2.99", "--output", file + "/below"}, []string{"--output", file}},
-		{[]string{"cdi", "generate", "more"}, []string{`"more"`}},
+		{[]string{"cdi", "generate", "--no-segment", "--glibc", "2.99", "--output", file + "/below"}, []string{`--output "` + file + `/below": not a directory; must be a folder that this user can write`}},
+		{[]string{"cdi", "generate", "more"}, []string{`cdi generate: takes no argument, but was given "more"`}},
+		{[]string{"cdi", "foo"}, []string{"cdi foo: there is no such command; there is gpreempt cdi generate"}},
 	} {
 		r := gpreempt(t, nil, c.arguments...)
 		if r.status == 0 || r.stdout != "" {

@@ -70,6 +70,7 @@ func TestWrongArguments(t *testing.T) {
 	for want, arguments := range map[string]string{
 		"topp: there is no such command; did you mean top?":                                    "topp",
 		"nonsense: there is no such command; gpreempt --help lists the commands":               "nonsense",
+		`completion bash: takes no argument, but was given "extra"`:                            "completion bash extra",
 		`top: takes no argument, but was given "x"`:                                            "top x",
 		`--interval "5": must be a time with its unit, for example 500ms, 2s or 1m`:            "top --interval 5",
 		`--timeout "soon": must be a time with its unit, for example 500ms, 2s or 1m`:          "swap --timeout soon out 1",

@@ -84,7 +84,7 @@ func completion(root *cobra.Command) {
 			return Usage(errors.New("completion: which shell? " + shellNames(c)))
 		}
 		for _, shell := range c.Commands() {
-			shell.Short, shell.Long = "Print the completion script of "+shell.Name(), ""
+			shell.Short, shell.Long, shell.Args = "Print the completion script of "+shell.Name(), "", NoArguments
 		}
 	}
 }

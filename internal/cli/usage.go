@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os/exec"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -25,10 +27,31 @@ func Cause(err error) error {
 	return err
 }
 
+// NoFile is Cause, in our words for a file that is not there.
+func NoFile(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.New("no such file")
+	}
+	return Cause(err)
+}
+
+// CheckAddress says what is wrong with the value of a flag --listen.
+func CheckAddress(address, example string) error {
+	_, port, err := net.SplitHostPort(address)
+	if number, bad := strconv.Atoi(port); err != nil || bad != nil || number < 0 || number > 65535 {
+		return Usage(fmt.Errorf("--listen %q: must be HOST:PORT or :PORT, as %s, with a port from 0 (any) to 65535", address, example))
+	}
+	return nil
+}
+
 // NoArguments refuses arguments.
 func NoArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return Usage(fmt.Errorf("%s: takes no argument, but was given %q", c.Name(), args[0]))
+		command := ""
+		if c.HasParent() { // the program's own name stands before every error
+			command = strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ") + ": "
+		}
+		return Usage(fmt.Errorf("%stakes no argument, but was given %q", command, args[0]))
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func GroupID(group string) (gid int, err error) {
 	}
 	found, err := user.LookupGroup(group)
 	if err != nil {
-		return -1, fmt.Errorf("segment.group = %q: %w", group, err)
+		return -1, fmt.Errorf(`segment.group = %q: there is no such group; must be the name or number of one, or ""`, group)
 	}
 	return strconv.Atoi(found.Gid)
 }

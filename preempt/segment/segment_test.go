@@ -1223,7 +1223,7 @@ func TestGroupID(t *testing.T) {
 		}
 	}
 	for _, group := range []string{"no-such-group", "2147483648", "-1"} {
-		if gid, err := GroupID(group); err == nil || !strings.Contains(err.Error(), strconv.Quote(group)) {
+		if gid, err := GroupID(group); err == nil || !strings.Contains(err.Error(), strconv.Quote(group)+": there is no such group; must be") {
 			t.Errorf("GroupID(%q) = %d, %v", group, gid, err)
 		}
 	}

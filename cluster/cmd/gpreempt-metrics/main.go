@@ -59,8 +59,8 @@ sums are those of the processes that are there.`,
 				}
 				return printText(command.OutOrStdout(), collector, outsiders, broker)
 			}
-			if err := checkAddress(listen); err != nil {
-				return cli.Usage(err)
+			if err := cli.CheckAddress(listen, "127.0.0.1:9405"); err != nil {
+				return err
 			}
 			ctx, stop := signal.NotifyContext(command.Context(), os.Interrupt, syscall.SIGTERM)
 			defer stop()

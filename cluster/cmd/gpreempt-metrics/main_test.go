@@ -74,12 +74,12 @@ func TestPrint(t *testing.T) {
 func TestRefuses(t *testing.T) {
 	missing := t.TempDir() + "/none.toml"
 	for want, arguments := range map[string][]string{
-		`--listen "here": must be HOST:PORT or :PORT`:            {"--listen", "here"},
-		`--listen "": must be HOST:PORT or :PORT`:                {"--listen="},
-		`--listen ":70000": must be HOST:PORT or :PORT, as 127.`: {"--listen", ":70000"},
-		`--listen ":http": must be HOST:PORT`:                    {"--listen", ":http"},
-		`--config "` + missing + `": no such file`:               {"--config", missing},
-		`takes no argument, but was given "now"`:                 {"now"},
+		`--listen "here": must be HOST:PORT or :PORT`:              {"--listen", "here"},
+		`--listen "": must be HOST:PORT or :PORT`:                  {"--listen="},
+		`--listen ":70000": must be HOST:PORT or :PORT, as 127.`:   {"--listen", ":70000"},
+		`--listen ":http": must be HOST:PORT`:                      {"--listen", ":http"},
+		`--config "` + missing + `": no such file`:                 {"--config", missing},
+		`gpreempt-metrics: takes no argument, but was given "now"`: {"now"},
 	} {
 		status, stdout, stderr := clitest.Run(t, built+"/gpreempt-metrics", nil, arguments...)
 		if status == 0 || stdout != "" || !strings.Contains(stderr, want) {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"strconv"
 	"sync"
 	"time"
 
@@ -27,19 +26,11 @@ const (
 	mostHeader  = 16 << 10
 )
 
-func checkAddress(address string) error {
-	_, port, err := net.SplitHostPort(address)
-	if number, bad := strconv.Atoi(port); err != nil || bad != nil || number < 0 || number > 65535 {
-		return fmt.Errorf("--listen %q: must be HOST:PORT or :PORT, as 127.0.0.1:9405, with a port from 0 (any) to 65535", address)
-	}
-	return nil
-}
-
 // serve serves the metrics until ctx is done. beside is run meanwhile.
 func serve(ctx context.Context, address string, collector *metrics.Collector, log io.Writer, beside func(context.Context), more ...prometheus.Collector) error {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return fmt.Errorf("--listen %q: %w", address, err)
 	}
 	fmt.Fprintf(log, "metrics at http://%s/metrics\n", listener.Addr())
 	h := &health{}

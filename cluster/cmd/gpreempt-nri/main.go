@@ -72,6 +72,9 @@ func serve(ctx context.Context, out io.Writer, o options) error {
 	if err != nil {
 		return cli.Usage(fmt.Errorf("--config: %w", err))
 	}
+	if err := cli.CheckAddress(o.listen, "127.0.0.1:9406"); err != nil {
+		return err
+	}
 	if o.budget <= 0 {
 		return cli.Usage(fmt.Errorf("--budget %v: must be more than 0", o.budget))
 	}
@@ -83,7 +86,7 @@ func serve(ctx context.Context, out io.Writer, o options) error {
 	}
 	listener, err := net.Listen("tcp", o.listen)
 	if err != nil {
-		return fmt.Errorf("--listen: %w", err)
+		return fmt.Errorf("--listen %q: %w", o.listen, err)
 	}
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()

@@ -203,17 +203,17 @@ func TestInstall(t *testing.T) {
 
 func TestRefuses(t *testing.T) {
 	for want, arguments := range map[string][]string{
-		"--to is missing":            {"install"},
-		"no such file":               {"install", "--from", t.TempDir(), "--to", t.TempDir()},
-		"--log loud":                 {"--log", "loud"},
-		"--budget 0s":                {"--budget", "0s"},
-		"--config: ":                 {"--config", clitest.Write(t, "nri.toml", "speed = 1")},
-		"--listen: ":                 {"--listen", "nowhere"},
-		"--pods: ":                   {"--pods", "/proc/none"},
-		"probe: of what?":            {"probe"},
-		"the broker does not answer": {"probe", "--broker", t.TempDir()},
-		"connection refused":         {"probe", "--url", "http://127.0.0.1:1/readyz"},
-		"takes no argument":          {"more"},
+		"--to is missing": {"install"},
+		"no such file":    {"install", "--from", t.TempDir(), "--to", t.TempDir()},
+		"--log loud":      {"--log", "loud"},
+		"--budget 0s":     {"--budget", "0s"},
+		"--config: ":      {"--config", clitest.Write(t, "nri.toml", "speed = 1")},
+		`--listen "nowhere": must be HOST:PORT or :PORT, as 127.0.0.1:9406, `: {"--listen", "nowhere"},
+		"--pods: ":                        {"--pods", "/proc/none"},
+		"probe: of what?":                 {"probe"},
+		"the broker does not answer":      {"probe", "--broker", t.TempDir()},
+		"connection refused":              {"probe", "--url", "http://127.0.0.1:1/readyz"},
+		"gpreempt-nri: takes no argument": {"more"},
 	} {
 		if status, _, said := clitest.Run(t, command, nil, arguments...); status == 0 || !strings.Contains(said, want) {
 			t.Errorf("%q: %d, %s", arguments, status, said)
