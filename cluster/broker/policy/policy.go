@@ -4,6 +4,7 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -101,7 +102,7 @@ func Load(path string) (*Policy, error) {
 		return nil, fmt.Errorf("read policy: %w", err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > mostBytes {
-		return nil, fmt.Errorf("read policy: %s: must be a regular file of at most %d bytes", path, mostBytes)
+		return nil, &fs.PathError{Op: "read policy", Path: path, Err: fmt.Errorf("must be a regular file of at most %d bytes", mostBytes)}
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -246,7 +247,7 @@ func compile(env *cel.Env, condition string) (cel.Program, error) {
 		for _, e := range issues.Errors() {
 			messages = append(messages, fmt.Sprintf("column %d: %s", e.Location.Column()+1, strings.ReplaceAll(e.Message, "\n", " ")))
 		}
-		return nil, errors.New(strings.Join(messages, "; "))
+		return nil, errors.New(strings.Join(messages, "; ") + "; equality is ==, and text stands in quotes: docs/broker.md, The policy")
 	}
 	if !ast.OutputType().IsExactType(cel.BoolType) {
 		return nil, fmt.Errorf("is %s, must be bool", ast.OutputType())

@@ -175,7 +175,7 @@ func TestErrorsSayWhatIsWrong(t *testing.T) {
 		"[[rule]]\nname='r'":                      `p.toml: rule[0] "r": lacks name or when`,
 		"[[rule]]\nname='r'\nwhen='uid'":          `p.toml: rule[0] "r".when = "uid": is int, must be bool`,
 		"[[rule]]\nname='r'\nwhen='uid='":         `p.toml: rule[0] "r".when = "uid=": column`,
-		"[[rule]]\nname='r'\nwhen='user == 1'":    `p.toml: rule[0] "r".when = "user == 1": column 1: undeclared reference to 'user'`,
+		"[[rule]]\nname='r'\nwhen='user == 1'":    `p.toml: rule[0] "r".when = "user == 1": column 1: undeclared reference to 'user'; equality is ==, and text stands in quotes: docs/broker.md, The policy`,
 		"[control]\nwhen='uid == 1'":              `p.toml: control.when = "uid == 1": column 1: undeclared reference to 'uid'`,
 		rule + "limit=1":                          `p.toml: rule[0] "r".limit: unknown key, must be one of name, when, level`,
 	} {

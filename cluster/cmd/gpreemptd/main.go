@@ -57,6 +57,9 @@ systemd, sockets of such paths come from socket units. SIGHUP reads the policy a
 		Version: cli.Version(version),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if o.check {
+				if _, err := servicelog.New(io.Discard, o.level); err != nil {
+					return err
+				}
 				return check(c.OutOrStdout(), o.policy)
 			}
 			return serve(c.ErrOrStderr(), o)
@@ -78,7 +81,12 @@ func main() { os.Exit(cli.Run(rootCommand())) }
 // load reads the policy. A file that was named must be there.
 func load(path string) (*policy.Policy, error) {
 	if path != "" {
-		return policy.Load(path)
+		p, err := policy.Load(path)
+		var file *fs.PathError
+		if errors.As(err, &file) {
+			return nil, cli.Usage(fmt.Errorf("--policy %q: %w", path, cli.NoFile(err)))
+		}
+		return p, err
 	}
 	p, err := policy.Load(policyPath)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -148,7 +156,11 @@ func serve(out io.Writer, o options) error {
 	// The heap is small, and is to stay so beside many clients: most allocations are for the policy, once, and for messages.
 	debug.SetGCPercent(25)
 	debug.FreeOSMemory()
-	log.Info().Str("version", cli.Version(version)).Str("policy", p.Path).Msg("serving")
+	serving := log.Info().Str("version", cli.Version(version)).Str("policy", p.Path)
+	if len(made) > 0 { // else systemd's units say where
+		serving = serving.Str("directory", o.directory)
+	}
+	serving.Msg("serving")
 	err = server.Run()
 	log.Info().Msg("ended")
 	return err
@@ -236,7 +248,7 @@ func listen(server *broker.Server, o options) (made sockets, err error) {
 	gid := -1
 	if o.group != "" {
 		if gid, err = groupID(o.group); err != nil {
-			return nil, fmt.Errorf("--group %s: %w", o.group, err)
+			return nil, cli.Usage(fmt.Errorf("--group %q: there is no such group; must be the name or number of one", o.group))
 		}
 	}
 	for level := range configs.Levels {
@@ -317,7 +329,7 @@ func take(server *broker.Server, file *os.File) error {
 // lock keeps a second broker out of the directory, for as long as this process lives.
 func lock(directory string) error {
 	if err := os.MkdirAll(directory, 0o755); err != nil {
-		return err
+		return cli.Usage(fmt.Errorf("--directory %q: %w", directory, cli.Cause(err)))
 	}
 	fd, err := unix.Open(filepath.Join(directory, "lock"), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

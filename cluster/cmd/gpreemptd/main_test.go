@@ -71,6 +71,7 @@ type process struct {
 	*exec.Cmd
 	t     *testing.T
 	lines *bufio.Scanner
+	began string // the line that says so
 }
 
 func run(t *testing.T, c *exec.Cmd) *process {
@@ -84,20 +85,21 @@ func run(t *testing.T, c *exec.Cmd) *process {
 	}
 	d := &process{Cmd: c, t: t, lines: bufio.NewScanner(out)}
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() }) // it has ended, or shall
-	d.says("serving")
+	d.began = d.says("serving")
 	return d
 }
 
 // says waits for a line of the log.
-func (d *process) says(what string) {
+func (d *process) says(what string) string {
 	d.t.Helper()
 	var said []string
 	for d.lines.Scan() {
 		if said = append(said, d.lines.Text()); strings.Contains(said[len(said)-1], what) {
-			return
+			return said[len(said)-1]
 		}
 	}
 	d.t.Fatalf("it did not say %q but %q", what, said)
+	return ""
 }
 
 func (d *process) signal(s syscall.Signal) {
@@ -121,6 +123,9 @@ func TestServing(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "run")
 	path := clitest.Write(t, "policy.toml", "[default]\nlevel = 3\n")
 	d := run(t, exec.Command(command, "--directory", directory, "--policy", path))
+	if !strings.Contains(d.began, fmt.Sprintf(`"directory":%q`, directory)) {
+		t.Errorf("it does not say where it serves: %s", d.began)
+	}
 	c := joined(t, directory)
 	if c.Welcome.Policy.Level != 3 {
 		t.Errorf("%+v", c.Welcome)
@@ -430,10 +435,13 @@ func TestChecking(t *testing.T) {
 	}{
 		{[]string{"--check", "--policy", good}, 0, good + ": no mistakes\n", ""},
 		{[]string{"--check", "--policy", bad}, 1, "", "gpreemptd: " + bad + `: default.level = "fast", must be "lc", "be" or an integer from 0 to 7` + "\n"},
-		{[]string{"--check", "--policy", good + "x"}, 1, "", "no such file"},
+		{[]string{"--check", "--policy", good + "x"}, 2, "", `gpreemptd: --policy "` + good + `x": no such file` + "\n"},
+		{[]string{"--check", "--policy", filepath.Dir(good)}, 2, "", `": must be a regular file of at most 1048576 bytes` + "\n"},
+		{[]string{"--check", "--policy", good, "--log", "loud"}, 2, "", "--log loud: must be one of trace, debug, info, warn, error, off"},
+		{[]string{"--directory", good, "--policy", good}, 2, "", `gpreemptd: --directory "` + good + `": not a directory` + "\n"},
 		{[]string{"--log", "loud"}, 2, "", "--log loud: must be one of trace, debug, info, warn, error, off"},
-		{[]string{"--directory", t.TempDir(), "--group", "no-such-group"}, 1, "", "--group no-such-group"},
-		{[]string{"serve"}, 2, "", `takes no argument, but was given "serve"`},
+		{[]string{"--directory", t.TempDir(), "--group", "no-such-group"}, 2, "", `--group "no-such-group": there is no such group; must be the name or number of one`},
+		{[]string{"serve"}, 2, "", `gpreemptd: takes no argument, but was given "serve"`},
 	} {
 		status, out, said := clitest.Run(t, command, nil, c.arguments...)
 		if status != c.status || out != c.out || !strings.Contains(said, c.problem) {
