@@ -102,7 +102,7 @@ func (d *doctor) sayProcesses(s segment.Snapshot) {
 		}
 	}
 	if processes > 0 {
-		d.say("memory", ok, fmt.Sprintf("%s: processes with swap: %d; %s of theirs can go, %s are out, %s cannot go", s.GPU, processes, rounded(can), rounded(out), rounded(cannot)), "")
+		d.say("memory", ok, fmt.Sprintf("%s: processes with swap: %d; %s of theirs can go, %s are out, %s cannot go", heading(&s), processes, rounded(can), rounded(out), rounded(cannot)), "")
 	}
 }
 

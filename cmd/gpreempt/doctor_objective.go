@@ -29,7 +29,7 @@ func (d *doctor) checkObjectives() {
 	}
 	for _, s := range snapshots {
 		for i := range s.Peers {
-			d.sayObjective(s.GPU, &s.Peers[i])
+			d.sayObjective(heading(&s), &s.Peers[i])
 		}
 	}
 }

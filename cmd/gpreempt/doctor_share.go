@@ -18,7 +18,7 @@ func (d *doctor) checkShares() {
 	}
 	for _, s := range snapshots {
 		for i := range s.Peers {
-			d.sayShare(s.GPU, &s.Peers[i])
+			d.sayShare(heading(&s), &s.Peers[i])
 		}
 	}
 }

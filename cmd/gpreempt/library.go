@@ -47,6 +47,14 @@ func readSegments(config configs.Config) ([]segment.Snapshot, error) {
 	return member.Both(func() ([]segment.Snapshot, error) { return readFiles(config) }, config.Segment.Broker)
 }
 
+// heading names a segment. A GPU has two where processes came by files and by the broker, which do not know of each other.
+func heading(s *segment.Snapshot) string {
+	if s.Broker != "" {
+		return s.GPU + " (by the broker)"
+	}
+	return s.GPU
+}
+
 // readFiles reads those that are by files.
 func readFiles(config configs.Config) ([]segment.Snapshot, error) {
 	return segment.ReadAll(config.Segment.Directory, config.Segment.Group)

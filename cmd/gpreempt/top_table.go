@@ -32,10 +32,10 @@ func printTable(out io.Writer, s sample) error {
 	}
 	for _, gpu := range s.GPUs {
 		if gpu.Error != "" {
-			fmt.Fprintf(w, "%s  cannot be read: %s\n\n", gpu.GPU, gpu.Error)
+			fmt.Fprintf(w, "%s  cannot be read: %s\n\n", heading(&gpu.Snapshot), gpu.Error)
 			continue
 		}
-		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%%s\n", gpu.GPU, 100*gpu.LCShare, 100*gpu.BEShare, saySwitch(gpu.Peers))
+		fmt.Fprintf(w, "%s  LC %.0f %%  BE %.0f %%%s\n", heading(&gpu.Snapshot), 100*gpu.LCShare, 100*gpu.BEShare, saySwitch(gpu.Peers))
 		if text := sayOthers(gpu.Others); text != "" {
 			fmt.Fprintf(w, "OTHERS  %s\n", text)
 		}

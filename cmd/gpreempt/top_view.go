@@ -322,10 +322,10 @@ func (v *view) table(width int) (body []line, at int) {
 			body = append(body, nil)
 		}
 		if gpu.Error != "" {
-			body = append(body, line{{pad(clean(gpu.GPU+"  cannot be read: "+gpu.Error), width, false), warning}})
+			body = append(body, line{{pad(clean(heading(&gpu.Snapshot)+"  cannot be read: "+gpu.Error), width, false), warning}})
 			continue
 		}
-		body = append(body, line{{pad(gpu.GPU, width, false), bold}}, v.shares(gpu, width))
+		body = append(body, line{{pad(heading(&gpu.Snapshot), width, false), bold}}, v.shares(gpu, width))
 		if text := sayOthers(gpu.Others); text != "" {
 			body = append(body, line{{pad(clean("OTHERS  "+text), width, false), warning}})
 		}

@@ -475,3 +475,18 @@ func TestTopOnTerminal(t *testing.T) {
 		}
 	}
 }
+
+// Processes of one GPU that came by files and by the broker do not know of each other: their tables have different headings.
+func TestBothWorldsOfAGPU(t *testing.T) {
+	s := busy(1)
+	s.GPUs[1] = gpuSample{Snapshot: segment.Snapshot{GPU: "GPU-1", Path: "c", Broker: "/run/gpreempt/admin.sock"}}
+	var out strings.Builder
+	if err := printTable(&out, s); err != nil || !strings.Contains(out.String(), "GPU-1  LC 25 %") || !strings.Contains(out.String(), "GPU-1 (by the broker)  LC 0 %") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	s.GPUs[1].Error = "damaged"
+	out.Reset()
+	if err := printTable(&out, s); err != nil || !strings.Contains(out.String(), "GPU-1 (by the broker)  cannot be read: damaged") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+}
