@@ -76,6 +76,7 @@ lc, be, off, or a level from 0 (lc, highest) to 7 (be). Unset is off: the librar
 .TP
 .B GPREEMPT_OBJECTIVE
 How slow a latency\-critical process may be: slowdown=1.5, or step=20ms, with first=200ms and p=99 if wanted; none for no objective.
+Beside that or alone range=NAME: steps end with the NVTX range of this name.
 .TP
 .B GPREEMPT_MEMORY_LIMIT
 The most GPU memory of each process, instead of memory.limit: 10GB, 10240MB, 40% of the GPU's, or none.
@@ -103,7 +104,7 @@ func commandPage(root *cobra.Command) []byte {
 	p.Text("Runs best-effort GPU work beside latency-critical services on one NVIDIA GPU, with unmodified programs and the stock\n" +
 		"driver. libgpreempt.so is preloaded into CUDA programs; this command does that, and shows what comes of it.")
 	p.Commands(clitest.All(root)...)
-	p.Line(".SH EXIT STATUS\n0, or 1 where something failed, or 2 for wrong arguments. run ends with the program's own status.")
+	p.Line(".SH EXIT STATUS\n0, or 1 where something failed, or 2 for wrong arguments. run ends with the program's own status, with 126 if it cannot be run, and 127 if there is none.")
 	p.Line(".SH ENVIRONMENT\n%s.SH SEE ALSO\n.BR gpreempt\\-bench (1),\n.BR gpreempt.toml (5)", environment)
 	return p.Bytes()
 }
