@@ -2,12 +2,41 @@ package docs
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/gpreempt/gpreempt/configs"
 )
+
+// The table of doctor's checks has all of them.
+func TestChecksOfDoctorAreDescribed(t *testing.T) {
+	t.Parallel()
+	_, table, _ := strings.Cut(text(t, "docs/troubleshooting.md"), "## Findings of `gpreempt doctor`")
+	table, _, _ = strings.Cut(table, "\n## ")
+	files, err := filepath.Glob(filepath.Join(root, "cmd", "gpreempt", "doctor*.go"))
+	if err != nil || len(files) < 5 {
+		t.Fatal(files, err)
+	}
+	found := 0
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, check := range regexp.MustCompile(`d\.say\("(\w+)"`).FindAllStringSubmatch(string(source), -1) {
+			found++
+			if !regexp.MustCompile(`(?m)^\| (\w+, )*` + check[1] + `(, \w+)* \| `).MatchString(table) {
+				t.Errorf("troubleshooting.md does not describe the check %s", check[1])
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d checks: the expression is wrong", found)
+	}
+}
 
 // Facts that documents repeat are those of the code: keys of the configuration, values that are called defaults, and versions.
 func TestFactsAreThoseOfTheCode(t *testing.T) {
