@@ -12,6 +12,7 @@ memory=/dev/shm
 [ -w $memory ] || memory=${TMPDIR:-/tmp}
 dir=$(mktemp -d "$memory/gpreempt-demo-XXXXXX") # segments, and what a simulated driver keeps
 trap 'rm -rf "$dir"' EXIT
+trap 'echo "demo: interrupted; nothing is kept" >&2; exit 130' INT TERM # before bench is taken for failed
 printf '[segment]\ndirectory = "%s"\n' "$dir" >"$dir/gpreempt.toml"
 
 # measure: runs both cases in each way, and prints what bench prints.

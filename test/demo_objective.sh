@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 readonly token_ms=5 seconds=4
 dir=$(mktemp -d)
 end() {
+	exec 2>/dev/null # the shell would say of each program that it was terminated
 	for group in $(jobs -p); do kill -- "-$group" 2>/dev/null || true; done
 	wait
 	rm -rf "$dir"
