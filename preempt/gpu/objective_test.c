@@ -122,15 +122,17 @@ static void start(double step_ns)
 static void test_bounds(void)
 {
 	const double most = 60e9, least = 1e5;
-	const double wrong[][3] = {{0.9, 0, 0},      {20.1, 0, 0},     {1.5, 20 * MS, 0}, {0, least * 0.99, 0}, {0, most * 1.01, 0},
-				   {1.5, 0, 99e3},   {1.5, 0, -1},     {1.5, 0, most * 2}, {0, 0, 20 * MS},     {-1, 20 * MS, 0},
-				   {NAN, 0, 0},      {0, NAN, 0},      {1.5, 0, NAN}};
+	const double wrong[][3] = {{0.9, 0, 0},         {20.1, 0, 0},     {1.5, 20 * MS, 0}, {0, least * 0.99, 0},
+				   {0, most * 1.01, 0}, {1.5, 0, 99e3},   {1.5, 0, -1},      {1.5, 0, most * 2},
+				   {0, 0, 20 * MS},     {-1, 20 * MS, 0}, {NAN, 0, 0},       {0, NAN, 0},
+				   {1.5, 0, NAN}};
 	struct gp_wish now_in_force;
 	start(20 * MS);
 	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
 		CHECK(!gp_objective_set(wrong[i][0], wrong[i][1], wrong[i][2]));
 	CHECK(gp_objective_read(&now_in_force) && now_in_force.step_ns == 20 * MS);
-	CHECK(gp_objective_set(0, least, least) && gp_objective_set(0, most, most) && gp_objective_set(1, 0, 0) && gp_objective_set(20, 0, 0));
+	CHECK(gp_objective_set(0, least, least) && gp_objective_set(0, most, most) && gp_objective_set(1, 0, 0) &&
+	      gp_objective_set(20, 0, 0));
 	CHECK(gp_objective_set(0, 0, 0) && !gp_objective_read(&now_in_force));
 }
 
