@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -19,8 +21,6 @@ import (
 )
 
 const (
-	// answersWithin is how long a process waits for a broker when it starts. Then it goes on without.
-	answersWithin = 200 * time.Millisecond
 	// looksEvery is how often the connection is looked at without a poke.
 	looksEvery = 500 * time.Millisecond
 	// thereEvery is how often a process looks for a broker.
@@ -40,6 +40,15 @@ const (
 	// refusedAgain is the time after which a refused process asks again at the latest.
 	refusedAgain = time.Minute
 )
+
+// answersWithin is how long a process waits for a broker when it starts. Then it goes on without. Tests of a broker that is there give it
+// as long as a loaded machine may take, by GPREEMPT_TEST_BROKER_MS.
+func answersWithin() time.Duration {
+	if ms, err := strconv.Atoi(os.Getenv("GPREEMPT_TEST_BROKER_MS")); err == nil {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return 200 * time.Millisecond
+}
 
 // Options describe the process that joins, and say where brokers are.
 type Options struct {
@@ -75,7 +84,7 @@ func Join(o Options) (s *segment.Segment, slot int, err error) {
 	}
 	done := make(chan result, 1)
 	go func() {
-		m, err := connect(o, answersWithin)
+		m, err := connect(o, answersWithin())
 		done <- result{m, err}
 		m.serveAll()
 	}()
@@ -185,7 +194,7 @@ func free(view int) {
 func Level(directory string, wanted int) (level int, err error) {
 	level = wanted
 	return level, Reach(directory, func(path string) error {
-		p, err := join.Query(path, wanted, segment.Version, answersWithin)
+		p, err := join.Query(path, wanted, segment.Version, answersWithin())
 		if err == nil {
 			level = int(p.Level)
 		}

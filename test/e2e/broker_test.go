@@ -35,7 +35,11 @@ func isOfFiles(t *testing.T) {
 	}
 }
 
-// startBroker starts a broker that lets everybody have any level, and returns where its sockets are.
+// brokerMs is how long a program that starts waits for a broker's answer.
+const brokerMs = "GPREEMPT_TEST_BROKER_MS"
+
+// startBroker starts a broker that lets everybody have any level, and returns where its sockets are. Programs that start later wait for its
+// answer, however busy the machine is.
 func (m *machine) startBroker() (directory string) {
 	m.t.Helper()
 	directory, err := os.MkdirTemp("", "gpreempt-e2e-") // the paths of sockets are short
@@ -48,6 +52,7 @@ func (m *machine) startBroker() (directory string) {
 		m.t.Fatal(err)
 	}
 	m.broker = directory
+	m.environment = append(m.environment, fmt.Sprintf("%s=%d", brokerMs, patience.Milliseconds()))
 	m.runBroker()
 	return directory
 }
@@ -135,6 +140,7 @@ func TestBrokerIsLate(t *testing.T) {
 		m.configure(fmt.Sprintf("[segment]\ndirectory = %q\nbroker = %q\n", m.dir, m.startBroker()))
 	}
 	directory := m.broker
+	m.environment = append(m.environment, brokerMs+"=") // as short as usual
 	stop(t, m.running)
 	m.broker = "" // it is looked at what is in the file
 	be, lc := m.sharing()
