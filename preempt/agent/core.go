@@ -61,7 +61,7 @@ func (c *Core) setLevel(gpu, level int) {
 	if was := int(c.level.Swap(int32(level))); was == level {
 		return
 	}
-	c.log.Info().Int("priority", level).Msg("another level")
+	c.log.Warn().Int("priority", level).Msg("the broker gives this process another level")
 	setLevel(c.config, level)
 }
 

@@ -95,7 +95,7 @@ func TestRefusedByTheNextBroker(t *testing.T) {
 	if got := m.policyLine(p); len(got) < 7 || got[4] != "strangers" || got[6] != "refused" {
 		t.Errorf("the policy is shown as %q", got)
 	}
-	if _, said := p.finish(); strings.Count(said, "another level") != 1 || !regexp.MustCompile(`info another level .*priority=7`).MatchString(said) {
+	if _, said := p.finish(); strings.Count(said, "another level") != 1 || !regexp.MustCompile(`warn the broker gives this process another level .*priority=7`).MatchString(said) {
 		t.Errorf("it said %s", said)
 	}
 }
