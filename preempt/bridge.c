@@ -207,10 +207,16 @@ bool gp_bridge_gpu_hold_failed(int i) { return gp_gpu[i].hold_failed; }
 
 bool gp_bridge_gpu_mps(int i) { return gp_gpu[i].mps; }
 
+// Of the images of gp_kernels, which come first: a reader that sees an image counted sees its result (gp_rewrite).
+// Writers: threads that load code count an image last; the agent writes the slot. Readers: the agent, and whoever looks at the slot, from the
+// first word on. Pairing: the agent reads the first word before the others, and stores it after them. What breaks without it: a slot has an
+// image whose kernels it does not have.
 static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)
 {
-	for (size_t i = 0; i < bytes / sizeof *to; i++)
+	uint64_t first = from[0];
+	for (size_t i = 1; i < bytes / sizeof *to; i++)
 		to[i] = from[i];
+	to[0] = first;
 }
 
 void gp_bridge_gpu_count_blp(int i)
