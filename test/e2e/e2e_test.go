@@ -76,7 +76,7 @@ type machine struct {
 }
 
 // folder goes with the test. T.TempDir would name it after the test, which may have a comma in its name: lists of options and of paths name
-// files in the folder.
+// files in the folder. The helper of a program that was killed may live a moment longer, and make files there.
 func folder(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "gpreempt-machine")
@@ -84,7 +84,11 @@ func folder(t *testing.T) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
+		err := os.RemoveAll(dir)
+		for deadline := time.Now().Add(patience); err != nil && time.Now().Before(deadline); err = os.RemoveAll(dir) {
+			time.Sleep(2 * time.Millisecond)
+		}
+		if err != nil {
 			t.Error(err)
 		}
 	})
