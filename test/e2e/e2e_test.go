@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpreempt/gpreempt/broker/join"
 	"github.com/gpreempt/gpreempt/internal/clitest"
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -37,6 +38,7 @@ func TestMain(m *testing.M) {
 func relative(path string) string { return strings.TrimPrefix(path, root+"/") }
 
 func buildAndRun(m *testing.M) (int, error) {
+	join.AnswersWithin = patience
 	var err error
 	if root, err = filepath.Abs("../.."); err != nil {
 		return 0, fmt.Errorf("find the repository: %w", err)

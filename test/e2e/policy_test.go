@@ -45,6 +45,29 @@ func (m *machine) policyLine(p *process) (words []string) {
 	return nil
 }
 
+// policySays waits until `gpreempt policy` begins what it says of a process with these words; "" is any word. On a loaded machine a broker
+// may take longer to answer than the command waits.
+func (m *machine) policySays(p *process, want ...string) {
+	m.t.Helper()
+	m.until(fmt.Sprintf("the policy is shown as %q", want), func() bool {
+		got := m.policyLine(p)
+		for i, word := range want {
+			if i >= len(got) || word != "" && got[i] != word {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// policyHas waits until what `gpreempt policy` says of a process has these words in it.
+func (m *machine) policyHas(p *process, want string) {
+	m.t.Helper()
+	m.until(fmt.Sprintf("the policy is shown with %q", want), func() bool {
+		return strings.Contains(strings.Join(m.policyLine(p), " "), want)
+	})
+}
+
 // Whom the policy refuses is best effort among the programs of its user, also where it was latency-critical before there was a broker.
 func TestRefusedIsBestEffort(t *testing.T) {
 	t.Parallel()
@@ -70,9 +93,7 @@ func TestRefusedIsBestEffort(t *testing.T) {
 			m.inFile(p, 7)
 			p.says("the broker does not take this process for now: it shares the GPU with programs of this user only", 1)
 			p.says("the policy does not admit it", 1)
-			if got := m.policyLine(p); len(got) < 7 || got[3] != "worker" || got[4] != "strangers" || got[5] != "be" || got[6] != "refused" {
-				t.Errorf("the policy is shown as %q", got)
-			}
+			m.policySays(p, "", "", "", "worker", "strangers", "be", "refused")
 			if _, said := p.finish(); strings.Count(said, "does not admit it") != 1 {
 				t.Errorf("it said %s", said)
 			}
@@ -92,9 +113,7 @@ func TestRefusedByTheNextBroker(t *testing.T) {
 	p.says("the next broker does not take this process: it is best effort", 1)
 	p.says("the policy does not admit it", 1)
 	p.request(1, 1, "stream")
-	if got := m.policyLine(p); len(got) < 7 || got[4] != "strangers" || got[6] != "refused" {
-		t.Errorf("the policy is shown as %q", got)
-	}
+	m.policySays(p, "", "", "", "", "strangers", "", "refused")
 	if _, said := p.finish(); strings.Count(said, "another level") != 1 || !regexp.MustCompile(`warn the broker gives this process another level .*priority=7`).MatchString(said) {
 		t.Errorf("it said %s", said)
 	}
@@ -118,9 +137,7 @@ func TestRefusedIsOff(t *testing.T) {
 	if _, err := os.Stat(m.segments()); !os.IsNotExist(err) {
 		t.Errorf("it made a file: %v", err)
 	}
-	if got := m.policyLine(off); len(got) < 7 || got[0] != "-" || got[3] != "worker" || got[4] != "strangers" || got[5] != "off" || got[6] != "refused" {
-		t.Errorf("the policy is shown as %q", got)
-	}
+	m.policySays(off, "-", "", "", "worker", "strangers", "off", "refused")
 	const why = `off, as the rule "strangers" of the broker says`
 	m.until("top says it", func() bool { return strings.Contains(m.gpreempt("top", "--once").stdout, why) })
 	counted := m.gpreempt("top", "--prometheus").stdout
@@ -174,9 +191,7 @@ func TestMemoryOfAUser(t *testing.T) {
 		t.Error("the second has more than the first has left")
 	}
 	two.filled("memory", (left-20)<<20, 2)
-	if got := m.policyLine(two); !strings.Contains(strings.Join(got, " "), fmt.Sprintf("0.25 - %d MiB user", left)) {
-		t.Errorf("the policy is shown as %q", got)
-	}
+	m.policyHas(two, fmt.Sprintf("0.25 - %d MiB user", left))
 	one.right(1)
 	one.finish()
 	totals(two, 1000)
@@ -199,9 +214,7 @@ func TestPartOfTheMemory(t *testing.T) {
 		if _, result := p.allocate("memory", 100<<20); result == 0 {
 			t.Errorf("%s has more than its part in two pieces", role)
 		}
-		if got := m.policyLine(p); !strings.Contains(strings.Join(got, " "), " 40% ") {
-			t.Errorf("the policy is shown as %q", got)
-		}
+		m.policyHas(p, " 40% ")
 		p.right(1)
 		p.finish()
 	}
@@ -231,9 +244,7 @@ func TestShareOfAUser(t *testing.T) {
 		return m.peer(one).TimesliceUs >= alone && m.peer(two).TimesliceUs >= alone && m.peer(two).Counters.Turns > 5
 	})
 	for _, p := range []*process{one, two} {
-		if got := m.policyLine(p); !strings.Contains(strings.Join(got, " "), " 0.17 - - user ") {
-			t.Errorf("the policy is shown as %q", got)
-		}
+		m.policyHas(p, " 0.17 - - user ")
 		n := p.count()
 		m.until("it gets on", func() bool { return p.count() > n })
 	}
