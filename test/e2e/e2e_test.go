@@ -468,14 +468,24 @@ func times(h segment.Histogram[uint64]) (n uint64) {
 func (m *machine) joined(processes ...*process) {
 	m.t.Helper()
 	for _, p := range processes {
-		m.until(fmt.Sprintf("process %d joins", p.pid()), func() bool {
-			return slices.ContainsFunc(m.snapshots(), func(s segment.Snapshot) bool {
-				return slices.ContainsFunc(s.Peers, func(peer segment.Peer) bool {
-					return int(peer.Pid) == p.pid() && s.TakenNs-peer.HeartbeatAgeNs > peer.StartedNs
-				})
-			})
-		})
+		m.joinedOn(1, p)
 	}
+}
+
+// joinedOn waits until a process takes part on so many GPUs: each has a slot and a heart of its own.
+func (m *machine) joinedOn(gpus int, p *process) {
+	m.t.Helper()
+	m.until(fmt.Sprintf("process %d joins on %d GPUs", p.pid(), gpus), func() bool {
+		beating := 0
+		for _, s := range m.snapshots() {
+			if slices.ContainsFunc(s.Peers, func(peer segment.Peer) bool {
+				return int(peer.Pid) == p.pid() && s.TakenNs-peer.HeartbeatAgeNs > peer.StartedNs
+			}) {
+				beating++
+			}
+		}
+		return beating >= gpus
+	})
 }
 
 // sees waits until an LC process has seen whom it is to preempt: from then on its work opens windows.

@@ -100,7 +100,7 @@ func TestLoadOfTooLargeCode(t *testing.T) {
 	enlarged(t, simulated("sim.cubin"), code, 0)
 	be := m.startAs(m.command("be", compile(t, "testdata/gpus.c"), code))
 	be.hears("ready")
-	m.joined(be)
+	m.joinedOn(2, be) // GPU 0's heart says nothing of GPU 1, where code is loaded
 	load := func() {
 		be.say("module 1 1 1000")
 		if answer := be.hear(); answer != "module 1 1 runs 0" && answer != "module 1 1 runs 1" {
@@ -176,7 +176,8 @@ func TestLoadsWhileStarved(t *testing.T) {
 			be := what.start(t, m, "be", program, simulated("sim.cubin"))
 			be.hears("ready")
 			lc := m.start("lc")
-			m.joined(be, lc)
+			m.joined(lc)
+			m.joinedOn(2, be)
 			load := func() {
 				be.say("module 1 1 1000")
 				if answer := be.hear(); answer != "module 1 1 runs 0" && answer != "module 1 1 runs 1" {
