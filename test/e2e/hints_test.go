@@ -206,7 +206,7 @@ func TestRequestsAreLogged(t *testing.T) {
 // Hints that nothing follows end after a bounded wait, and a source that gives only such is switched off.
 func TestWrongHints(t *testing.T) {
 	t.Parallel()
-	m := newMachine(t, "")
+	m := newMachine(t, "[hold]\nmax_ms = 10000\n") // no window is cut because the machine is slow
 	lc, be := m.pair()
 	var listened int
 	lc.ask("hints 100 10000 wrong", "listened %d", &listened)
@@ -232,7 +232,7 @@ func TestWrongHints(t *testing.T) {
 func TestWrongHintsEndInTime(t *testing.T) {
 	t.Parallel()
 	const wait, preparation = 20 * time.Millisecond, 6 * time.Millisecond // a switch and the 300 us that hints come ahead take less
-	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+fmt.Sprintf("max_cost = 0.4\nlinger_us = %d\n[hold]\nstep_us = 50000\n", wait.Microseconds()))
+	m := newMachine(t, configs.HintsFrom(configs.HintExplicit)+fmt.Sprintf("max_cost = 0.4\nlinger_us = %d\n[hold]\nmax_ms = 10000\nstep_us = 50000\n", wait.Microseconds()))
 	lc, be := m.pair()
 	m.mostly("a window of a wrong hint is as long as it has to be", func() bool { // where the machine is not slow
 		m.until("the window closes, and the source is on", func() bool { return !m.peer(lc).WindowOpen && !m.hintsOf(lc, "explicit").Off })
@@ -243,11 +243,9 @@ func TestWrongHintsEndInTime(t *testing.T) {
 		m.until("the window closes", func() bool { return !m.peer(lc).WindowOpen })
 		after := m.peer(lc).Counters
 		waited, open := time.Duration(h.WaitedNs-hints.WaitedNs), time.Duration(after.WindowNs-before.WindowNs)
-		t.Logf("%d wrong, the GPU was kept for %v, windows were open for %v", h.Wrong-hints.Wrong, waited, open)
-		if after.WindowsCut != 0 {
-			t.Fatalf("%d windows were cut", after.WindowsCut)
-		}
-		return h.Wrong == hints.Wrong+1 && waited >= wait && waited <= wait+preparation && open <= wait+preparation
+		cut := after.WindowsCut - before.WindowsCut
+		t.Logf("%d wrong, the GPU was kept for %v, windows were open for %v, %d were cut", h.Wrong-hints.Wrong, waited, open, cut)
+		return cut == 0 && h.Wrong == hints.Wrong+1 && waited >= wait && waited <= wait+preparation && open <= wait+preparation
 	})
 	m.runs(be)
 }
