@@ -187,7 +187,7 @@ func longWindow(m *machine, be, lc *process) {
 		lc.request(3, 1, "stream")
 		return be.hear() != "" && m.stops(be) > 0
 	})
-	be.say("single 200")
+	be.say("single 1000") // more than it can do before the window opens
 	lc.say("lc 1 2 60000000 0 stream")
 	m.until("a window is open", func() bool { return m.peer(lc).WindowOpen })
 }
@@ -196,14 +196,16 @@ func TestStoppedProcessGoesOnWhenTheOtherDies(t *testing.T) {
 	t.Parallel()
 	m := newStoppable(t, "[hold]\nmax_ms = 10000\n[share]\nmin_be = 0")
 	plain := m.startChains("")
-	want := plain.chains("single", 200)
+	began := time.Now()
+	want := plain.chains("single", 1000)
+	alone := time.Since(began)
 	be, lc := m.startChains("be"), m.start("lc")
 	m.joined(be, lc)
 	longWindow(m, be, lc)
 	select {
 	case line := <-be.lines:
 		t.Fatalf("BE went on in the window: %s", line)
-	case <-time.After(300 * time.Millisecond): // it would take about 600 ms alone
+	case <-time.After(min(2*alone, 5*time.Second)): // it would have ended by now, well before the window is as long as it may be
 	}
 	_ = lc.cmd.Process.Kill()
 	var hash uint32
@@ -253,15 +255,27 @@ func TestFrozenProcessBlocksNobody(t *testing.T) {
 	be, lc := m.startChains("be"), m.start("lc")
 	m.joined(be, lc)
 	be.say("single 400")
-	m.until("BE was stopped by a window", func() bool { lc.request(5, 1, "stream"); return m.stops(be) > 0 })
+	var hash uint32
+	right := func(line string) {
+		if _, err := fmt.Sscanf(line, "hash %d", &hash); err != nil || hash != want {
+			t.Errorf("%q, undisturbed hash %d: %v", line, want, err)
+		}
+	}
+	m.until("BE was stopped by a window", func() bool {
+		select {
+		case line := <-be.lines: // it ended before a window came
+			right(line)
+			be.say("single 400")
+		default:
+		}
+		lc.request(5, 1, "stream")
+		return m.stops(be) > 0
+	})
 	for range 5 {
 		be.stop()
 		lc.request(5, 2, "stream")
 		be.signal(syscall.SIGCONT)
 		lc.request(2, 2, "stream")
 	}
-	var hash uint32
-	if _, err := fmt.Sscanf(be.hear(), "hash %d", &hash); err != nil || hash != want {
-		t.Errorf("hash %d, undisturbed %d: %v", hash, want, err)
-	}
+	right(be.hear())
 }
