@@ -48,10 +48,10 @@ func (m *machine) killHelper(p *process) {
 // A helper ends with its program, however that ends.
 func TestHelperEndsWithItsProgram(t *testing.T) {
 	t.Parallel()
-	for what, end := range map[string]func(p *process){
-		"exit":    func(p *process) { p.finish() },
-		"SIGKILL": func(p *process) { _ = p.cmd.Process.Kill() },
-		"stopped": func(p *process) { _ = syscall.Kill(helper(p.pid()), syscall.SIGSTOP); p.finish() },
+	for what, end := range map[string]func(p *process, pid int){
+		"exit":    func(p *process, _ int) { p.finish() },
+		"SIGKILL": func(p *process, _ int) { _ = p.cmd.Process.Kill() },
+		"stopped": func(p *process, pid int) { _ = syscall.Kill(pid, syscall.SIGSTOP); p.finish() },
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -62,7 +62,7 @@ func TestHelperEndsWithItsProgram(t *testing.T) {
 			if pid == 0 {
 				t.Fatal("there is none")
 			}
-			end(p)
+			end(p, pid)
 			m.until("it has ended", func() bool { _, _, runs := parentOf(pid); return !runs })
 		})
 	}

@@ -30,16 +30,20 @@ func TestNobodyToWaitFor(t *testing.T) {
 			}
 			p.filled("memory", rest<<20, 2)
 			// Less than what contexts have: nobody publishes that. The first call may wait until it is clear that nobody comes.
-			for i := range 3 {
+			told := func() time.Duration {
 				began := time.Now()
 				if _, result := p.allocate("memory", 15<<20); result != outOfMemory {
 					t.Fatalf("result %d", result)
 				}
-				if took := time.Since(began); i != 0 && took > 2*time.Second {
-					t.Errorf("call %d is told after %v", i, took)
-				}
-				time.Sleep(time.Second) // the next call is no attempt of the same wait
+				return time.Since(began)
 			}
+			told()
+			m.mostly("calls are told at once", func() bool { // where the machine is not slow
+				time.Sleep(time.Second) // the next call is no attempt of the same wait
+				took := told()
+				t.Logf("told after %v", took)
+				return took <= 2*time.Second
+			})
 			p.right(1)
 		})
 	}
