@@ -7,6 +7,7 @@ import (
 	"io"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -27,12 +28,33 @@ func ReachToAsk(directory string, do func(path string) error) error {
 }
 
 func reach(directory string, sockets []string, do func(path string) error) error {
+	var silent []string // sockets that had no listener
 	for _, path := range sockets {
-		if err := do(path); !passable(err) {
+		if len(silent) > 0 && listens(path) { // a broker that starts makes its sockets in this order: the others have listeners by now
+			for _, before := range silent {
+				if err := do(before); !passable(err) {
+					return err
+				}
+			}
+			silent = nil
+		}
+		err := do(path)
+		if !passable(err) {
 			return err
+		}
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+			silent = append(silent, path)
 		}
 	}
 	return fmt.Errorf("%w in %s", ErrNone, directory)
+}
+
+func listens(path string) bool {
+	fd, err := join.Dial(path, time.Second)
+	if err == nil {
+		unix.Close(fd)
+	}
+	return err == nil
 }
 
 // Both reads segments by files, and by a broker if a directory of its sockets is named and one can be reached.
