@@ -152,6 +152,9 @@ func (a *agent) belongs() bool {
 	if sameFile { // two descriptors of it would drop each other's locks
 		a.segment.Leave()
 	}
+	if segment.Of.HasEnded() { // a segment that it made now would be nobody's
+		return false
+	}
 	next, slot, err := a.core.join(a.gpu)
 	if err != nil {
 		if a.said != err.Error() {

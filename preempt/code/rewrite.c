@@ -229,6 +229,7 @@ const struct gp_rewritten *gp_rewrite(struct gp_request *r, const struct gp_jit 
 	} else {
 		gp_load_failed(r->reason);
 	}
+	atomic_thread_fence(memory_order_release);
 	gp_count(&gp_kernels.images, 1); // last: a reader that sees the image counted sees its result
 	if (r->answer != GP_DONE)
 		return NULL;

@@ -88,12 +88,27 @@ func Of(pid int, name string, shared unsafe.Pointer) *Program {
 	return p
 }
 
+// hears waits until the program has ended, up to so many milliseconds; -1: for ever.
+func (p *Program) hears(within int) (ended bool, err error) {
+	ready := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLRDHUP}}
+	_, err = unix.Poll(ready, within)
+	return err == nil && ready[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0, err
+}
+
+// HasEnded says whether the program has, and this process is about to.
+func (p *Program) HasEnded() bool {
+	if p == nil {
+		return false
+	}
+	ended, _ := p.hears(0)
+	return ended
+}
+
 // watch ends the helper with its program.
 func (p *Program) watch() {
 	for {
-		ready := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLRDHUP}}
-		_, err := unix.Poll(ready, -1)
-		if err == nil && ready[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0 {
+		ended, err := p.hears(-1)
+		if ended {
 			os.Exit(0)
 		}
 		if err != nil && !errors.Is(err, unix.EINTR) { // as with a limit of 0 descriptors

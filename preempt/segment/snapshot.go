@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 
@@ -86,7 +87,8 @@ func describe(image []byte, owner func(slot int) (pid int32, held bool)) Snapsho
 		}
 		level, line := h.Level[i].Load(), lineAt(image, i)
 		peer := Peer{
-			Slot: i, Pid: p.Pid.Load(), Owner: pid, Name: printable(p.Name[:]),
+			Slot: i, Pid: cmp.Or(p.Pid.Load(), pid), // an owner that is just joining has not written it
+			Owner: pid, Name: printable(p.Name[:]),
 			Level: level, Role: role(level), Alive: lives,
 			StartedNs: p.StartedNs.Load(), HeartbeatAgeNs: since(p.HeartbeatNs.Load(), s.TakenNs),
 			WindowOpen: line.WindowOpenedNs.Load() != 0, WindowOpenedNs: line.WindowOpenedNs.Load(),
