@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
@@ -90,6 +93,26 @@ func TestLCOptions(t *testing.T) {
 	s := &session{info: info{SharedBytes: 100 << 10, Multiprocessors: 132}}
 	if err := caught(func() { s.lcOptions(t.Context(), synced(20, 200)) }); err == nil || !strings.Contains(err.Error(), "102400 bytes of shared memory here, the case needs 204800") {
 		t.Errorf("a block larger than the device allows: %v", err)
+	}
+}
+
+func TestLastProcessors(t *testing.T) {
+	var ours, its unix.CPUSet
+	cmd := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := errors.Join(unix.SchedGetaffinity(0, &ours), cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(runOnLast(cmd.Process.Pid), unix.SchedGetaffinity(cmd.Process.Pid, &its), cmd.Process.Kill()); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	for i, left := 0, ours.Count(); left > 0; i++ {
+		if ours.IsSet(i) {
+			if its.IsSet(i) != (left <= 4) {
+				t.Errorf("processor %d, behind which %d are: %v", i, left-1, its.IsSet(i))
+			}
+			left--
+		}
 	}
 }
 

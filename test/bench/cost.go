@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // These cases measure what block-level preemption costs where nobody preempts, and what it covers: which launches of PyTorch programs can
@@ -99,7 +100,7 @@ func (s *session) coverage(ctx context.Context, name, program string) result.Row
 // by more than the library costs.
 func (s *session) withAndWithout(ctx context.Context, kind, config string, look func(ours *worker)) (be *result.Share, note string) {
 	plain, ours := s.costScript("be.py", "", kind, "--fixed-algorithms"), s.costScript("be.py", config, kind, "--fixed-algorithms")
-	plain.place, ours.place = workload.LastPlace, workload.LastPlace
+	plain.onLast, ours.onLast = true, true
 	workers := s.startScripts(ctx, plain, ours)
 	defer s.finishAll(workers)
 	rates := inTurns(ctx, workers)
@@ -111,6 +112,25 @@ func (s *session) withAndWithout(ctx context.Context, kind, config string, look 
 	be = rateOf(result.Median(rates[1]), result.Median(rates[0]), stepsPerSecond)
 	be.Share = result.Round(result.Median(ratios), 4)
 	return be, fmt.Sprintf("median of %d rounds from %.4f to %.4f", throughputRounds, slices.Min(ratios), slices.Max(ratios))
+}
+
+// runOnLast has a process run on the last few of the processors that we may use. It has one thread so far; threads that it makes later run there,
+// too.
+func runOnLast(pid int) error {
+	const few = 4
+	var ours, its unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &ours); err != nil {
+		return fmt.Errorf("read which processors we may use: %w", err)
+	}
+	for i, left := 0, ours.Count(); left > 0; i++ {
+		if ours.IsSet(i) {
+			if left <= few {
+				its.Set(i)
+			}
+			left--
+		}
+	}
+	return unix.SchedSetaffinity(pid, &its)
 }
 
 // inTurns are the rates of two workers that take short turns, which one first changing from round to round.

@@ -101,7 +101,7 @@ func (e *evaluation) start(ctx context.Context, system workload.System, wanted [
 
 // startProgram starts a task's process as the system wants it; role is lc or be.
 func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) *worker {
-	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name), place: task.Place, limits: e.options.tests.limits}
+	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name), limits: e.options.tests.limits}
 	if options, own := workload.OwnPrograms[task.Program]; own {
 		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
 		p.module = kernels.Evaluation

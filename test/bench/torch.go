@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // Workers that are programs of PyTorch.
@@ -24,7 +23,7 @@ type script struct {
 	name, role, config string
 	arguments          []string
 	environment        []string
-	place              workload.Place
+	onLast             bool
 }
 
 func (s *session) startScript(ctx context.Context, one script) *worker {
@@ -35,7 +34,7 @@ func (s *session) startScript(ctx context.Context, one script) *worker {
 	if one.role != "" {
 		name += " (" + one.role + ")"
 	}
-	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), place: one.place,
+	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), onLast: one.onLast,
 		environment: append(s.configuredBy(one.config, one.role).environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
 	return s.launch(ctx, p, one.role)

@@ -21,7 +21,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	_ "github.com/gpreempt/gpreempt/test/bench/worker" // the workers in C are in our executable
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // worker is a process that serves orders (PROTOCOL.md).
@@ -42,9 +41,9 @@ type program struct {
 	name        string
 	arguments   []string // the path of the program first
 	environment []string
-	module      []byte         // of the workers in C: the code that they load
-	place       workload.Place // the processors that it runs on
-	limits      limits         // zero: the usual ones
+	module      []byte // of the workers in C: the code that they load
+	onLast      bool   // it runs on the last few processors only
+	limits      limits // zero: the usual ones
 }
 
 // lastBytes keeps the end of what is written to it.
@@ -145,7 +144,10 @@ func (p program) start(ctx context.Context) *worker {
 			w.cmd.ExtraFiles = []*os.File{module}
 		}
 		check(startChild(w.cmd))
-		if err := p.place.Put(w.pid()); err != nil {
+		if !p.onLast {
+			return
+		}
+		if err := runOnLast(w.pid()); err != nil {
 			_ = w.killGroup()
 			_ = w.cmd.Wait()
 			check(err)

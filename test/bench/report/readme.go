@@ -118,8 +118,6 @@ func microseconds(us float64) string {
 // became says whether the target of a row was reached; "" where it has none.
 func became(r result.Row) string {
 	switch {
-	case r.Undecided != "":
-		return "**undecided**, " + r.Undecided
 	case r.Target == "":
 		return ""
 	case r.Pass != nil && *r.Pass:
@@ -130,15 +128,15 @@ func became(r result.Row) string {
 
 func verdict(r result.Row) string {
 	if r.Target == "" {
-		return strings.TrimSuffix(became(r), ", ")
+		return ""
 	}
 	return became(r) + ": " + r.Target
 }
 
-// stallsTable shows the slowest requests, and what they waited for.
+// stallsTable shows the slowest requests.
 func stallsTable(files []measured) string {
 	var text strings.Builder
-	text.WriteString("| case | system | requests | LC p50 | p99 | p99.9 (x alone) | max | stalls, and their causes | target |\n|---|---|---|---|---|---|---|---|---|\n")
+	text.WriteString("| case | system | requests | LC p50 | p99 | p99.9 (x alone) | max | target |\n|---|---|---|---|---|---|---|---|\n")
 	for _, f := range files {
 		for _, row := range f.Cases {
 			name := row.Case
@@ -146,25 +144,15 @@ func stallsTable(files []measured) string {
 				name += ", " + f.GPU
 			}
 			if row.LC == nil {
-				fmt.Fprintf(&text, "| %s | %s | - | - | - | - | - | - | %s |\n", name, row.System, verdict(row))
+				fmt.Fprintf(&text, "| %s | %s | - | - | - | - | - | %s |\n", name, row.System, verdict(row))
 				continue
 			}
 			p999 := microseconds(row.LC.P999Us)
 			if row.Ratio != nil {
 				p999 += fmt.Sprintf(" (%.2f)", row.Ratio.P999)
 			}
-			stalls := ""
-			if row.Stalls != nil {
-				stalls = fmt.Sprintf("%d above %s", row.Stalls.Above, microseconds(row.Stalls.LimitUs))
-				if row.Stalls.Above > 0 {
-					stalls += ": " + row.Stalls.CauseList()
-				}
-				if guests := row.Stalls.GuestList(); guests != "" {
-					stalls += "; " + guests
-				}
-			}
-			fmt.Fprintf(&text, "| %s | %s | %d | %s | %s | %s | %s | %s | %s |\n", name, row.System, row.LC.N, microseconds(row.LC.P50Us),
-				microseconds(row.LC.P99Us), p999, microseconds(row.LC.MaxUs), stalls, verdict(row))
+			fmt.Fprintf(&text, "| %s | %s | %d | %s | %s | %s | %s | %s |\n", name, row.System, row.LC.N, microseconds(row.LC.P50Us),
+				microseconds(row.LC.P99Us), p999, microseconds(row.LC.MaxUs), verdict(row))
 		}
 	}
 	return text.String() + "\n" + origins(files)

@@ -14,7 +14,7 @@ import (
 	"github.com/gpreempt/gpreempt/preempt/segment"
 )
 
-// StallsSuite is the name of the suite whose rows have Stalls.
+// StallsSuite is the name of the suite whose tables show the slowest requests.
 const StallsSuite = "stalls"
 
 // Head is what every result file begins with.
@@ -68,13 +68,9 @@ type Row struct {
 	Missed  string   `json:"missed,omitempty"`  // what of the target, and by how much
 	Skipped string   `json:"skipped,omitempty"` // why it was not measured, which is no failure
 
-	// Why the target is neither reached nor missed: too little was measured to tell. Pass is nil then.
-	Undecided string `json:"undecided,omitempty"`
-
 	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
 
-	BLP    *Counted `json:"blp,omitempty"`    // what the library counted in the BE process
-	Stalls *Stalls  `json:"stalls,omitempty"` // of the suite of that name
+	BLP *Counted `json:"blp,omitempty"` // what the library counted in the BE process
 
 	Serving *Serving `json:"serving,omitempty"` // of the suite of that name
 
@@ -188,7 +184,7 @@ func ReadReport(path string) (*Report, error) {
 	return r, nil
 }
 
-// Write writes the result file. Of long lists of stalls it has a part, and of requests to model servers none: partial results have all.
+// Write writes the result file. Of requests to model servers it has none: partial results have all.
 func (r *Report) Write(path string) error {
 	short := *r
 	short.Cases = slices.Clone(r.Cases)
@@ -198,11 +194,6 @@ func (r *Report) Write(path string) error {
 			serving := *row.Serving
 			serving.Requests = nil
 			row.Serving = &serving
-		}
-		if row.Stalls != nil {
-			stalls := *row.Stalls
-			stalls.List = stalls.listed()
-			row.Stalls = &stalls
 		}
 	}
 	return WriteJSON(path, short, "  ")
@@ -228,7 +219,7 @@ func (r *Report) WithdrawTargets() {
 	for i := range r.Cases {
 		row := &r.Cases[i]
 		if !row.Failed() {
-			row.Target, row.Pass, row.Undecided, row.Missed = "", nil, "", ""
+			row.Target, row.Pass, row.Missed = "", nil, ""
 		}
 	}
 }
@@ -263,13 +254,10 @@ func (row Row) verdict() string {
 	if row.Pass != nil {
 		text = map[bool]string{true: "reached: ", false: "MISSED: "}[*row.Pass] + text
 	}
-	if row.Undecided != "" {
-		text = strings.TrimSuffix("undecided, "+row.Undecided+": "+text, ": ")
-	}
 	if row.Missed != "" {
 		text += ": " + row.Missed
 	}
-	if more := row.Serving.more() + row.Stalls.more(); more != "" {
+	if more := row.Serving.more(); more != "" {
 		text = strings.TrimPrefix(text+"; "+more, "; ")
 	}
 	if row.Note != "" {

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // The programs and the figures agree on these.
@@ -23,65 +21,32 @@ const (
 
 // RunResult is one run of a workload's tasks.
 type RunResult struct {
-	Seconds float64
-	Tasks   []TaskRun
-	Begin   time.Duration // CLOCK_MONOTONIC
+	Length time.Duration
+	Tasks  []TaskRun
 }
 
-// TaskRun is what a task did in a run.
+// TaskRun is what a task did in a run. Requests count, the warm-up's too, of LC tasks only: arrivals from the run's start, ends from the
+// arrival. The last arrivals found no end.
 type TaskRun struct {
-	workload.Task
 	Role      string
 	Completed float64 // within the run
-	Identical *bool   // of work that tells: its results are those that it had at first
-	Times     Times   // of every request, the warm-up's too
-	Trace     Trace
+	Arrivals  []time.Duration
+	DoneNs    []uint64
 }
 
-// Times are the times of a run's requests in nanoseconds: arrivals from the run's start, the others from the arrival. The last
-// arrivals found no end.
-type Times struct {
-	Arrival, Submitted, Done []time.Duration
-}
-
-// Trace is what a worker tells of each request besides.
-type Trace struct {
-	QueuedNs []uint64 `json:"queued_ns"` // from arrival until all of it was queued on the GPU; 0: unknown
-	DelayNs  []uint64 `json:"delay_ns"`  // since the request before: that its thread waited for a processor
-	Switches []uint64 `json:"switches"`  // and how often it lost one
-}
-
-// Set takes the times of a run's requests: from arrival to submission and to their ends.
-func (t *TaskRun) Set(arrivals []time.Duration, submittedNs, doneNs []uint64) {
-	s := Times{Arrival: arrivals}
-	for i := range doneNs {
-		s.Submitted = append(s.Submitted, time.Duration(submittedNs[i]))
-		s.Done = append(s.Done, time.Duration(doneNs[i]))
-	}
-	t.Times = s
-}
-
-// Latencies are those of the requests after the warm-up, from arrival, in microseconds. A request that found no end took at least as long as
-// the programs waited for it.
-func (t *TaskRun) Latencies(length time.Duration) (us []float64) {
-	for i, arrival := range t.Times.Arrival {
-		switch {
-		case arrival < WarmUp:
-		case i < len(t.Times.Done):
-			us = append(us, microsecondsOf(t.Times.Done[i]))
-		default:
-			us = append(us, microsecondsOf(length+Drain-arrival))
-		}
-	}
-	return us
-}
-
-func microsecondsOf(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-
-// Latencies are those of all LC tasks, sorted.
+// Latencies are those of the LC tasks' requests after the warm-up, from arrival, in microseconds, sorted. A request that found no end took at
+// least as long as the programs waited for it.
 func (r RunResult) Latencies() (us []float64) {
-	for _, t := range r.Of("lc") {
-		us = append(us, t.Latencies(r.Length())...)
+	for _, t := range r.Tasks {
+		for i, arrival := range t.Arrivals {
+			switch {
+			case arrival < WarmUp:
+			case i < len(t.DoneNs):
+				us = append(us, float64(t.DoneNs[i])/1000)
+			default:
+				us = append(us, float64(r.Length+Drain-arrival)/1000)
+			}
+		}
 	}
 	slices.Sort(us)
 	return us
@@ -89,8 +54,10 @@ func (r RunResult) Latencies() (us []float64) {
 
 // Completed is how many requests a role's tasks completed together.
 func (r RunResult) Completed(role string) (all float64) {
-	for _, t := range r.Of(role) {
-		all += t.Completed
+	for _, t := range r.Tasks {
+		if t.Role == role {
+			all += t.Completed
+		}
 	}
 	return all
 }
@@ -102,20 +69,7 @@ func (r RunResult) Brief() string {
 		parts = append(parts, fmt.Sprintf("LC p50 %.0f us, p99 %.0f us", Quantile(us, .5), Quantile(us, .99)))
 	}
 	if be := r.Completed("be"); be > 0 {
-		parts = append(parts, fmt.Sprintf("BE %.1f/s", be/r.Seconds))
+		parts = append(parts, fmt.Sprintf("BE %.1f/s", be/r.Length.Seconds()))
 	}
 	return strings.Join(parts, ", ")
 }
-
-// Of are the tasks of a role, in their order.
-func (r RunResult) Of(role string) (tasks []*TaskRun) {
-	for i := range r.Tasks {
-		if t := &r.Tasks[i]; t.Role == role {
-			tasks = append(tasks, t)
-		}
-	}
-	return tasks
-}
-
-// Length is Seconds as a duration.
-func (r RunResult) Length() time.Duration { return time.Duration(r.Seconds * float64(time.Second)) }

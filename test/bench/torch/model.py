@@ -95,7 +95,6 @@ def inference(name):
         device.copy_(host, non_blocking=True)
         graph.replay()
         answer.copy_(result, non_blocking=True)
-        protocol.TRACE.mark_queued()
         torch.cuda.current_stream().synchronize()
     request.keep = model  # the graph uses its memory
     return request

@@ -5,7 +5,6 @@ import ctypes
 import gc
 import json
 import os
-import resource
 import select
 import sys
 import time
@@ -68,50 +67,6 @@ class Go:
         return now < self.end or (now < self.end + DRAIN_NS and not (self.stop != "-" and os.path.exists(self.stop)))
 
 
-class Trace:
-    """Of each request: when all of it was queued, counted from arrival (0: unknown), for how long since the request before
-    the thread waited for a processor, and how often it lost one."""
-
-    def __init__(self):
-        self.on = "GPREEMPT_BENCH_TRACE" in os.environ
-        self.queued_at = 0  # of the request that is served now
-        self.queued, self.delay, self.switches = [], [], []
-        if self.on:
-            try:
-                self.file = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                self.file = -1
-            self.before = self.so_far()
-
-    def so_far(self):
-        fields = os.pread(self.file, 96, 0).split() if self.file >= 0 else []
-        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
-        return (int(fields[1]) if len(fields) > 1 else 0), switches
-
-    def mark_queued(self):
-        self.queued_at = time.monotonic_ns()
-
-    def done(self, arrival):
-        if not self.on:
-            return
-        self.queued.append(self.queued_at - arrival if self.queued_at else 0)
-        after = self.so_far()
-        self.delay.append(after[0] - self.before[0])
-        self.switches.append(after[1] - self.before[1])
-        self.queued_at, self.before = 0, after
-
-    def take(self):
-        """What is answered; forgets it."""
-        if not self.on:
-            return {}
-        lists = {"queued_ns": self.queued, "delay_ns": self.delay, "switches": self.switches}
-        self.queued, self.delay, self.switches = [], [], []
-        return lists
-
-
-TRACE = Trace()
-
-
 def serve_rounds(facts, rounds_of):
     """Of programs under fire: answers init with facts, and then does rounds from each start to its stop. All must give
     what the first gave, facts["steps"]."""
@@ -151,7 +106,7 @@ def serve_continuously(request, go):
 
 def serve_arrivals(request, go, hint):
     """A request is served when it arrives or, if others are still before it, after them; none is dropped."""
-    submitted, done = [], []
+    done = []
     for arrival in go.arrivals:
         if not go.goes_on():
             break
@@ -163,12 +118,10 @@ def serve_arrivals(request, go, hint):
             until = time.monotonic_ns() + go.prepare_ns
             while time.monotonic_ns() < until:
                 pass
-        submitted.append(time.monotonic_ns() - arrival)
         request()
         done.append(time.monotonic_ns() - arrival)
-        TRACE.done(arrival)
     in_time = sum(go.start + arrival + latency <= go.end for arrival, latency in zip(go.arrivals, done))
-    return {"completed": in_time, "unserved": len(go.arrivals) - len(done), "submitted_ns": submitted, "done_ns": done, **TRACE.take()}
+    return {"completed": in_time, "done_ns": done}
 
 
 def serve(request):

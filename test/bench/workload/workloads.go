@@ -12,11 +12,9 @@ import (
 
 // Task is a program of a workload, a process of its own.
 type Task struct {
-	Program string  `json:"program"`
-	RateHz  float64 `json:"rate_hz,omitempty"` // 0: requests back to back
-	Arrival string  `json:"arrival,omitempty"` // "" by the clock, "poisson", "bursty", "uniform"
-	Load    float64 `json:"-"`                 // the rate follows from the time of a request alone
-	Place   Place   `json:"place,omitempty"`   // which processors it runs on
+	Program string
+	RateHz  float64 // 0: requests back to back
+	Arrival string  // "" by the clock, "poisson", "bursty"
 }
 
 // Workload is LC tasks beside BE tasks.
@@ -32,8 +30,6 @@ type Workload struct {
 var OwnPrograms = map[string][]string{
 	"spin-short": {"--work", "spin", "--iterations", "12500", "--kernels", "10"},
 	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
-	"spin-many":  {"--work", "spin", "--iterations", "12500", "--kernels", "200"},
-	"gemms":      {"--work", "gemms", "--closed", "1"}, // five products of half-precision matrices
 }
 
 // PrepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
@@ -80,9 +76,6 @@ func Seed(parts ...any) *rand.Rand {
 	return rand.New(rand.NewPCG(hash.Sum64(), 1))
 }
 
-// shortestGap is that of uniform arrivals, as a part of the mean: with the longest it makes 0.3 to 4 ms of 2.15.
-const shortestGap = 0.3 / 2.15
-
 // Arrivals are the times, from the start, at which a task's requests come. By the clock they come with a
 // phase that is drawn anew every quarter of a second: tasks of equal rates keep no order among themselves.
 func (t Task) Arrivals(length time.Duration, random *rand.Rand) []time.Duration {
@@ -108,8 +101,6 @@ func (t Task) Arrivals(length time.Duration, random *rand.Rand) []time.Duration 
 		return times
 	case "poisson":
 		next = func() float64 { return random.ExpFloat64() * period }
-	case "uniform":
-		next = func() float64 { return shortestGap*period + random.Float64()*2*(1-shortestGap)*period }
 	case "bursty":
 		// Poisson arrivals at two rates in turns: two and a half times the mean for a third of the time, a quarter of the mean
 		// otherwise.

@@ -136,12 +136,12 @@ func TestSessionOfTwoPlans(t *testing.T) {
 // Suites run at the same time, since each has segments of its own. One that takes too long ends in time.
 func TestSessionOfSuites(t *testing.T) {
 	driver := build(t, "sim/libcuda.so.1")
-	const plan = `0 200 stalls build/gpreempt bench --suite stalls --only spin-beside-guests --seconds 1 --out $PARTS --json $JSON
+	const plan = `0 200 blocks build/gpreempt bench --suite blp-stream --only stream-100us-blocks --requests 1 --out $PARTS --json $JSON
 1 200 streams build/gpreempt bench --suite blp-stream --only stream-10us-blocks --requests 1 --out $PARTS --json $JSON
-1 8 long build/gpreempt bench --suite stalls --only spin-beside-guests --seconds 100 --out $PARTS --json $JSON
+1 8 long build/gpreempt bench --suite foundation --out $PARTS --json $JSON
 `
 	printed, files, _ := session(t, []string{plan}, "600", "SESSION_GPUS=2", "LD_PRELOAD="+driver, "LD_LIBRARY_PATH="+filepath.Dir(driver), "SIMCUDA_DIR="+t.TempDir())
-	for _, want := range []string{kind + "/0/stalls, GPU 0, ", kind + "/0/streams, GPU 1, ", "stream-10us-blocks"} {
+	for _, want := range []string{kind + "/0/blocks, GPU 0, ", kind + "/0/streams, GPU 1, ", "stream-10us-blocks"} {
 		if !strings.Contains(printed, want) {
 			t.Errorf("lacks %q:\n%s", want, printed)
 		}
@@ -151,12 +151,12 @@ func TestSessionOfSuites(t *testing.T) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
-	for _, want := range []string{"0/stalls.json", "0/stalls/stalls-spin-beside-guests.json", "0/streams.json", "0/streams/blp-stream-stream-10us-blocks.json"} {
+	for _, want := range []string{"0/blocks.json", "0/blocks/blp-stream-stream-100us-blocks.json", "0/streams.json", "0/streams/blp-stream-stream-10us-blocks.json"} {
 		if !slices.Contains(names, want) {
 			t.Errorf("the archive lacks %s: %v", want, names)
 		}
 	}
 	if status := files["status"]; strings.Count(status, "\t0\n") != 2 || !strings.HasSuffix(status, "\t124\n") {
-		t.Errorf("status:\n%s\n%s%s", status, files["0/stalls.log"], files["0/streams.log"])
+		t.Errorf("status:\n%s\n%s%s", status, files["0/blocks.log"], files["0/streams.log"])
 	}
 }

@@ -80,7 +80,7 @@ func TestBenchRefusesOptions(t *testing.T) {
 			t.Errorf("%q without a suite: %+v", options, r)
 		}
 	}
-	for _, options := range []string{"--suite paper --plan --seconds 1 --repeats 2", "--suite stalls --plan --seconds 100",
+	for _, options := range []string{"--suite paper --plan --seconds 1 --repeats 2", "--suite stalls --plan --requests 100",
 		"--suite stalls --plan --only load-50", "--suite blp-fire --plan --only fire-graphs"} {
 		if r := run(t, nil, strings.Fields(options)...); r.status != 0 || r.stdout == "" {
 			t.Errorf("%s: %+v", options, r)
@@ -176,7 +176,7 @@ func TestBenchWantsALibraryThatLoads(t *testing.T) {
 func TestBenchIsInterrupted(t *testing.T) {
 	folder := t.TempDir()
 	for signal, status := range map[syscall.Signal]int{syscall.SIGINT: 130, syscall.SIGTERM: 143} {
-		command := exec.Command(built+"/gpreempt-bench", "--suite", "stalls", "--only", "spin-beside-guests", "--out", folder, "--library", "../../../../build/libgpreempt.so")
+		command := exec.Command(built+"/gpreempt-bench", "--suite", "foundation", "--only", "four-be", "--out", folder, "--library", "../../../../build/libgpreempt.so")
 		command.Env = append(os.Environ(), simulated(t)...)
 		stderr, err := command.StderrPipe()
 		if err != nil {
@@ -188,7 +188,7 @@ func TestBenchIsInterrupted(t *testing.T) {
 		said := ""
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			said += lines.Text() + "\n"
-			if strings.Contains(lines.Text(), "spin") && strings.Contains(lines.Text(), "begins, takes about") {
+			if strings.Contains(lines.Text(), "four-be: begins, takes about") {
 				if err := command.Process.Signal(signal); err != nil {
 					t.Fatal(err)
 				}
