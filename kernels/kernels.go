@@ -20,8 +20,3 @@ var Fill []byte
 //
 //go:embed bench.fatbin
 var Bench []byte
-
-// Evaluation is the module with the product of matrices of gpreempt bench.
-//
-//go:embed evaluation.fatbin
-var Evaluation []byte

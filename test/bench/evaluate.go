@@ -129,7 +129,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 	for i, m := range wanted {
 		prepare, hint, until := 0, false, stop
 		if m.role == "lc" {
-			prepare, hint, until = w.PrepareUs, system.Hints == "given", "-"
+			prepare, hint, until = workload.PrepareUs, system.Hints == "given", "-"
 		}
 		if m.RateHz > 0 {
 			all[i] = m.arrivals(w, repeat, length)

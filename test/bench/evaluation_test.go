@@ -89,14 +89,14 @@ func under(r *result.Report, name, system string) *result.Row {
 	return &result.Row{}
 }
 
-// A workload without PyTorch on the simulated driver. So many repeats are measured that there are as many requests as are asked for.
+// Workloads on the simulated driver, with a stand-in for PyTorch. So many repeats are measured that there are as many requests as are asked for.
 func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 	t.Parallel()
 	var progress bytes.Buffer
-	options := simulatedOptions(t, workload.Suite, &progress, "spin")
-	options.Systems, options.Repeats, options.Requests, options.Seconds = []string{"default", "gpreempt"}, 1, 150, .8
+	options := failing(t, &progress, "STUB_CUDA=1")
+	options.Only, options.Systems, options.Repeats, options.Requests, options.Seconds = []string{"A", "D"}, []string{"default", "gpreempt-hints"}, 1, 150, .8
 	r := evaluated(t, options)
-	if !r.Simulated || len(r.Failed()) > 0 || len(r.Cases) != 4 {
+	if !r.Simulated || len(r.Failed()) > 0 || len(r.Cases) != 8 {
 		t.Fatalf("%+v\n%s", r, &progress)
 	}
 	for _, row := range r.Cases { // 100 requests a second for 0.6 s that count: 150 are 3 repeats
@@ -104,20 +104,20 @@ func TestEvaluateOnTheSimulatedDriver(t *testing.T) {
 			t.Errorf("%+v\n%s", row, &progress)
 		}
 	}
-	if row := under(r, "spin", "gpreempt"); row.Ratio == nil || row.Ratio.Mean <= 0 || row.BE == nil || row.BE.Share <= 0 || row.Throughput.BEOfDefault <= 0 {
+	if row := under(r, "A", "gpreempt-hints"); row.Ratio == nil || row.Ratio.Mean <= 0 || row.BE == nil || row.BE.Share <= 0 || row.Throughput.BEOfDefault <= 0 {
 		t.Errorf("%+v", row)
 	}
 	progress.Reset()
-	if evaluated(t, options); !strings.Contains(progress.String(), "spin: measured already") {
+	if evaluated(t, options); !strings.Contains(progress.String(), "D: measured already") {
 		t.Errorf("again:\n%s", &progress)
 	}
-	options.Requests, options.Systems = 0, nil
+	options.Only, options.Requests, options.Systems = []string{"A"}, 0, nil
 	options.measureUnder(workload.System{Name: "deaf", Hints: "given"})
-	if r := evaluated(t, options); len(r.Cases) != 3 || !strings.Contains(under(r, "spin", "deaf").Note, "takes no hints") {
+	if r := evaluated(t, options); len(r.Cases) != 7 || !strings.Contains(under(r, "A", "deaf").Note, "takes no hints") {
 		t.Errorf("hints that nobody takes, by another system than before: %+v", r)
 	}
-	options.Systems, options.Only, options.Python = []string{"default"}, []string{"A", "spin"}, "no-such-python"
-	if r := evaluated(t, options); len(r.Failed()) != 1 || under(r, "spin", "default").LC == nil {
+	options.Systems, options.Python = []string{"default"}, "no-such-python"
+	if r := evaluated(t, options); len(r.Failed()) != 1 || !strings.Contains(r.Cases[0].Note, "needs no-such-python with PyTorch") {
 		t.Errorf("without Python: %+v", r)
 	}
 }
@@ -140,23 +140,6 @@ func standIns(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return []string{"PYTHONPATH=" + folder, "PYTHONDONTWRITEBYTECODE=1"}
-}
-
-// The programs of torch/ serve the protocol, PyTorch itself being a stand-in that does nothing.
-func TestTorchProgramsServe(t *testing.T) {
-	t.Parallel()
-	var progress bytes.Buffer
-	options := failing(t, &progress)
-	options.Only, options.Systems, options.Repeats, options.Seconds = []string{"A", "D"}, []string{"default", "gpreempt-hints"}, 1, 1
-	r := evaluated(t, options)
-	for _, row := range r.Cases {
-		if row.Note != "" || row.System != result.BEAlone && (row.LC == nil || row.LC.N < 15) || row.System != result.LCAlone && row.Throughput.BE <= 0 {
-			t.Errorf("%+v\n%s", row, &progress)
-		}
-	}
-	if len(r.Cases) != 8 {
-		t.Errorf("%d rows\n%s", len(r.Cases), &progress)
-	}
 }
 
 // failing is an evaluation whose programs fail as stub, environment variables, tells the stand-in for PyTorch.
@@ -296,28 +279,12 @@ func TestVisibleDevice(t *testing.T) {
 // Requests that wait at the end of a run are served, unless the run is over for a program because the file is there.
 func TestRunsEnd(t *testing.T) {
 	t.Parallel()
-	options := simulatedOptions(t, workload.Suite, &bytes.Buffer{})
-	t.Run("C", func(t *testing.T) {
-		t.Parallel()
-		runsEnd(t, options, "spin-short")
-	})
-	t.Run("Python", func(t *testing.T) {
-		t.Parallel()
-		python, torch := standInTorch(t)
-		options := options
-		options.Python, options.tests.environment = python, slices.Concat(options.tests.environment, torch)
-		runsEnd(t, options, "vgg19")
-	})
-}
-
-func runsEnd(t *testing.T, options Options, program string) {
-	t.Helper()
-	e := newEvaluation(prepared(t, options))
+	e := newEvaluation(prepared(t, failing(t, &bytes.Buffer{})))
 	defer e.close()
 	succeed(t, func() {
 		stop := filepath.Join(e.session.folder, "stop")
 		check(os.WriteFile(stop, nil, 0o600))
-		p := e.startProgram(t.Context(), workload.System{}, "be", workload.Task{Program: program})
+		p := e.startProgram(t.Context(), workload.System{}, "be", workload.Task{Program: "vgg19"})
 		defer p.end()
 		ready(t.Context(), []member{{program: p}})
 		arrivals := make([]time.Duration, 3) // all when the run begins and ends

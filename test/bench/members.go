@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gpreempt/gpreempt/kernels"
 	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
@@ -24,11 +23,6 @@ type member struct {
 
 func (m member) key(system workload.System) string {
 	return fmt.Sprint(system.Processes(m.role), m.role, m.Program, m.index)
-}
-
-func (m member) own() bool {
-	_, own := workload.OwnPrograms[m.Program]
-	return own
 }
 
 // keepOnly ends the programs that these variants do not need, and what served only them.
@@ -91,7 +85,7 @@ func (e *evaluation) start(ctx context.Context, system workload.System, wanted [
 		if m.program = e.running[k]; m.program != nil {
 			continue
 		}
-		if !m.own() && e.session.python == "" {
+		if e.session.python == "" {
 			fail("%s needs %s with PyTorch", m.Program, e.options.Python)
 		}
 		m.program = e.startProgram(ctx, system, m.role, m.Task)
@@ -101,16 +95,8 @@ func (e *evaluation) start(ctx context.Context, system workload.System, wanted [
 
 // startProgram starts a task's process as the system wants it; role is lc or be.
 func (e *evaluation) startProgram(ctx context.Context, system workload.System, role string, task workload.Task) *worker {
-	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name), limits: e.options.tests.limits}
-	if options, own := workload.OwnPrograms[task.Program]; own {
-		p.arguments = append([]string{e.session.executable, "bench-worker", "evaluate", "--limit", "3600"}, options...)
-		p.module = kernels.Evaluation
-		if workload.IsSpin(task.Program) {
-			p.module = kernels.Bench
-		}
-	} else {
-		p.arguments = []string{e.session.python, filepath.Join(e.session.files, "model.py"), task.Program}
-	}
+	p := program{name: fmt.Sprintf("%s %s (%s)", role, task.Program, system.Name), limits: e.options.tests.limits,
+		arguments: []string{e.session.python, filepath.Join(e.session.files, "model.py"), task.Program}}
 	libraryRole, library := "", ""
 	if system.Config != "" {
 		libraryRole, library = role, filepath.Base(e.session.library)

@@ -37,8 +37,7 @@ func measureStalls(ctx context.Context, s *session, name string) {
 	defer e.close()
 	e.systems = must(workload.Systems([]string{"gpreempt-hints"}))
 	e.configure()
-	w := workload.Workload{Name: name, LC: []workload.Task{{Program: "vgg19", Arrival: "poisson"}}, BE: workload.Continuous("resnet152"),
-		PrepareUs: workload.PrepareUs}
+	w := workload.Workload{Name: name, LC: []workload.Task{{Program: "vgg19", Arrival: "poisson"}}, BE: []workload.Task{{Program: "resnet152"}}}
 	var us []float64
 	during(result.LCAlone, func() { us = e.manyRequests(ctx, workload.System{Name: result.LCAlone}, &w, false) })
 	alone := result.LatencyOfMany(us)

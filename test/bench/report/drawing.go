@@ -52,7 +52,7 @@ func systemLabel(name string) string { return cmp.Or(systemLabels[name], name) }
 func workloadLabel(name string) string {
 	for _, w := range workload.All {
 		if w.Name == name {
-			return cmp.Or(w.Label, name)
+			return w.Label
 		}
 	}
 	return name

@@ -9,7 +9,6 @@ import (
 	"gonum.org/v1/plot"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
 // HeadlineFile is the README's first figure, in the folder of results.
@@ -32,9 +31,9 @@ func Headline(results string) ([]byte, error) {
 	})
 }
 
-// headlinePlot shows the systems and claimed workloads that were measured; of these none may be missing beside others.
+// headlinePlot shows the systems and workloads that were measured; of these none may be missing beside others.
 func headlinePlot(r *result.Report) (*plot.Plot, error) {
-	workloads := slices.DeleteFunc(workloadsOf(r), func(name string) bool { return !workload.IsClaimed(name) })
+	workloads := workloadsOf(r)
 	systems := slices.DeleteFunc(slices.Clone(headlineSystems), func(system string) bool {
 		return !slices.ContainsFunc(r.Cases, func(row result.Row) bool { return row.System == system && row.Ratio != nil })
 	})

@@ -258,7 +258,7 @@ func TestTargets(t *testing.T) {
 			t.Errorf("%+v: %+v", test, row)
 		}
 	}
-	for _, row := range []Row{{Case: "A", System: "default"}, {Case: "spin", System: "gpreempt"}} {
+	for _, row := range []Row{{Case: "A", System: "default"}, {Case: "load-50", System: "gpreempt"}} {
 		row.Ratio, row.Throughput = &Ratio{P99: 2}, &Throughput{OfDefault: 1}
 		if row.JudgePaper(); row.Pass != nil {
 			t.Errorf("a target of %+v", row)

@@ -2,7 +2,7 @@
 // They live in the command's own file and run from a constructor, before the Go runtime of the command would start: the
 // process that is measured holds nothing but the worker, the driver and, where it is preloaded, the library.
 //
-//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|evaluate|streams|hold|copies> [--option value]...
+//   gpreempt-bench bench-worker <info|calibrate|lc|be|launch|idle|streams|hold|copies> [--option value]...
 //
 // ../PROTOCOL.md says how it is spoken to. The module with the kernels is read from file descriptor 3 (not for info).
 // Every worker is bounded by --limit seconds.
@@ -373,12 +373,6 @@ static uint64_t jittered(uint64_t mean, uint64_t least, uint32_t *state)
 	return least + (2 * (mean - least) * (*state >> 8) >> 24);
 }
 
-// The library's, where it is preloaded (gpreempt.h).
-static int (*find_hint(void))(int64_t, double)
-{
-	return (int (*)(int64_t, double))dlsym(RTLD_DEFAULT, "gpreempt_hint");
-}
-
 // Before a request its data is prepared for --prepare-us, with --hint 1 announced at the start; the request
 // and its latency begin afterwards.
 //
@@ -391,7 +385,7 @@ static void command_lc(void)
 	uint64_t requests = number("requests", 600), warm_up = number("warm-up", 20);
 	uint64_t seconds = number("seconds", 10);
 	uint64_t prepare_us = number("prepare-us", 0);
-	int (*hint)(int64_t, double) = number("hint", 0) ? find_hint() : NULL;
+	int (*hint)(int64_t, double) = number("hint", 0) ? dlsym(RTLD_DEFAULT, "gpreempt_hint") : NULL; // the library's (gpreempt.h)
 	bool each = number("sync-each", 0), context = number("sync-context", 0), jitter = number("jitter", 0);
 	uint64_t least_ns = number("gap-least-us", gap_ns / 2000) * 1000; // with --jitter 1
 	if (least_ns > gap_ns)
@@ -545,7 +539,6 @@ static void command_idle(void)
 	       (unsigned long long)wall, resident_kb);
 }
 
-#include "evaluate.h"
 #include "streams.h"
 #include "memory.h"
 
@@ -559,7 +552,6 @@ static const struct {
 	{"be", command_be},
 	{"idle", command_idle},
 	{"launch", command_launch},
-	{"evaluate", command_evaluate},
 	{"streams", command_streams},
 	{"hold", command_hold},
 	{"copies", command_copies},

@@ -70,9 +70,6 @@ func (s System) Variables(role string) map[string]string {
 	return s.BE
 }
 
-// IsSpin says whether a program is one of a number of kernels of equal length.
-func IsSpin(program string) bool { return strings.HasPrefix(program, "spin-") }
-
 // Processes is a key. Systems with equal keys use the same processes: they differ only in what a request does.
 func (s System) Processes(role string) string {
 	key := fmt.Sprint(s.MPS, s.Variables(role))

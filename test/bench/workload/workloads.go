@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Task is a program of a workload, a process of its own.
+// Task is a program of a workload, a process of its own: a model of ../torch/model.py.
 type Task struct {
 	Program string
 	RateHz  float64 // 0: requests back to back
@@ -19,20 +19,12 @@ type Task struct {
 
 // Workload is LC tasks beside BE tasks.
 type Workload struct {
-	Name      string
-	Label     string // in plots: a few short lines; "" for the name
-	LC, BE    []Task
-	PrepareUs int  // what a request's data takes the CPU before the GPU gets work
-	Claimed   bool // the targets hold for it
+	Name   string
+	Label  string // in plots: a few short lines
+	LC, BE []Task
 }
 
-// OwnPrograms are those of worker.c; the others are models of ../torch/model.py.
-var OwnPrograms = map[string][]string{
-	"spin-short": {"--work", "spin", "--iterations", "12500", "--kernels", "10"},
-	"spin-long":  {"--work", "spin", "--iterations", "1250000", "--kernels", "1"},
-}
-
-// PrepareUs is long enough for a hint at a request's arrival to hide a switch of the GPU.
+// PrepareUs is what a request's data takes the CPU before the GPU gets work: long enough for a hint at its arrival to hide a switch of the GPU.
 const PrepareUs = 300
 
 func at(hz float64, arrival string, programs ...string) []Task {
@@ -43,30 +35,25 @@ func at(hz float64, arrival string, programs ...string) []Task {
 	return tasks
 }
 
-// Continuous are tasks whose requests come back to back.
-func Continuous(programs ...string) []Task { return at(0, "", programs...) }
-
 var fiveModels = []string{"resnet152", "densenet201", "vgg19", "inception_v3", "distilbert"}
 
 // Suite is the name of the suite that consists of the workloads.
 const Suite = "paper"
 
-// All lists the workloads: those of the GPreempt paper that are models alone, and one that needs no PyTorch. REAL has synthetic bursts, since the
+// All lists the workloads: those of the GPreempt paper that are models alone. REAL has synthetic bursts, since the
 // paper's recorded arrivals are not public.
 var All = []Workload{
-	{"A", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152"), PrepareUs, true},
-	{"B", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152"), PrepareUs, true},
-	{"C", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...), PrepareUs, true},
-	{"D", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...), PrepareUs, true},
-	{"E", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...), PrepareUs, true},
-	{"REAL", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...), PrepareUs, true},
-	{"spin", "short kernels\nbeside long", at(100, "", "spin-short"),
-		Continuous("spin-long"), PrepareUs, false},
+	{"A", "A: one model\nbeside another\n100/s", at(100, "", "vgg19"), at(100, "", "resnet152")},
+	{"B", "B: one model\nbeside another\n220/s", at(220, "", "vgg19"), at(220, "", "resnet152")},
+	{"C", "C: one model\nbeside five", at(100, "", "vgg19"), at(100, "", fiveModels...)},
+	{"D", "D: five models\nbeside five\nby the clock", at(20, "", fiveModels...), at(100, "", fiveModels...)},
+	{"E", "E: five models\nbeside five\nPoisson", at(20, "poisson", fiveModels...), at(100, "poisson", fiveModels...)},
+	{"REAL", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...)},
 }
 
-// IsClaimed says whether targets hold for a workload.
-func IsClaimed(name string) bool {
-	return slices.ContainsFunc(All, func(w Workload) bool { return w.Name == name && w.Claimed })
+// Is says whether there is a workload of a name: earlier result files have others, too.
+func Is(name string) bool {
+	return slices.ContainsFunc(All, func(w Workload) bool { return w.Name == name })
 }
 
 // Seed makes the same random numbers for the same run in every session.

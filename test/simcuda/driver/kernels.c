@@ -295,7 +295,6 @@ static const struct kernel kernels[] = {
 	{"bench_work_reset", 4, {8, 8, 8, 8}, 32, 4, 0, empty_duration, NULL, NULL, NULL, NULL, reset_proceed},
 	{"bench_mix", 3, {8, 4, 4}, 32, 0, 0, mix_duration, NULL, NULL, mix_finish, NULL, NULL},
 	{"bench_empty", 0, {0}, 16, 0, 0, empty_duration, NULL, NULL, NULL, NULL, NULL},
-	{"evaluation_gemm", 4, {8, 8, 8, 4}, 64, 0, 0, fixed_duration, NULL, NULL, NULL, NULL, NULL}, // kernels/evaluation.cu
 	{"sim_spin_us", 1, {8}, 16, 0, 0, spin_duration, NULL, NULL, NULL, NULL, NULL},
 	{"sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL, NULL},
 	{"ncclDevKernel_sim_add", 3, {8, 8, 4}, 16, 0, 0, fixed_duration, NULL, NULL, add_finish, NULL, NULL}, // by its name only
