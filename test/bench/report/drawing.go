@@ -1,40 +1,21 @@
 package report
 
 import (
-	"bytes"
 	"cmp"
 	"fmt"
-	"image/color"
-	"maps"
 	"math"
 	"path/filepath"
-	"slices"
 	"strconv"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/text"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
+	"strings"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
-	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
+// Figures are SVG: bars in groups, points and lines.
+
 // systemColors are those of Okabe and Ito, which the colour-blind can tell apart.
-var systemColors = map[string]color.Color{
-	result.LCAlone:   color.RGBA{0, 0, 0, 255},
-	"default":        color.RGBA{213, 94, 0, 255},
-	"mps":            color.RGBA{230, 159, 0, 255},
-	"mps-priority":   color.RGBA{204, 121, 167, 255},
-	"mps-50":         color.RGBA{110, 60, 150, 255},
-	"mps-25":         color.RGBA{150, 150, 150, 255},
-	"gpreempt":       color.RGBA{0, 114, 178, 255},
-	"gpreempt-hints": color.RGBA{0, 158, 115, 255},
-	"gpreempt-mps":   color.RGBA{120, 80, 40, 255},
-}
+var systemColors = map[string]string{"default": "#d55e00", "mps": "#e69f00", "mps-priority": "#cc79a7", "mps-50": "#6e3c96", "mps-25": "#969696",
+	"gpreempt": "#0072b2", "gpreempt-hints": "#009e73"}
 
 // systemLabels are what people call the systems; one without a label goes by its name.
 var systemLabels = map[string]string{
@@ -42,235 +23,177 @@ var systemLabels = map[string]string{
 	"default":        "default time slicing",
 	"mps":            "MPS",
 	"mps-priority":   "MPS with priorities",
-	"gpreempt":       "gpreempt",
 	"gpreempt-hints": "gpreempt with hints",
 	"gpreempt-mps":   "gpreempt under MPS",
 }
 
 func systemLabel(name string) string { return cmp.Or(systemLabels[name], name) }
 
-func workloadLabel(name string) string {
-	for _, w := range workload.All {
-		if w.Name == name {
-			return w.Label
-		}
+// Lengths in pixels: what is around the area of a plot, and that of one plot with all of it.
+const plotLeft, plotTop, plotBottom, plotHeight, legendWidth = 70, 40, 330, 400, 290
+
+// axis is from a place on the page to another.
+type axis struct {
+	low, high   float64
+	from, to    float64
+	logarithmic bool
+}
+
+func (a axis) at(value float64) float64 {
+	part := (value - a.low) / (a.high - a.low)
+	if a.logarithmic {
+		part = math.Log(value/a.low) / math.Log(a.high/a.low)
 	}
-	return name
+	return a.from + part*(a.to-a.from)
+}
+
+// ticks are values of a few digits.
+func (a axis) ticks() (ticks []float64) {
+	if a.logarithmic {
+		for _, value := range []float64{.5, .7, 1, 1.5, 2, 3, 5, 7, 10, 15, 20, 30, 50, 100} {
+			if value >= a.low && value <= a.high {
+				ticks = append(ticks, value)
+			}
+		}
+		return ticks
+	}
+	const step = .2
+	for i := math.Ceil(a.low/step - 1e-9); i*step <= a.high+1e-9; i++ {
+		ticks = append(ticks, result.Round(i*step, 1)+0) // not -0
+	}
+	return ticks
+}
+
+// plot is an SVG that grows.
+type plot struct {
+	strings.Builder
+	x, y   axis
+	legend float64 // where its next line is
+}
+
+func newPlot(width float64) *plot {
+	return &plot{x: axis{from: plotLeft, to: width}, y: axis{from: plotBottom, to: plotTop}, legend: plotTop + 6}
+}
+
+func (p *plot) add(format string, arguments ...any) { fmt.Fprintf(p, format+"\n", arguments...) }
+
+func (p *plot) text(x, y float64, anchor, text string) {
+	p.add(`<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>`, x, y, anchor, text)
+}
+
+func (p *plot) line(x1, y1, x2, y2 float64, style string) {
+	p.add(`<path d="M%.1f %.1fL%.1f %.1f" stroke=%s/>`, x1, y1, x2, y2, style)
 }
 
 const (
-	legendWidth, plotMargin = 170, 12 // points
-	barsWidth               = 0.8     // of the distance between two groups of bars
+	gridStroke = `"#dcdcdc"`
+	axisStroke = `"#000"`
+	dashed     = ` stroke-dasharray="5 3"`
 )
 
-var gridColor = color.Gray{Y: 220}
-
-// newPlot has a title, labelled axes and lines across. An x axis without a label is one of groups, which need no lines.
-func newPlot(title, x, y string) *plot.Plot {
-	p := plot.New()
-	sans := func(style *text.Style, size vg.Length) {
-		style.Font = font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
+// frame is a plot's title, its axes, and lines at the ticks of these. Without a label the x axis is one of groups.
+func (p *plot) frame(title, x, y string) {
+	p.add(`<text x="%d" y="22" font-size="15">%s</text>`, plotLeft, title)
+	for _, tick := range p.y.ticks() {
+		p.line(p.x.from, p.y.at(tick), p.x.to, p.y.at(tick), gridStroke)
+		p.text(p.x.from-6, p.y.at(tick)+4, "end", strconv.FormatFloat(tick, 'f', -1, 64))
 	}
-	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = title, x, y
-	p.Title.Padding = vg.Points(8)
-	sans(&p.Title.TextStyle, vg.Points(12))
-	sans(&p.Legend.TextStyle, vg.Points(10))
-	p.Legend.Padding = vg.Points(5)
-	for _, axis := range []*plot.Axis{&p.X, &p.Y} {
-		sans(&axis.Label.TextStyle, vg.Points(10.5))
-		sans(&axis.Tick.Label, vg.Points(9))
-		axis.Label.Padding = vg.Points(4)
-		axis.Tick.Marker = roundSteps{}
+	if x != "" {
+		for _, tick := range p.x.ticks() {
+			p.line(p.x.at(tick), p.y.from, p.x.at(tick), p.y.to, gridStroke)
+			p.text(p.x.at(tick), p.y.from+18, "middle", strconv.FormatFloat(tick, 'f', -1, 64))
+		}
+		p.line(p.x.from, p.y.from, p.x.to, p.y.from, axisStroke)
+		p.text((p.x.from+p.x.to)/2, p.y.from+42, "middle", x)
 	}
-	grid := plotter.NewGrid()
-	grid.Horizontal.Color, grid.Vertical.Color = gridColor, gridColor
-	if x == "" {
-		grid.Vertical.Color = nil
-	}
-	p.Add(grid)
-	return p
+	p.line(p.x.from, p.y.from, p.x.from, p.y.to, axisStroke)
+	p.add(`<text transform="translate(22 %d) rotate(-90)" text-anchor="middle">%s</text>`, (plotTop+plotBottom)/2, y)
 }
 
-// logarithmic makes an axis one of factors, and says so.
-func logarithmic(axis *plot.Axis) {
-	axis.Scale, axis.Tick.Marker = plot.LogScale{}, factors{}
-	axis.Label.Text += ", logarithmic"
+// explain adds a line to the legend, whose sign is drawn at a place.
+func (p *plot) explain(label string, sign func(x, y float64)) {
+	sign(p.x.to+24, p.legend)
+	p.text(p.x.to+42, p.legend+4, "start", label)
+	p.legend += 19
 }
 
-// drawEach makes an SVG with a plot, so wide, for each file of a pattern.
-func drawEach(pattern string, width float64, plotOf func(file string) (*plot.Plot, error)) ([]byte, error) {
+func (p *plot) bar(x, width, from, to float64, color string) {
+	p.add(`<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="%s"/>`, x, min(from, to), width, math.Abs(from-to), color)
+}
+
+// interval is white around black, so that it shows on any colour.
+func (p *plot) interval(x, low, high float64) {
+	for _, style := range []string{`"#fff" stroke-width="2.5"`, axisStroke} {
+		p.add(`<path d="M%.1f %.1fV%.1fm-3 0h6M%.1f %.1fm-3 0h6" stroke=%s/>`, x, low, high, x, low, style)
+	}
+}
+
+// curve joins points by a line.
+func (p *plot) curve(points []point, style string) {
+	var path []string
+	for _, at := range points {
+		path = append(path, fmt.Sprintf("%.1f %.1f", p.x.at(at.x), p.y.at(at.y)))
+	}
+	p.add(`<path d="M%s" fill="none" stroke=%s/>`, strings.Join(path, "L"), style)
+}
+
+// point is a place by the values of the axes.
+type point struct{ x, y float64 }
+
+// mark is a shape, as a path from its middle.
+func (p *plot) mark(x, y float64, shape, color string) {
+	p.add(`<path d="M%.1f %.1f%s" fill="%s"/>`, x, y, shape, color)
+}
+
+const (
+	circle   = "m-4.5 0a4.5 4.5 0 1 0 9 0a4.5 4.5 0 1 0-9 0z"
+	square   = "m-4-4h8v8h-8z"
+	triangle = "m0-5l5.5 9h-11z"
+)
+
+// drawEach draws a plot, so wide, for each result file of a pattern, one below the other, on a white ground of their own, for pages that are dark.
+func drawEach(pattern string, width float64, draw func(p *plot, r *result.Report) error) ([]byte, error) {
 	files, _ := filepath.Glob(pattern) // sorted; the pattern is a good one
 	if len(files) == 0 {
 		return nil, fmt.Errorf("draw results: there is no %s", pattern)
 	}
-	var plots []*plot.Plot
-	for _, file := range files {
-		p, err := plotOf(file)
+	svg := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" height="%d" font-family="Liberation Sans,Arial,sans-serif" font-size="13">
+<rect width="100%%" height="100%%" fill="#fff"/>
+`, width+legendWidth, plotHeight*len(files))
+	for i, file := range files {
+		p := newPlot(width)
+		r, err := result.ReadReport(file)
+		if err == nil {
+			err = draw(p, r)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("draw %s: %w", file, err)
 		}
-		plots = append(plots, p)
+		svg += fmt.Sprintf("<g transform=\"translate(0 %d)\">\n%s</g>\n", i*plotHeight, p)
 	}
-	return renderStack(plots, vg.Points(width), vg.Points(300))
+	return []byte(svg + "</svg>\n"), nil
 }
 
-// renderStack makes an SVG of plots of equal size below each other, each with its legend on the right. It has a white ground of its own, for
-// pages that are dark.
-func renderStack(plots []*plot.Plot, width, height vg.Length) ([]byte, error) {
-	canvas := vgsvg.New(width+vg.Points(legendWidth+plotMargin), height*vg.Length(len(plots)))
-	whole := draw.New(canvas)
-	whole.SetColor(color.White)
-	whole.Fill(whole.Rectangle.Path())
-	for i, p := range plots {
-		drawWithLegend(p, draw.Crop(whole, 0, 0, height*vg.Length(len(plots)-1-i), -height*vg.Length(i)), width)
-	}
-	var svg bytes.Buffer
-	if _, err := canvas.WriteTo(&svg); err != nil {
-		return nil, err
-	}
-	return bytes.ReplaceAll(svg.Bytes(), []byte("font-family:Liberation Sans;"), []byte("font-family:Liberation Sans,Arial,sans-serif;")), nil
-}
-
-// drawWithLegend draws a plot of a width, and its legend on its right.
-func drawWithLegend(p *plot.Plot, whole draw.Canvas, width vg.Length) {
-	area := draw.Crop(whole, vg.Points(4), -vg.Points(legendWidth+plotMargin), vg.Points(4), -vg.Points(6))
-	legend, y := p.Legend, p.Y.Label
-	p.Legend, p.Y.Label.Text = plot.NewLegend(), ""
-	// Plot makes room for the label as if the middle of a logarithmic axis were that of a linear one.
-	inner := draw.Crop(area, y.TextStyle.Height(y.Text)+y.Padding, 0, 0, 0)
-	p.Draw(inner)
-	y.TextStyle.Rotation, y.TextStyle.YAlign = math.Pi/2, text.YTop
-	data := p.DataCanvas(inner)
-	whole.FillText(y.TextStyle, vg.Point{X: area.Min.X, Y: data.Center().Y}, y.Text)
-	legend.Top, legend.Left = true, true
-	legend.YOffs = -p.Title.TextStyle.Rectangle(p.Title.Text).Size().Y - p.Title.Padding
-	legend.Draw(draw.Crop(whole, width+vg.Points(plotMargin), 0, 0, 0))
-}
-
-// column is a value and its interval, which is empty where there is none.
-type column struct {
-	value    float64
-	interval [2]float64
-}
-
-// columns are the bars of one system, one in each group that has a value for it.
-type columns struct {
-	values        map[int]column // by group
-	base          float64        // where bars begin
-	offset, width float64        // in distances between groups
-	color         color.Color
-}
-
-func (c columns) bar(group int) (left, right float64) {
-	middle := float64(group) + c.offset
-	return middle - c.width/2, middle + c.width/2
-}
-
-// Plot implements plot.Plotter.
-func (c columns) Plot(canvas draw.Canvas, p *plot.Plot) {
-	x, y := p.Transforms(&canvas)
-	for _, group := range slices.Sorted(maps.Keys(c.values)) { // the same bytes each time
-		v := c.values[group]
-		left, right := c.bar(group)
-		corners := []vg.Point{{X: x(left), Y: y(c.base)}, {X: x(left), Y: y(v.value)}, {X: x(right), Y: y(v.value)}, {X: x(right), Y: y(c.base)}}
-		canvas.FillPolygon(c.color, corners)
-		if v.interval[1] > v.interval[0] {
-			whisker(canvas, x((left+right)/2), y(v.interval[0]), y(v.interval[1]))
-		}
-	}
-}
-
-// whisker draws an interval, white around black, so that it shows on any colour.
-func whisker(canvas draw.Canvas, x, low, high vg.Length) {
-	const half = 2 // points
-	strokes := func(style draw.LineStyle) {
-		canvas.StrokeLine2(style, x, low, x, high)
-		canvas.StrokeLine2(style, x-half, low, x+half, low)
-		canvas.StrokeLine2(style, x-half, high, x+half, high)
-	}
-	strokes(draw.LineStyle{Color: color.White, Width: vg.Points(1.8)})
-	strokes(draw.LineStyle{Color: color.Black, Width: vg.Points(.8)})
-}
-
-// DataRange implements plot.DataRanger.
-func (c columns) DataRange() (left, right, low, high float64) {
-	left, right, low, high = math.Inf(1), math.Inf(-1), c.base, c.base
-	for group, v := range c.values {
-		l, r := c.bar(group)
-		left, right = min(left, l), max(right, r)
-		low, high = min(low, v.value), max(high, v.value)
-		if v.interval[1] > v.interval[0] {
-			low, high = min(low, v.interval[0]), max(high, v.interval[1])
-		}
-	}
-	return left, right, low, high
-}
-
-// Thumbnail implements plot.Thumbnailer.
-func (c columns) Thumbnail(canvas *draw.Canvas) {
-	canvas.FillPolygon(c.color, []vg.Point{canvas.Min, {X: canvas.Min.X, Y: canvas.Max.Y}, canvas.Max, {X: canvas.Max.X, Y: canvas.Min.Y}})
-}
-
-// addColumns adds the bars of systems, a group for each name, to a plot. Bars begin at base.
-func addColumns(p *plot.Plot, names, systems []string, base float64, of func(name, system string) (column, bool)) {
-	width := barsWidth / float64(len(systems))
-	for i, system := range systems {
-		bars := columns{values: map[int]column{}, base: base, width: width, color: systemColors[system], offset: width * (float64(i) - float64(len(systems)-1)/2)}
-		for group, name := range names {
-			if v, ok := of(name, system); ok {
-				bars.values[group] = v
+// groups draws the bars of systems, from 1 on a logarithmic axis, in a group for each name. All have a value.
+func (p *plot) groups(names, labels, systems []string, of func(name, system string) (value float64, interval [2]float64)) {
+	each := (p.x.to - p.x.from) / float64(len(names))
+	width := .8 * each / float64(len(systems))
+	for group, name := range names {
+		left := p.x.from + (float64(group)+.1)*each
+		for i, system := range systems {
+			value, interval := of(name, system)
+			x := left + float64(i)*width
+			p.bar(x, width, p.y.at(1), p.y.at(value), systemColors[system])
+			if interval[1] > interval[0] {
+				p.interval(x+width/2, p.y.at(interval[0]), p.y.at(interval[1]))
 			}
 		}
-		p.Add(bars)
-		p.Legend.Add(systemLabel(system), bars)
-	}
-}
-
-// factors are the ticks of a logarithmic axis. The fewer powers of ten it has, the more of them are between those.
-type factors struct{}
-
-// Ticks implements plot.Ticker.
-func (factors) Ticks(low, high float64) []plot.Tick {
-	digits := []float64{1, 2, 5}
-	switch {
-	case high/low < 10:
-		digits = []float64{1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8}
-	case high/low < 100:
-		digits = []float64{1, 1.5, 2, 3, 5, 7}
-	}
-	var ticks []plot.Tick
-	for power := math.Floor(math.Log10(low)); power <= math.Ceil(math.Log10(high)); power++ {
-		for _, digit := range digits {
-			if at := digit * math.Pow(10, power); at >= low && at <= high {
-				ticks = append(ticks, tick(at))
-			}
+		for i, text := range strings.Split(labels[group], "\n") {
+			p.text(left+.4*each, p.y.from+18+15*float64(i), "middle", text)
 		}
 	}
-	return ticks
-}
-
-// tick is labelled with its value, which is one of a few digits.
-func tick(at float64) plot.Tick {
-	at = result.Round(at, 6) + 0 // not -0
-	return plot.Tick{Value: at, Label: strconv.FormatFloat(at, 'f', -1, 64)}
-}
-
-// roundSteps are the ticks of a linear axis: about five to ten, at multiples of 1, 2 or 5 of a power of ten.
-type roundSteps struct{}
-
-// Ticks implements plot.Ticker.
-func (roundSteps) Ticks(low, high float64) []plot.Tick {
-	const most = 10
-	power := math.Pow(10, math.Floor(math.Log10((high-low)/most)))
-	step := 10 * power
-	for _, digit := range []float64{5, 2, 1} {
-		if (high-low)/(digit*power) <= most {
-			step = digit * power
-		}
+	p.line(p.x.from, p.y.at(1), p.x.to, p.y.at(1), axisStroke+dashed)
+	for _, system := range systems {
+		p.explain(systemLabel(system), func(x, y float64) { p.bar(x-12, 24, y-6, y+6, systemColors[system]) })
 	}
-	var ticks []plot.Tick
-	for i := math.Ceil(low/step - 1e-9); i*step <= high+step*1e-9; i++ {
-		ticks = append(ticks, tick(i*step))
-	}
-	return ticks
 }

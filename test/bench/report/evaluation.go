@@ -5,19 +5,12 @@ import (
 	"slices"
 	"strings"
 
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-
 	"github.com/gpreempt/gpreempt/test/bench/result"
 	"github.com/gpreempt/gpreempt/test/bench/workload"
 )
 
-// Words of plots' axes.
-const (
-	timesAlone    = "relative to running alone"
-	withIntervals = " (95 % intervals)"
-)
+// timesAlone is what an axis says.
+const timesAlone = "relative to running alone"
 
 // evaluationTables shows evaluations in a document: for each workload the LC latencies of the systems relative to alone, of all GPUs in one
 // table; or a summary of each.
@@ -155,20 +148,4 @@ func p99Cell(row *result.Row) string {
 		cell += " **missed**"
 	}
 	return cell
-}
-
-// acrossWorkloads has a place across the plot for each workload, and a dashed line where it runs alone.
-func acrossWorkloads(p *plot.Plot, workloads []string) {
-	end := float64(len(workloads)) - 0.5
-	line := &plotter.Line{XYs: plotter.XYs{{X: -0.5, Y: 1}, {X: end, Y: 1}}, LineStyle: plotter.DefaultLineStyle}
-	line.Dashes = []vg.Length{vg.Points(3), vg.Points(3)}
-	p.Add(line)
-	var names []string
-	for _, workload := range workloads {
-		names = append(names, workloadLabel(workload))
-	}
-	p.NominalX(names...)
-	p.X.Min, p.X.Max = -0.5, end
-	p.Y.Padding = 0 // NominalX leaves room for half a name
-	p.Y.Min, p.Y.Max = p.Y.Min/1.1, p.Y.Max*1.1
 }

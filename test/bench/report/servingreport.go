@@ -1,16 +1,12 @@
 package report
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
@@ -122,61 +118,54 @@ func servingLabel(name string) string {
 // Frontier draws what best-effort work gets against the p99 of the server's time per token, for each GPU, as an SVG. The same results give the
 // same bytes.
 func Frontier(results string) ([]byte, error) {
-	return drawEach(filepath.Join(results, "*-"+result.ServingSuite+".json"), 480, func(file string) (*plot.Plot, error) {
-		report, err := result.ReadReport(file)
-		if err != nil {
-			return nil, err
-		}
-		return frontierPlot(report)
-	})
+	return drawEach(filepath.Join(results, "*-"+result.ServingSuite+".json"), 640, drawFrontier)
 }
 
-func frontierPlot(r *result.Report) (*plot.Plot, error) {
-	p := newPlot("Training beside vLLM at 6 requests a second, "+r.GPU, "TPOT p99, "+timesAlone, "training, relative to running alone")
-	p.Y.Min, p.Y.Max, p.X.Min = 0, 1, 1
-	var ours, underMPS plotter.XYs
+func drawFrontier(p *plot, r *result.Report) error {
+	var ours, underMPS []point
 	var rivals []result.Row
+	p.x.low, p.x.high, p.y.high = 1, 1, 1
 	for _, row := range r.Cases {
-		switch {
-		case row.Case != frontierCase || row.Ratio == nil || row.BE == nil:
+		if row.Case != frontierCase || row.Ratio == nil || row.BE == nil {
+			continue
+		}
+		p.x.high = max(p.x.high, row.Ratio.P99+.05)
+		switch at := (point{row.Ratio.P99, row.BE.Share}); {
 		case strings.HasPrefix(row.System, result.ServingUnderMPS):
-			underMPS = append(underMPS, plotter.XY{X: row.Ratio.P99, Y: row.BE.Share})
+			underMPS = append(underMPS, at)
 		case strings.HasPrefix(row.System, "gpreempt"):
-			ours = append(ours, plotter.XY{X: row.Ratio.P99, Y: row.BE.Share})
+			ours = append(ours, at)
 		default:
 			rivals = append(rivals, row)
 		}
 	}
 	if len(ours) == 0 {
-		return nil, fmt.Errorf("no %s under the library", frontierCase)
+		return fmt.Errorf("no %s under the library", frontierCase)
 	}
+	p.frame("Training beside vLLM at 6 requests a second, "+r.GPU, "TPOT p99, "+timesAlone, "training, "+timesAlone)
+	color := systemColors["gpreempt"]
 	for _, curve := range []struct {
-		name   string
-		points plotter.XYs
-		shape  draw.GlyphDrawer
-		dashes []vg.Length
-	}{{"gpreempt, by objective", ours, draw.CircleGlyph{}, nil}, {"gpreempt under MPS, by objective", underMPS, draw.BoxGlyph{}, []vg.Length{vg.Points(4), vg.Points(2)}}} {
+		name          string
+		points        []point
+		shape, dashes string
+	}{{"gpreempt, by objective", ours, circle, ""}, {"gpreempt under MPS, by objective", underMPS, square, dashed}} {
 		if len(curve.points) == 0 {
 			continue
 		}
-		slices.SortFunc(curve.points, func(a, b plotter.XY) int { return int(1000 * (a.X - b.X)) })
-		line, points, err := plotter.NewLinePoints(curve.points)
-		if err != nil {
-			return nil, err
+		slices.SortFunc(curve.points, func(a, b point) int { return cmp.Compare(a.x, b.x) })
+		style := fmt.Sprintf(`"%s" stroke-width="2"%s`, color, curve.dashes)
+		p.curve(curve.points, style)
+		for _, at := range curve.points {
+			p.mark(p.x.at(at.x), p.y.at(at.y), curve.shape, color)
 		}
-		line.Color, line.Width, line.Dashes = systemColors["gpreempt"], vg.Points(1.5), curve.dashes
-		points.Color, points.Shape, points.Radius = line.Color, curve.shape, vg.Points(3.5)
-		p.Add(line, points)
-		p.Legend.Add(curve.name, line, points)
+		p.explain(curve.name, func(x, y float64) {
+			p.line(x-14, y, x+14, y, style)
+			p.mark(x, y, curve.shape, color)
+		})
 	}
 	for _, row := range rivals {
-		point, err := plotter.NewScatter(plotter.XYs{{X: row.Ratio.P99, Y: row.BE.Share}})
-		if err != nil {
-			return nil, err
-		}
-		point.Color, point.Shape, point.Radius = systemColors[row.System], draw.PyramidGlyph{}, vg.Points(4)
-		p.Add(point)
-		p.Legend.Add(servingLabel(row.System), point)
+		p.mark(p.x.at(row.Ratio.P99), p.y.at(row.BE.Share), triangle, systemColors[row.System])
+		p.explain(servingLabel(row.System), func(x, y float64) { p.mark(x, y, triangle, systemColors[row.System]) })
 	}
-	return p, nil
+	return nil
 }

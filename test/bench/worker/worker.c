@@ -385,7 +385,8 @@ static void command_lc(void)
 	uint64_t requests = number("requests", 600), warm_up = number("warm-up", 20);
 	uint64_t seconds = number("seconds", 10);
 	uint64_t prepare_us = number("prepare-us", 0);
-	int (*hint)(int64_t, double) = number("hint", 0) ? dlsym(RTLD_DEFAULT, "gpreempt_hint") : NULL; // the library's (gpreempt.h)
+	int (*hint)(int64_t, double) =
+		number("hint", 0) ? dlsym(RTLD_DEFAULT, "gpreempt_hint") : NULL; // the library's (gpreempt.h)
 	bool each = number("sync-each", 0), context = number("sync-context", 0), jitter = number("jitter", 0);
 	uint64_t least_ns = number("gap-least-us", gap_ns / 2000) * 1000; // with --jitter 1
 	if (least_ns > gap_ns)
@@ -546,15 +547,9 @@ static const struct {
 	const char *name;
 	void (*run)(void);
 } commands[] = {
-	{"info", command_info},
-	{"calibrate", command_calibrate},
-	{"lc", command_lc},
-	{"be", command_be},
-	{"idle", command_idle},
-	{"launch", command_launch},
-	{"streams", command_streams},
-	{"hold", command_hold},
-	{"copies", command_copies},
+	{"info", command_info},       {"calibrate", command_calibrate}, {"lc", command_lc},
+	{"be", command_be},           {"idle", command_idle},           {"launch", command_launch},
+	{"streams", command_streams}, {"hold", command_hold},           {"copies", command_copies},
 };
 
 static void __attribute__((constructor)) bench_worker(int count, char **values)

@@ -51,9 +51,14 @@ var All = []Workload{
 	{"REAL", "REAL: five\nbeside five\nin bursts", at(20, "bursty", fiveModels...), at(100, "bursty", fiveModels...)},
 }
 
-// Is says whether there is a workload of a name: earlier result files have others, too.
-func Is(name string) bool {
-	return slices.ContainsFunc(All, func(w Workload) bool { return w.Name == name })
+// Label is a workload's in plots; "" where there is none of that name. Earlier result files have others, too.
+func Label(name string) string {
+	for _, w := range All {
+		if w.Name == name {
+			return w.Label
+		}
+	}
+	return ""
 }
 
 // Seed makes the same random numbers for the same run in every session.
