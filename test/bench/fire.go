@@ -8,11 +8,9 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/gpreempt/gpreempt/configs"
@@ -30,9 +28,8 @@ const (
 	fireStops       = 1000
 	fireSeconds     = 45 // the longest under fire: a stop of blocks that wait for each other takes 20 ms
 	fireUndisturbed = 2 * time.Second
-	fireStart       = 100 * time.Second // many start at once
+	fireStart       = 200 * time.Second // many start at once, and some are compiled
 	fireAnswer      = 40 * time.Second  // a round of the slowest, preempted all the time
-	compileLimit    = 150 * time.Second
 )
 
 var (
@@ -80,47 +77,8 @@ func firing(mechanisms string, overMPS bool) func(context.Context, *session) fun
 			s.apart = make(chan struct{}, 1)
 		}
 		s.mechanisms = mechanisms
-		compiled := s.compileFire(ctx)
-		return func() { compiled(); quit() }
+		return quit
 	}
-}
-
-// compileFire begins to compile the native programs, until stop. It takes half a minute, and all that need it wait for this one.
-func (s *session) compileFire(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	s.native = sync.OnceValues(func() (path string, err error) {
-		err = caught(func() { path = s.compileNative(ctx) })
-		return path, err
-	})
-	go s.native()
-	return func() {
-		cancel()
-		_, _ = s.native() // leaves no compiler behind
-	}
-}
-
-func (s *session) compileNative(ctx context.Context) (path string) {
-	nvcc, err := exec.LookPath("nvcc")
-	if err != nil {
-		nvcc = "/usr/local/cuda/bin/nvcc"
-		if !exists(nvcc) {
-			fail("nvcc is neither on the PATH nor at %s", nvcc)
-		}
-	}
-	s.log("compiles native.cu")
-	ctx, cancel := context.WithTimeout(ctx, compileLimit)
-	defer cancel()
-	path = filepath.Join(s.files, "native")
-	command := inGroup(ctx, nvcc, "-O3", "-std=c++17", "-arch=native", "-o", path, filepath.Join(s.files, "fire", "native.cu"))
-	var said bytes.Buffer
-	command.Stdout, command.Stderr = &said, &said
-	if err = startChild(command); err == nil {
-		err = command.Wait()
-	}
-	if err != nil {
-		fail("compile native.cu: %w: %s", err, lastLines(said.Bytes()))
-	}
-	return path
 }
 
 // rounds is what a worker did between start and stop.
@@ -166,12 +124,11 @@ func (f *fire) begin(ctx context.Context, role string) *worker {
 	if role != "" {
 		environment = append(environment, f.addMPS...)
 	}
-	if !slices.Contains(nativeFire, f.program) {
-		return f.startScript(ctx, script{name: "fire/torch_programs.py", arguments: []string{f.program}, role: role, config: f.config, environment: environment})
+	name := "fire/torch_programs.py"
+	if slices.Contains(nativeFire, f.program) {
+		name = "fire/native.py"
 	}
-	p := program{name: strings.TrimSpace("native " + f.program + " " + role), arguments: []string{must(f.native()), f.program},
-		environment: append(f.configuredBy(f.config, role).environment(role), environment...)}
-	return f.launch(ctx, p, role)
+	return f.startScript(ctx, script{name: name, arguments: []string{f.program}, role: role, config: f.config, environment: environment})
 }
 
 // answer reads an answer, and says where a worker is that gives none.

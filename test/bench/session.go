@@ -69,10 +69,9 @@ type session struct {
 	info       info
 	iterations map[work]uint64
 	report     *result.Report
-	counted    *result.Counted        // by the library, in the last BE process that ran together with LC
-	mechanisms string                 // of the configurations for block-level preemption, as TOML
-	native     func() (string, error) // path of the compiled programs under fire
-	apart      chan struct{}          // of one place: programs under fire that must not run at the same time; nil: all may
+	counted    *result.Counted // by the library, in the last BE process that ran together with LC
+	mechanisms string          // of the configurations for block-level preemption, as TOML
+	apart      chan struct{}   // of one place: programs under fire that must not run at the same time; nil: all may
 }
 
 // work is the kernel a worker launches.
