@@ -99,7 +99,10 @@ func (p *pairOfPrograms) row(name string, alone, both pairRun) result.Row {
 		map[bool]string{true: "identical", false: "DIFFERENT: " + strings.Join(append(alone.sums, both.sums...), " ")}[identical])
 }
 
-const besideRequests = 400
+const (
+	besideRequests  = 400
+	besideSwapAhead = 500 * time.Millisecond // in which the program allocates
+)
 
 // measureBesideSwapping measures an LC program with 20 GB beside two BE programs that swap all the time.
 func measureBesideSwapping(ctx context.Context, s *session, name string) {
@@ -107,28 +110,47 @@ func measureBesideSwapping(ctx context.Context, s *session, name string) {
 	share, missing := s.fitting(s.info.MemoryBytes-resident, pairShare)
 	count := cmp.Or(s.options.Requests, besideRequests)
 	config := s.swapConfig(name, hostMB(missing+missing/4), "turn_ms = 2000", fmt.Sprintf("reserve_mb = %d", resident/20_000_000))
-	var rows [2]lcResult
+	var latencies [2][]uint64
 	var waits uint64
 	var swapping string
 	serve := func(role string, requests func(lc *worker)) {
-		lc := s.startScript(ctx, script{name: "lc.py", role: role, config: config, arguments: words(20, resident)})
+		lc := s.startScript(ctx, script{name: "model.py", role: role, config: config, arguments: words("resnet50", resident)})
 		defer s.finish(lc)
 		check(lc.awaitReady(ctx, nil))
 		requests(lc)
 	}
-	during("alone", func() { serve("", func(lc *worker) { rows[0] = lc.requests(ctx, count) }) })
+	during("alone", func() { serve("", func(lc *worker) { latencies[0] = lc.requests(ctx, count) }) })
 	during("lc", func() {
 		serve("lc", func(lc *worker) {
 			swapping = s.besideSwappers(ctx, config, share, func() {
-				rows[1] = lc.requests(ctx, count)
+				latencies[1] = lc.requests(ctx, count)
 				waits = must(callsThatWaited(config, lc))
 			})
 		})
 	})
-	alone, now := result.LatencyOf(rows[0].LatenciesNs), result.LatencyOf(rows[1].LatenciesNs)
+	alone, now := result.LatencyOf(latencies[0]), result.LatencyOf(latencies[1])
 	row := result.Row{Case: name, System: "gpreempt", LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone),
 		Note: fmt.Sprintf("LC holds %.1f GB, 2 BE %.1f GB each; %s; %d calls of LC waited for room", float64(resident)/gb, float64(share)/gb, swapping, waits)}
 	s.add(result.Row{Case: name, System: "alone", LC: alone}, row.Judged(besideGoal.text, besideGoal.reached(row.Ratio.P99) && waits == 0))
+}
+
+// requests are the latencies of so many requests, in runs of a few: before each the program allocates memory.
+func (w *worker) requests(ctx context.Context, count int) (latenciesNs []uint64) {
+	const each, gap = 20, 22 * time.Millisecond
+	arrivals := make([]time.Duration, each)
+	for i := range arrivals {
+		arrivals[i] = time.Duration(i) * gap
+	}
+	for len(latenciesNs) < count {
+		start := monotonic() + besideSwapAhead
+		check(w.send(goOrder(start, start+each*gap, 0, false, "-", arrivals)))
+		answered := w.answerGo(ctx, holdAnswer).DoneNs
+		if len(answered) < each {
+			fail("%s finished %d of %d requests in time", w.name, len(answered), each)
+		}
+		latenciesNs = append(latenciesNs, answered...)
+	}
+	return latenciesNs
 }
 
 // callsThatWaited is how many calls of a program found no room at once, whether or not its own memory may go.

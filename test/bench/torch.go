@@ -2,7 +2,6 @@ package bench
 
 import (
 	"context"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -13,9 +12,8 @@ import (
 // Workers that are programs of PyTorch.
 
 const (
-	torchAnswer = 2 * time.Minute // of a run: what nobody makes way for takes long
-	stepLimit   = 40 * time.Second
-	besideStep  = 500 * time.Millisecond // BE gets going, and passes the end of the LC interval
+	stepLimit  = 40 * time.Second
+	besideStep = 500 * time.Millisecond // BE gets going, and passes the end of the LC interval
 )
 
 // script is a PyTorch worker of torch/.
@@ -64,14 +62,6 @@ func (s *session) finishAll(workers []*worker) {
 	for _, w := range workers {
 		s.finish(w)
 	}
-}
-
-// requests lets an LC worker serve so many.
-func (w *worker) requests(ctx context.Context, count int) (r lcResult) {
-	if check(w.ask(ctx, torchAnswer, &r, fmt.Sprintf("run %d", count))); len(r.LatenciesNs) == 0 {
-		fail("%s finished no request in time", w.name)
-	}
-	return r
 }
 
 // rateAlone is the rate of a BE worker that has the GPU to itself for so long.

@@ -1,8 +1,8 @@
 """A PyTorch program of the evaluation: one kind of request, open-loop or back to back.
 
-    python3 model.py MODEL          serves the order go (PROTOCOL.md)
+    python3 model.py MODEL [BYTES]          serves the order go (PROTOCOL.md)
 
-Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
+With BYTES it holds as much device memory beside the model, and allocates some more before each run. Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
 copies to and from the GPU belong to the request.
 """
 import sys
@@ -59,6 +59,7 @@ class DistilBert(nn.Module):
 
 NETWORKS = {
     "vgg19": (lambda: torchvision.models.vgg19(init_weights=False), (1, 3, 224, 224)),
+    "resnet50": (torchvision.models.resnet50, (1, 3, 224, 224)),
     "resnet152": (torchvision.models.resnet152, (1, 3, 224, 224)),
     "densenet201": (torchvision.models.densenet201, (1, 3, 224, 224)),
     "inception_v3": (lambda: torchvision.models.inception_v3(init_weights=False), (1, 3, 299, 299)),
@@ -110,7 +111,16 @@ def main():
         for _ in range(WARM_UP_REQUESTS):
             request()
         torch.cuda.synchronize()
-        protocol.serve(request)
+        if len(sys.argv) < 3:
+            protocol.serve(request)
+            return
+        held = torch.ones(int(sys.argv[2]), dtype=torch.uint8, device="cuda")
+
+        def allocate():
+            torch.empty(64 << 20, dtype=torch.uint8, device="cuda").fill_(1)
+            torch.cuda.empty_cache()
+        protocol.serve(request, allocate)
+        del held
 
 
 if __name__ == "__main__":

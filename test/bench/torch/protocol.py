@@ -124,8 +124,8 @@ def serve_arrivals(request, go, hint):
     return {"completed": in_time, "done_ns": done}
 
 
-def serve(request):
-    """Answers the orders go. Garbage is collected between runs only."""
+def serve(request, before=lambda: None):
+    """Answers the orders go, and does something before each run. Garbage is collected between runs only."""
     hint = find_hint()
     gc.collect()
     gc.freeze()
@@ -133,6 +133,7 @@ def serve(request):
     answer({})
     for line in sys.stdin:
         go = Go(line)
+        before()
         facts = serve_continuously(request, go) if go.arrivals is None else serve_arrivals(request, go, hint if go.hint else None)
         answer(facts | {"hinted": go.hint and hint is not None})
         gc.collect()
