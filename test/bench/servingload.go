@@ -15,15 +15,13 @@ import (
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
 
-// Requests to a model server by the completions interface that OpenAI defined, streamed. Times to the first token (TTFT), per output token
-// (TPOT) and between tokens (ITL) are as vLLM's own benchmark defines them.
+// Requests to a model server by the completions interface that OpenAI defined, streamed. Times to the first token (TTFT) and per output
+// token (TPOT) are as vLLM's own benchmark defines them.
 
 const (
 	promptTokens, answerTokens = 512, 64
 	firstToken, lastToken      = 3, 31999 // of the model's vocabulary that a prompt is made of
 	generatedLimit             = 2 * time.Minute
-	// A request counts for the goodput if it keeps both: people who serve models call that a good service.
-	goodFirst, goodToken = 200 * time.Millisecond, 25 * time.Millisecond
 )
 
 // phase is a load: that many requests, Poisson.
@@ -144,14 +142,9 @@ func sendTimed(ctx context.Context, url string, phases []phase, seed uint64) (al
 	return all, r, err
 }
 
-func inMs(d time.Duration) float64 { return result.Round(float64(d)/1e6, 3) }
-
 // sumUpGenerated sums requests up, and says how many failed and why the first one did.
 func sumUpGenerated(all []generated) (s *result.Serving, perToken *result.Latency, failed int, err error) {
-	var first, each, between []uint64
-	var requests []result.Answered
-	good := 0
-	var ended time.Time
+	var first, each []uint64
 	for i := range all {
 		g := &all[i]
 		if g.err != nil {
@@ -162,24 +155,8 @@ func sumUpGenerated(all []generated) (s *result.Serving, perToken *result.Latenc
 			continue
 		}
 		first, each = append(first, uint64(g.first())), append(each, uint64(g.perToken()))
-		longest := time.Duration(0)
-		for k := 1; k < len(g.came); k++ {
-			gap := g.came[k] - g.came[k-1]
-			between, longest = append(between, uint64(gap)), max(longest, gap)
-		}
-		requests = append(requests, result.Answered{At: inMs(g.arrived.Sub(all[0].arrived)), First: inMs(g.first()), Token: inMs(g.perToken()), Longest: inMs(longest)})
-		if g.first() <= goodFirst && g.perToken() <= goodToken {
-			good++
-		}
-		if end := g.arrived.Add(g.came[len(g.came)-1]); end.After(ended) {
-			ended = end
-		}
 	}
-	s = &result.Serving{Failed: failed, First: result.LatencyOf(first), Between: result.LatencyOf(between), Requests: requests}
-	if len(first) > 0 {
-		s.Goodput = result.Round(float64(good)/ended.Sub(all[0].arrived).Seconds(), 3)
-	}
-	return s, result.LatencyOf(each), failed, err
+	return &result.Serving{Failed: failed, First: result.LatencyOf(first)}, result.LatencyOf(each), failed, err
 }
 
 // within is the part of requests whose tokens took no longer than a bound on average. One that failed did not.

@@ -302,15 +302,12 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 	peers, now := m.peers(ctx, s), monotonic()
 	steps.ServedMs = float64(now) / 1e6
 	for _, p := range peers {
-		steps.Windows, steps.Switches = steps.Windows+p.Counters.Windows, steps.Switches+p.Counters.Switches
 		steps.OpenMs += float64(p.Counters.WindowNs) / 1e6
 		if p.WindowOpen {
 			steps.OpenMs += (float64(now) - float64(p.WindowOpenedNs)) / 1e6
 		}
-		steps.Holds, steps.Collided = steps.Holds+p.Counters.Holds, steps.Collided+p.Counters.HoldsCollided
-		if o := p.Objective; o != nil {
-			steps.Found, steps.Means, steps.Over = steps.Found+o.Steps, steps.Means+o.Means, steps.Over+o.Over
-			steps.LentMs, steps.Slots = steps.LentMs+float64(o.LentNs)/1e6, steps.Slots+o.Slots
+		if p.Objective != nil {
+			steps.Found += p.Objective.Steps
 		}
 	}
 	steps.Made = server.steps(ctx)
@@ -319,13 +316,11 @@ func (m *models) counted(ctx context.Context, s *session, server *modelServer) (
 
 // since is what was counted between two looks.
 func since(before, now result.Steps) *result.Steps {
-	if now.Made < before.Made || now.Windows < before.Windows || now.Found < before.Found {
+	if now.Made < before.Made || now.OpenMs < before.OpenMs || now.Found < before.Found {
 		check(errors.New("count steps: a process of the server has ended meanwhile"))
 	}
-	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, Means: now.Means - before.Means, Over: now.Over - before.Over,
-		LentMs: result.Round(now.LentMs-before.LentMs, 1), Slots: now.Slots - before.Slots,
-		Windows: now.Windows - before.Windows, Switches: now.Switches - before.Switches, OpenMs: result.Round(now.OpenMs-before.OpenMs, 1),
-		ServedMs: result.Round(now.ServedMs-before.ServedMs, 1), Holds: now.Holds - before.Holds, Collided: now.Collided - before.Collided}
+	return &result.Steps{Found: now.Found - before.Found, Made: now.Made - before.Made, OpenMs: result.Round(now.OpenMs-before.OpenMs, 1),
+		ServedMs: result.Round(now.ServedMs-before.ServedMs, 1)}
 }
 
 // command runs the command gpreempt.

@@ -102,9 +102,7 @@ type Latency struct {
 	P99Us    float64    `json:"p99_us"`
 	P999Us   float64    `json:"p999_us,omitempty"` // where there are requests enough for it
 	MaxUs    float64    `json:"max_us"`
-	P50CIUs  [2]float64 `json:"p50_ci_us,omitzero"`
 	P99CIUs  [2]float64 `json:"p99_ci_us,omitzero"`
-	P999CIUs [2]float64 `json:"p999_ci_us,omitzero"`
 	MeanUs   float64    `json:"mean_us,omitempty"`
 	MeanCIUs [2]float64 `json:"mean_ci_us,omitzero"`
 }
@@ -114,9 +112,7 @@ type Ratio struct {
 	P50    float64    `json:"p50"`
 	P99    float64    `json:"p99"`
 	P999   float64    `json:"p999,omitempty"`
-	P50CI  [2]float64 `json:"p50_ci,omitzero"`
 	P99CI  [2]float64 `json:"p99_ci,omitzero"`
-	P999CI [2]float64 `json:"p999_ci,omitzero"`
 	Mean   float64    `json:"mean,omitempty"`
 	MeanCI [2]float64 `json:"mean_ci,omitzero"`
 }
@@ -142,14 +138,14 @@ func LatencyOfSorted(sorted []float64) *Latency {
 		return nil
 	}
 	us := func(q float64) float64 { return Round(Quantile(sorted, q), 1) }
-	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1), P50CIUs: orderInterval(sorted, .5), P99CIUs: orderInterval(sorted, .99)}
+	return &Latency{N: len(sorted), P50Us: us(.5), P99Us: us(.99), MaxUs: us(1), P99CIUs: orderInterval(sorted, .99)}
 }
 
 // LatencyOfMany also has the p99.9 and the mean.
 func LatencyOfMany(sorted []float64) *Latency {
 	l := LatencyOfSorted(sorted)
 	if l != nil {
-		l.P999Us, l.P999CIUs = Round(Quantile(sorted, .999), 1), orderInterval(sorted, .999)
+		l.P999Us = Round(Quantile(sorted, .999), 1)
 		l.MeanUs, l.MeanCIUs = Round(mean(sorted), 1), meanInterval(sorted)
 	}
 	return l
@@ -161,9 +157,9 @@ func RatioOf(now, alone *Latency) *Ratio {
 		return nil
 	}
 	r := &Ratio{P50: Round(now.P50Us/alone.P50Us, 3), P99: Round(now.P99Us/alone.P99Us, 3),
-		P50CI: ratioInterval(now.P50Us, alone.P50Us, now.P50CIUs, alone.P50CIUs), P99CI: ratioInterval(now.P99Us, alone.P99Us, now.P99CIUs, alone.P99CIUs)}
+		P99CI: ratioInterval(now.P99Us, alone.P99Us, now.P99CIUs, alone.P99CIUs)}
 	if now.P999Us > 0 && alone.P999Us > 0 {
-		r.P999, r.P999CI = Round(now.P999Us/alone.P999Us, 3), ratioInterval(now.P999Us, alone.P999Us, now.P999CIUs, alone.P999CIUs)
+		r.P999 = Round(now.P999Us/alone.P999Us, 3)
 	}
 	if now.MeanUs > 0 && alone.MeanUs > 0 {
 		r.Mean, r.MeanCI = Round(now.MeanUs/alone.MeanUs, 3), ratioInterval(now.MeanUs, alone.MeanUs, now.MeanCIUs, alone.MeanCIUs)
@@ -184,20 +180,8 @@ func ReadReport(path string) (*Report, error) {
 	return r, nil
 }
 
-// Write writes the result file. Of requests to model servers it has none: partial results have all.
-func (r *Report) Write(path string) error {
-	short := *r
-	short.Cases = slices.Clone(r.Cases)
-	for i := range short.Cases {
-		row := &short.Cases[i]
-		if row.Serving != nil {
-			serving := *row.Serving
-			serving.Requests = nil
-			row.Serving = &serving
-		}
-	}
-	return WriteJSON(path, short, "  ")
-}
+// Write writes the result file.
+func (r *Report) Write(path string) error { return WriteJSON(path, r, "  ") }
 
 // WriteJSON writes a file that is complete where it is there.
 func WriteJSON(path string, value any, indent string) error {

@@ -1,8 +1,6 @@
 package result
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // ServingSuite is the name of the suite whose rows have Serving.
 const ServingSuite = "serving"
@@ -12,10 +10,8 @@ const ServingUnderMPS = "gpreempt-mps"
 
 // Serving is what became of the requests to a model server, beside the times per output token, which are the row's LC.
 type Serving struct {
-	First   *Latency `json:"ttft"`    // to the first token
-	Between *Latency `json:"itl"`     // between tokens
-	Goodput float64  `json:"goodput"` // requests a second with a TTFT up to 200 ms and a TPOT up to 25 ms
-	Failed  int      `json:"failed,omitempty"`
+	First  *Latency `json:"ttft"` // to the first token
+	Failed int      `json:"failed,omitempty"`
 
 	FirstRatio *Ratio `json:"ttft_ratio,omitempty"` // to the same server alone
 
@@ -25,35 +21,15 @@ type Serving struct {
 	Held    float64 `json:"held,omitempty"`
 
 	Steps *Steps `json:"steps,omitempty"`
-
-	Requests []Answered `json:"requests,omitempty"` // in partial results only, by their arrival
-}
-
-// Answered is a request and when its tokens came. Times are in milliseconds, the arrival's since the first one's.
-type Answered struct {
-	At      float64 `json:"at"`
-	First   float64 `json:"ttft"`
-	Token   float64 `json:"tpot"`
-	Longest float64 `json:"longest"` // between tokens
 }
 
 // Steps is what the library counted in the server while the requests were served, and how many steps the server itself counted.
 type Steps struct {
-	Found  uint64  `json:"found"`
-	Made   uint64  `json:"made"` // 0: the server does not say
-	Means  uint64  `json:"means"`
-	Over   uint64  `json:"over"` // of the means, those above the objective
-	LentMs float64 `json:"lent_ms"`
-	Slots  uint64  `json:"slots"`
+	Found uint64 `json:"found"`
+	Made  uint64 `json:"made"` // 0: the server does not say
 
-	// Of the server's windows: how many opened, of these how many beside work of best effort, and how long they were open. The GPU's
-	// other time is what time slicing can leave to best effort.
-	Windows  uint64  `json:"windows"`
-	Switches uint64  `json:"switches"`
-	OpenMs   float64 `json:"open_ms"`
+	OpenMs   float64 `json:"open_ms"`   // that the server's windows were open: time slicing can leave the rest to best effort
 	ServedMs float64 `json:"served_ms"` // from the first request to the last answer
-	Holds    uint64  `json:"holds"`
-	Collided uint64  `json:"holds_collided"` // times they made room for kernels that need every SM
 }
 
 // Left is the part of the time in which no window was open; below 0 where several processes had one at once.
