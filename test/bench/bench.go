@@ -80,19 +80,18 @@ func (r *lcResult) mean() float64 {
 
 // Units of BE rates.
 const (
-	kernelsPerSecond  = "kernels/s"
-	stepsPerSecond    = "steps/s"
-	requestsPerSecond = "requests/s"
+	kernelsPerSecond = "kernels/s"
+	stepsPerSecond   = "steps/s"
 )
 
 // share is the rate of BE, of its rate alone and of what the requests beside it leave. Where nobody makes way for them
 // they mostly wait for BE: what they take alone counts there.
-func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool, unit string) *result.Share {
+func share(rate, beAlone float64, lc, alone *lcResult, makesWay bool) *result.Share {
 	mean := lc.mean()
 	if !makesWay {
 		mean = alone.mean()
 	}
-	s := rateOf(rate, beAlone, unit)
+	s := rateOf(rate, beAlone, kernelsPerSecond)
 	s.Share = 0
 	if busy := mean * float64(len(lc.LatenciesNs)) / float64(lc.EndNs-lc.StartNs); busy < 1 {
 		s.Share = result.Round(rate/beAlone/(1-busy), 3)

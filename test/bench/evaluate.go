@@ -69,7 +69,7 @@ func (e *evaluation) repeats(w workload.Workload) int {
 	repeats, requests := 0, 0
 	for repeats < e.options.Repeats || requests < e.options.Requests {
 		repeats++
-		for _, m := range members(w, true, false) {
+		for _, m := range members(w, false) {
 			for _, arrival := range m.arrivals(w, repeats, e.length) {
 				if arrival >= result.WarmUp {
 					requests++
@@ -171,28 +171,21 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []r
 		e.keepOnly(nil)
 		check(err)
 	}
-	var alone, beAlone, plain result.Row
+	var plain result.Row
 	for _, v := range variants {
 		row := v.row(w)
-		switch v.name() {
-		case result.LCAlone:
-			alone = row
-		case result.BEAlone:
-			beAlone = row
-		case "default":
+		if row.System == "default" {
 			plain = row
 		}
 		rows = append(rows, row)
 	}
-	for i := range rows {
-		row := &rows[i]
-		if row.Throughput == nil || row.System == result.LCAlone || row.System == result.BEAlone {
+	alone := rows[0]
+	for i := range rows[1:] {
+		row := &rows[1+i]
+		if row.Throughput == nil {
 			continue
 		}
 		row.LCAlone, row.Ratio = alone.LC, result.RatioOf(row.LC, alone.LC)
-		if beAlone.Throughput != nil && beAlone.Throughput.BE > 0 {
-			row.BE = rateOf(row.Throughput.BE, beAlone.Throughput.BE, requestsPerSecond)
-		}
 		if plain.Throughput != nil && plain.Throughput.BE > 0 {
 			row.Throughput.BEOfDefault = result.Round(row.Throughput.BE/plain.Throughput.BE, 3)
 			row.Throughput.OfDefault = result.Round((row.Throughput.LC+row.Throughput.BE)/(plain.Throughput.LC+plain.Throughput.BE), 3)
@@ -204,7 +197,7 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []r
 
 // row is what was measured of a workload under a variant.
 func (v *variant) row(w workload.Workload) result.Row {
-	row := result.Row{Case: w.Name, System: v.name(), Note: v.note, Skipped: v.skipped}
+	row := result.Row{Case: w.Name, System: v.system.Name, Note: v.note, Skipped: v.skipped}
 	switch {
 	case v.skipped != "":
 		return row
@@ -228,7 +221,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, v
 	began := time.Now()
 	fail := func(v *variant, err error, mps bool) {
 		v.note = err.Error()
-		e.session.log("%s under %s: %v", w.Name, v.name(), err)
+		e.session.log("%s under %s: %v", w.Name, v.system.Name, err)
 		e.forget(v.tasks, mps)
 	}
 	step := func(v *variant, work func()) {
@@ -257,7 +250,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, v
 	e.session.log("%s: %d processes, started in %.1f s", w.Name, len(e.running), time.Since(began).Seconds())
 	repeats := e.repeats(w)
 	for repeat := 1; repeat <= repeats; repeat++ {
-		shuffled := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.note != "" || v.once && repeat > 1 })
+		shuffled := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.note != "" })
 		random := workload.Seed(w.Name, repeat)
 		random.Shuffle(len(shuffled), func(i, j int) { shuffled[i], shuffled[j] = shuffled[j], shuffled[i] })
 		for _, v := range shuffled {
@@ -274,7 +267,7 @@ func (e *evaluation) measureVariants(ctx context.Context, w workload.Workload, v
 				continue
 			}
 			v.runs = append(v.runs, run)
-			e.session.log("%-10s %d/%d %-18s %s", w.Name, repeat, repeats, v.name(), run.Brief())
+			e.session.log("%-10s %d/%d %-18s %s", w.Name, repeat, repeats, v.system.Name, run.Brief())
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -131,12 +130,12 @@ func (f *fire) begin(ctx context.Context, role string) *worker {
 	return f.startScript(ctx, script{name: name, arguments: []string{f.program}, role: role, config: f.config, environment: environment})
 }
 
-// answer reads an answer, and says where a worker is that gives none.
+// answer reads an answer. A worker that gives none hangs.
 func (f *fire) answer(ctx context.Context, w *worker, limit time.Duration, result any, what string) {
 	err := w.answer(ctx, limit, result)
 	if errors.Is(err, errNoAnswer) {
 		f.count(w)
-		err = fmt.Errorf("HANG: %w; threads: %s", err, whereItHangs(w.pid()))
+		err = fmt.Errorf("HANG: %w", err)
 		w.kill()
 	}
 	if err != nil {
@@ -370,25 +369,4 @@ func (s *session) said(name string) string {
 		return "" // it said nothing
 	}
 	return lastLines(text)
-}
-
-// whereItHangs names the kernel's functions in which a process's threads wait.
-func whereItHangs(pid int) string {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid)) // the pattern is a good one
-	waits := map[string]int{}
-	for _, task := range tasks {
-		name, err := os.ReadFile(filepath.Join(task, "comm"))
-		where, err2 := os.ReadFile(filepath.Join(task, "wchan"))
-		if err == nil && err2 == nil {
-			waits[string(bytes.TrimSpace(name))+":"+cmp.Or(string(bytes.TrimSpace(where)), "0")]++
-		}
-	}
-	var words []string
-	for _, key := range slices.Sorted(maps.Keys(waits)) {
-		if n := waits[key]; n > 1 {
-			key += fmt.Sprintf(" x%d", n)
-		}
-		words = append(words, key)
-	}
-	return strings.Join(words, " ")
 }

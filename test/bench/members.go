@@ -56,8 +56,8 @@ func (e *evaluation) end(which func(string, *worker) bool) {
 	}
 }
 
-func members(w workload.Workload, lc, be bool) []member {
-	var all []member
+// members are a workload's LC tasks, and its BE tasks where these run beside them.
+func members(w workload.Workload, be bool) (all []member) {
 	add := func(role string, tasks []workload.Task) {
 		index := map[string]int{} // of processes of the same program
 		for _, task := range tasks {
@@ -65,9 +65,7 @@ func members(w workload.Workload, lc, be bool) []member {
 			index[task.Program]++
 		}
 	}
-	if lc {
-		add("lc", w.LC)
-	}
+	add("lc", w.LC)
 	if be {
 		add("be", w.BE)
 	}
@@ -176,40 +174,22 @@ func (e *evaluation) stopMPS() {
 	}
 }
 
-// variant is a system, or the LC or the BE tasks alone, under which a workload is measured.
+// variant is a system under which a workload is measured, or none, for the LC tasks alone.
 type variant struct {
 	system  workload.System
-	lc, be  bool
-	once    bool // and not in each repeat
 	tasks   []member
 	note    string // how it failed
 	skipped string // why it is not measured: what this machine lacks
 	runs    []result.RunResult
 }
 
-// variants are what a workload is measured under. Runs of the BE tasks alone hardly vary: one is enough.
+// variants are what a workload is measured under: alone comes first.
 func (e *evaluation) variants(w workload.Workload) []*variant {
-	plain := workload.System{Name: result.LCAlone}
-	all := []*variant{{system: plain, lc: true}, {system: plain, be: true, once: true}}
+	all := []*variant{{system: workload.System{Name: result.LCAlone}, tasks: members(w, false)}}
 	for _, system := range e.systems {
-		all = append(all, &variant{system: system, lc: true, be: true})
-	}
-	for _, v := range all {
-		if v.skipped = e.skipped[v.system.Name]; v.skipped == "" {
-			v.tasks = members(w, v.lc, v.be)
-		}
+		all = append(all, &variant{system: system, tasks: members(w, true), skipped: e.skipped[system.Name]})
 	}
 	return all
-}
-
-func (v *variant) name() string {
-	switch {
-	case !v.be:
-		return result.LCAlone
-	case !v.lc:
-		return result.BEAlone
-	}
-	return v.system.Name
 }
 
 // startPhases are the variants whose programs may make their contexts and warm up at the same time. Under the library a

@@ -53,7 +53,7 @@ func measureStalls(ctx context.Context, s *session, name string) {
 // it gets the one that makes the load.
 func (e *evaluation) manyRequests(ctx context.Context, system workload.System, w *workload.Workload, besideBE bool) (us []float64) {
 	defer e.keepOnly(nil)
-	all := members(*w, true, besideBE)
+	all := members(*w, besideBE)
 	e.start(ctx, system, all)
 	ready(ctx, all)
 	if w.LC[0].RateHz == 0 {

@@ -91,7 +91,7 @@ func (c criterion) judged(row result.Row) result.Row {
 // pair is a case of one LC process beside `rivals` BE processes.
 func pair(name string, l load, rivals int, target criterion, suites ...string) Case {
 	return Case{name, target.text, suites, 20, func(ctx context.Context, s *session, name string) {
-		s.measurePair(ctx, name, l, rivals, target)
+		s.measureBeside(ctx, name, l, bestEffort, rivals, target, []sharedBy{{name: "default"}, underLibrary})
 	}}
 }
 
@@ -151,32 +151,22 @@ func (s *session) together(ctx context.Context, l load, rival work, rivals int, 
 
 var errNoRequest = errors.New("the LC process finished no request in time")
 
-// eachAlone measures LC, and BE, alone on the GPU, and reports that.
-func (s *session) eachAlone(ctx context.Context, name string, options []string, rival work) (lc lcResult, latency *result.Latency, be float64) {
-	during("LC alone", func() { s.run(ctx, &lc, "", "lc", options...) })
-	if latency = result.LatencyOf(lc.LatenciesNs); latency == nil {
-		check(errNoRequest)
-	}
-	during("BE alone", func() { be = s.beRate(ctx, rival, "") })
-	s.add(result.Row{Case: name, System: "alone", LC: latency, BE: rateOf(be, be, kernelsPerSecond)})
-	return lc, latency, be
-}
-
-// comparedRow is a row of LC's requests, compared with those alone.
-func comparedRow(name, system string, lc *lcResult, alone *result.Latency) result.Row {
-	now := result.LatencyOf(lc.LatenciesNs)
-	return result.Row{Case: name, System: system, LC: now, LCAlone: alone, Ratio: result.RatioOf(now, alone)}
-}
-
 // sharedBy is a way in which LC and BE share the GPU. hints is a section of the configuration; "": none are given.
 type sharedBy struct{ name, lcRole, beRole, priority, hints string }
 
 var underLibrary = sharedBy{name: "gpreempt", lcRole: "lc", beRole: "be"}
 
-// measureBeside compares ways to share the GPU with LC and BE alone, whose figures and options it returns. Under an MPS server all are its clients.
-func (s *session) measureBeside(ctx context.Context, name string, l load, rival work, rivals int, target criterion, ways []sharedBy) (options []string, lcAlone *result.Latency, beAlone float64) {
-	options = s.lcOptions(ctx, l)
-	alone, lcAlone, beAlone := s.eachAlone(ctx, name, options, rival)
+// measureBeside compares ways to share the GPU with LC and BE alone. Under an MPS server all are its clients.
+func (s *session) measureBeside(ctx context.Context, name string, l load, rival work, rivals int, target criterion, ways []sharedBy) {
+	var alone lcResult
+	var beAlone float64
+	during("LC alone", func() { s.run(ctx, &alone, "", "lc", s.lcOptions(ctx, l)...) })
+	lcAlone := result.LatencyOf(alone.LatenciesNs)
+	if lcAlone == nil {
+		check(errNoRequest)
+	}
+	during("BE alone", func() { beAlone = s.beRate(ctx, rival, "") })
+	s.add(result.Row{Case: name, System: "alone", LC: lcAlone, BE: rateOf(beAlone, beAlone, kernelsPerSecond)})
 	for _, way := range ways {
 		undo := s.configure(cmp.Or(way.hints, noHints))
 		var lc lcResult
@@ -189,8 +179,9 @@ func (s *session) measureBeside(ctx context.Context, name string, l load, rival 
 			s.add(row.Judged(cmp.Or(target.text, measured), false)) // the other ways may do better
 			continue
 		}
-		row := comparedRow(name, way.name, &lc, lcAlone)
-		row.BE = share(rate, beAlone, &lc, &alone, way.lcRole != "", kernelsPerSecond)
+		now := result.LatencyOf(lc.LatenciesNs)
+		row := result.Row{Case: name, System: way.name, LC: now, LCAlone: lcAlone, Ratio: result.RatioOf(now, lcAlone)}
+		row.BE = share(rate, beAlone, &lc, &alone, way.lcRole != "")
 		if way.lcRole != "" {
 			if s.addMPS != nil {
 				row.BLP, row.Note = s.counted, inForce(s.counted)
@@ -199,18 +190,6 @@ func (s *session) measureBeside(ctx context.Context, name string, l load, rival 
 		}
 		s.add(row)
 	}
-	return options, lcAlone, beAlone
-}
-
-func (s *session) measurePair(ctx context.Context, name string, l load, rivals int, target criterion) {
-	options, lcAlone, beAlone := s.measureBeside(ctx, name, l, bestEffort, rivals, target, []sharedBy{{name: "default"}, underLibrary})
-	var underLibrary lcResult
-	var beUnderLibrary float64
-	during("gpreempt, LC alone", func() { s.run(ctx, &underLibrary, "lc", "lc", options...) })
-	during("gpreempt, BE alone", func() { beUnderLibrary = s.beRate(ctx, bestEffort, "be") })
-	row := comparedRow(name+"-unshared", "gpreempt", &underLibrary, lcAlone)
-	row.BE, row.Note = rateOf(beUnderLibrary, beAlone, kernelsPerSecond), "each alone under the library"
-	s.add(row)
 }
 
 // measureLaunch compares what a launch costs the CPU without the library and with it while nothing goes
@@ -232,9 +211,6 @@ func measureLaunch(ctx context.Context, s *session, name string) {
 		}
 		objective = append(objective, s.objectiveCost(ctx))
 	}
-	alone := result.Figure(name, result.Round(least[""], 1), "ns", "")
-	alone.System = result.LCAlone
-	s.add(alone)
 	for _, role := range roles[1:] {
 		more := result.Round(least[role]-least[""], 1)
 		s.add(result.Figure(name, more, "ns more", "role "+role).Judged("<= 50 ns more", more <= 50))

@@ -13,11 +13,8 @@ const (
 	Drain  = time.Second            // DRAIN_NS of the programs
 )
 
-// Names of what is measured without the other tasks, in result files.
-const (
-	LCAlone = "alone"
-	BEAlone = "be-alone"
-)
+// LCAlone is the name of what is measured without BE, in result files.
+const LCAlone = "alone"
 
 // RunResult is one run of a workload's tasks.
 type RunResult struct {
