@@ -92,11 +92,11 @@ func streamCase(name string, blockUs, waves int, targeted bool) Case {
 	}}
 }
 
-// narrowCase has requests of many small kernels, while which the other stream goes on in a width.
+// narrowCase has requests of many small kernels, which leave most of the GPU.
 func narrowCase(name string, blocks int) Case {
 	return Case{name, "", []string{"blp-stream"}, 25, func(ctx context.Context, s *session, name string) {
 		s.measureStreams(ctx, name, work{us: 10, blocksPerSM: 2, waves: 10}, "",
-			words("--urgent-blocks", blocks, "--urgent-kernels", 50), withWidths(append(sharedStreams, stopped)))
+			words("--urgent-blocks", blocks, "--urgent-kernels", 50), append(sharedStreams, stopped))
 	}}
 }
 
@@ -107,7 +107,10 @@ const narrowStopLonger = 1.1
 func fullStopCase(name string, blockUs int) Case {
 	target := fmt.Sprintf("stop p99 <= %g x the whole stop's", narrowStopLonger)
 	return Case{name, target, []string{"blp-stream"}, 20, func(ctx context.Context, s *session, name string) {
-		systems := withWidths([]sharing{sharedStreams[0], stopped}, "--narrow-us", "1000")
+		systems := []sharing{sharedStreams[0], stopped}
+		for _, sms := range []string{"16", "32", "64"} {
+			systems = append(systems, sharing{"gpreempt-width-" + sms, "be", append(slices.Clone(stopped.options), "--width", sms, "--narrow-us", "1000")})
+		}
 		s.measureStreams(ctx, name, work{us: blockUs, blocksPerSM: 2, waves: 10}, "", nil, systems)
 		check(judgeStops(s.report.Cases, name, target))
 	}}
@@ -141,14 +144,6 @@ var sharedStreams = []sharing{{"alone", "", []string{"--alone", "1"}}, {"default
 
 // stopped is the way of the library, which stops the stream that can wait.
 var stopped = sharing{"gpreempt", "be", []string{"--priority", "1", "--preempt", "1"}}
-
-// withWidths has, behind other ways, those in which the stream that can wait goes on in a width.
-func withWidths(systems []sharing, more ...string) []sharing {
-	for _, sms := range []string{"16", "32", "64"} {
-		systems = append(systems, sharing{"gpreempt-width-" + sms, "be", slices.Concat(stopped.options, []string{"--width", sms}, more)})
-	}
-	return systems
-}
 
 // measureStreams has urgent requests, a kernel each unless more says otherwise, on one stream of a process, and saturates another one. It
 // does so in each of the ways to share; the first is alone.

@@ -29,13 +29,12 @@ type evaluation struct {
 	systems []workload.System
 	configs map[string]string // by system: path of the library's configuration
 	running map[string]*worker
-	mps     *mpsDaemon        // that serves those under MPS; nil: none runs
-	skipped map[string]string // by system: what it needs and this machine lacks
+	mps     *mpsDaemon // that serves those under MPS; nil: none runs
 	length  time.Duration
 }
 
 func newEvaluation(s *session) *evaluation {
-	return &evaluation{options: s.options, session: s, running: map[string]*worker{}, configs: map[string]string{}, skipped: map[string]string{}}
+	return &evaluation{options: s.options, session: s, running: map[string]*worker{}, configs: map[string]string{}}
 }
 
 // withSystems lets the session measure workloads.
@@ -85,14 +84,13 @@ func (m member) arrivals(w workload.Workload, repeat int, length time.Duration) 
 	return m.Arrivals(length, workload.Seed(w.Name, repeat, m.role, m.Program, m.index))
 }
 
-// configure makes what each system needs.
+// configure makes what each system needs. Without MPS on this machine its systems are left out.
 func (e *evaluation) configure() {
+	if _, err := e.session.findMPS(); err != nil && slices.ContainsFunc(e.systems, func(s workload.System) bool { return s.MPS }) {
+		e.session.log("systems under MPS are left out: %v", err)
+		e.systems = slices.DeleteFunc(e.systems, func(s workload.System) bool { return s.MPS })
+	}
 	for _, system := range e.systems {
-		if _, err := e.session.findMPS(); system.MPS && err != nil {
-			e.skipped[system.Name] = err.Error()
-			e.session.log("%s: skipped: %v", system.Name, err)
-			continue
-		}
 		segment := filepath.Join(e.session.folder, "segment-"+system.Name)
 		text := system.LibraryConfig(segment)
 		if text == "" {
@@ -166,8 +164,7 @@ func (e *evaluation) run(ctx context.Context, system workload.System, w workload
 func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []result.Row) {
 	variants := e.variants(w)
 	e.keepOnly(variants)
-	measured := slices.DeleteFunc(slices.Clone(variants), func(v *variant) bool { return v.skipped != "" })
-	if err := caught(func() { e.measureVariants(ctx, w, measured) }); err != nil {
+	if err := caught(func() { e.measureVariants(ctx, w, variants) }); err != nil {
 		e.keepOnly(nil)
 		check(err)
 	}
@@ -197,11 +194,8 @@ func (e *evaluation) measure(ctx context.Context, w workload.Workload) (rows []r
 
 // row is what was measured of a workload under a variant.
 func (v *variant) row(w workload.Workload) result.Row {
-	row := result.Row{Case: w.Name, System: v.system.Name, Note: v.note, Skipped: v.skipped}
-	switch {
-	case v.skipped != "":
-		return row
-	case v.note != "":
+	row := result.Row{Case: w.Name, System: v.system.Name, Note: v.note}
+	if v.note != "" {
 		return row.Judged(measured, false)
 	}
 	var us []float64

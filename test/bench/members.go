@@ -176,18 +176,17 @@ func (e *evaluation) stopMPS() {
 
 // variant is a system under which a workload is measured, or none, for the LC tasks alone.
 type variant struct {
-	system  workload.System
-	tasks   []member
-	note    string // how it failed
-	skipped string // why it is not measured: what this machine lacks
-	runs    []result.RunResult
+	system workload.System
+	tasks  []member
+	note   string // how it failed
+	runs   []result.RunResult
 }
 
 // variants are what a workload is measured under: alone comes first.
 func (e *evaluation) variants(w workload.Workload) []*variant {
 	all := []*variant{{system: workload.System{Name: result.LCAlone}, tasks: members(w, false)}}
 	for _, system := range e.systems {
-		all = append(all, &variant{system: system, tasks: members(w, true), skipped: e.skipped[system.Name]})
+		all = append(all, &variant{system: system, tasks: members(w, true)})
 	}
 	return all
 }

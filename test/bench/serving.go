@@ -204,7 +204,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if c.way.isLibrary() {
 			before = s.models.counted(ctx, s, server)
 		}
-		answers, r, err := sendTimed(ctx, server.url, s.limited(c.load), servingSeed)
+		answers, r, err := sendLoad(ctx, server.url, s.limited(c.load), servingSeed)
 		failed := slices.ContainsFunc(answers, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
 			fail("%w: %s", errServerEnded, reason(server.said.all()))

@@ -8,7 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"sync"
 	"time"
 
@@ -105,8 +104,10 @@ func (g *generated) ask(ctx context.Context, url string, prompt []int, tokens in
 // modelClient holds a connection for each request under way, of one server at a time.
 var modelClient = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, IdleConnTimeout: 10 * time.Second}}
 
-// sendLoad sends requests as the phases say. The same seed gives the same prompts at the same times.
-func sendLoad(ctx context.Context, url string, phases []phase, seed uint64) (all []generated, err error) {
+// sendLoad sends requests as the phases say, and tells from when to when it sent and waited. The same seed gives the same prompts at the same
+// times.
+func sendLoad(ctx context.Context, url string, phases []phase, seed uint64) (all []generated, r lcResult, err error) {
+	r.StartNs = uint64(monotonic())
 	random := rand.New(rand.NewPCG(seed, 0))
 	var under sync.WaitGroup
 	var mutex sync.Mutex // of all
@@ -130,19 +131,11 @@ func sendLoad(ctx context.Context, url string, phases []phase, seed uint64) (all
 		}
 	}
 	under.Wait()
-	slices.SortFunc(all, func(a, b generated) int { return a.arrived.Compare(b.arrived) })
-	return all, err
-}
-
-// sendTimed is sendLoad, and from when to when it sent and waited.
-func sendTimed(ctx context.Context, url string, phases []phase, seed uint64) (all []generated, r lcResult, err error) {
-	r.StartNs = uint64(monotonic())
-	all, err = sendLoad(ctx, url, phases, seed)
 	r.EndNs = uint64(monotonic())
 	return all, r, err
 }
 
-// sumUpGenerated sums requests up, and says how many failed and why the first one did.
+// sumUpGenerated sums requests up, and says how many failed and why one of them did.
 func sumUpGenerated(all []generated) (s *result.Serving, perToken *result.Latency, failed int, err error) {
 	var first, each []uint64
 	for i := range all {

@@ -203,7 +203,7 @@ func (m *models) start(ctx context.Context, s *session, e engine, w way) *modelS
 		server.daemon = must(startDaemon(ctx, e.command(s.python, m.folder, port), append(environment, e.environment()...), servingStarts, func() bool { return healthy(ctx, server.url) }))
 	})
 	// The first requests of each size compile kernels.
-	answers, err := sendLoad(ctx, server.url, s.limited(warmUp...), warmUpSeed)
+	answers, _, err := sendLoad(ctx, server.url, s.limited(warmUp...), warmUpSeed)
 	if err == nil {
 		_, _, _, err = sumUpGenerated(answers)
 	}

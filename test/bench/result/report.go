@@ -65,8 +65,7 @@ type Row struct {
 	Target  string   `json:"target,omitempty"`
 	Pass    *bool    `json:"pass,omitempty"`
 	Note    string   `json:"note,omitempty"`
-	Missed  string   `json:"missed,omitempty"`  // what of the target, and by how much
-	Skipped string   `json:"skipped,omitempty"` // why it was not measured, which is no failure
+	Missed  string   `json:"missed,omitempty"` // what of the target, and by how much
 
 	Ways map[string]string `json:"ways,omitempty"` // of suite programs: what became of the program in each
 

@@ -2,8 +2,9 @@
 
     python3 model.py MODEL [BYTES]          serves the order go (PROTOCOL.md)
 
-With BYTES it holds as much device memory beside the model, and allocates some more before each run. Models have random weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the
-copies to and from the GPU belong to the request.
+With BYTES it holds as much device memory beside the model, and allocates some more before each run. Models have random
+weights, fp32 (convolutions in TF32, PyTorch's default), batch 1 and run as a CUDA graph; the copies to and from the GPU
+belong to the request.
 """
 import sys
 

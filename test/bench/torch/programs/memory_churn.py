@@ -1,4 +1,4 @@
-"""Allocations and frees of many sizes, emptied caches, pinned memory, statistics."""
+"""Allocations and frees of many sizes, by two streams, emptied caches, pinned memory, statistics."""
 import hashlib
 import random
 
@@ -7,12 +7,17 @@ import torch
 random.seed(0)
 digest = hashlib.sha256()
 kept = []
+side = torch.cuda.Stream()
 for i in range(400):
     kept.append(torch.full((random.randrange(1, 1 << 20),), i, device="cuda", dtype=torch.int64))
     kept[random.randrange(len(kept))].mul_(3).add_(i)
     if len(kept) > 20:
         gone = kept.pop(random.randrange(len(kept)))
-        digest.update(gone.sum().cpu().numpy().tobytes())
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            gone.add_(1)
+            gone.record_stream(side)
+            digest.update(gone.sum().cpu().numpy().tobytes())
     if i % 40 == 0:
         gone = None
         torch.cuda.empty_cache()
