@@ -311,7 +311,7 @@ func enoughStops(c result.Counted) bool { return c.Stops >= fireStops && c.Cuts 
 // startPeer starts an LC process with a tiny kernel every 1 to 11 ms: each of its windows stops the BE processes.
 func (s *session) startPeer(ctx context.Context, config string) *worker {
 	w := s.configuredBy(config, "lc").start(ctx, "lc", "lc", "--blocks", "1", "--threads", "32", "--iterations", "2000", "--kernels", "1",
-		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000", "--jitter", "1",
+		"--requests", "1000000", "--warm-up", "0", "--gap-us", "6000", "--gap-least-us", "1000",
 		"--seconds", "170", "--limit", "180")
 	during("the LC process", func() {
 		if err := caught(func() { w.begin(ctx) }); err != nil {

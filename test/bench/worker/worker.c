@@ -387,8 +387,8 @@ static void command_lc(void)
 	uint64_t prepare_us = number("prepare-us", 0);
 	int (*hint)(int64_t, double) =
 		number("hint", 0) ? dlsym(RTLD_DEFAULT, "gpreempt_hint") : NULL; // the library's (gpreempt.h)
-	bool each = number("sync-each", 0), context = number("sync-context", 0), jitter = number("jitter", 0);
-	uint64_t least_ns = number("gap-least-us", gap_ns / 2000) * 1000; // with --jitter 1
+	bool each = number("sync-each", 0), context = number("sync-context", 0);
+	uint64_t least_ns = number("gap-least-us", gap_ns / 1000) * 1000;
 	if (least_ns > gap_ns)
 		fail("--gap-least-us %llu: above --gap-us", (unsigned long long)least_ns / 1000);
 	uint32_t random = 1;
@@ -406,7 +406,7 @@ static void command_lc(void)
 			i = warm_up;
 		if (i == warm_up)
 			start = monotonic_ns();
-		sleep_ns(jitter ? jittered(gap_ns, least_ns, &random) : gap_ns);
+		sleep_ns(jittered(gap_ns, least_ns, &random));
 		if (hint)
 			hint(prepare_us, 1);
 		for (uint64_t from = monotonic_ns(); prepare_us && monotonic_ns() - from < prepare_us * 1000;)
