@@ -31,7 +31,7 @@ measure() {
 # shellcheck disable=SC2016 # awk's, not the shell's
 readonly table='
 $1 ~ /^[0-9]+x/ { name = $1; $1 = ""; $0 = $0 }
-name ~ /-unshared$/ || !($1 == "alone" || $1 == "default" || $1 == "gpreempt") { next }
+!($1 == "alone" || $1 == "default" || $1 == "gpreempt") { next }
 $1 == "alone" { alone = $2; be = $7; print (name ~ /^1x/ ? "a request of one kernel, 40 us" : "a request of 50 kernels, 10 us each") }
 { if (NF < 8) exit 4; printf "  %-10s %8.0f us %8.0f us %10.1f x %15.2f x\n", $1, $2, $3, $2 / alone, $7 / be }
 $1 == "default" { added = $2 - alone }
