@@ -70,7 +70,7 @@ _hint = _find("gpreempt_hint", ctypes.c_int64, ctypes.c_double)
 
 
 def hint(delay_us=0, confidence=1.0):
-    """Says that GPU work comes in delay_us microseconds. Returns whether the library considers the hint: False before CUDA is initialised."""
+    """Says that GPU work comes in delay_us microseconds. Returns whether the library considers it: False before CUDA is initialised."""
     if not delay_us >= 0:
         raise ValueError(f"delay_us = {delay_us}: must not be negative")
     if not 0 <= confidence <= 1:
