@@ -296,7 +296,7 @@ var rows = []row{
 
 	{"objective_seconds", gauge, "Mean time of a step that objectives allow.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.ObjectiveNs })},
 	{"objective_step_mean_seconds", gauge, "Mean time of the latest steps of processes that have an objective.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return o.MeanNs })},
-	{"objective_unattainable", gauge, "Processes whose objective does nothing. Reasons: steps without lent time take longer, no step's end was found, slots ended late, few steps follow each other without a rest, or a relative objective of one of several ranks.", "", []string{"reason"}, 0, ofIdleObjectives()},
+	{"objective_unattainable", gauge, "Processes whose objective does nothing. Reasons: steps without lent time take longer, no step's end was found, slots ended late, few steps follow each other. Or it is relative, for one of several ranks.", "", []string{"reason"}, 0, ofIdleObjectives()},
 	{"objective_credit_seconds", gauge, "Time by which steps were faster than objectives, which may be lent.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return uint64(max(0, int64(o.CreditNs))) })},
 	{"objective_debt_seconds", gauge, "Time by which steps were slower, before anything is lent again.", "seconds", nil, 0, ofObjective(func(o *segment.Objective) uint64 { return uint64(max(0, -int64(o.CreditNs))) })},
 	{"objective_steps_total", counter, "Steps of processes that have an objective.", "", nil, numbers, ofObjective(func(o *segment.Objective) uint64 { return o.Steps })},
