@@ -4,7 +4,6 @@
 #include "hints/bridge.h"
 #include "preempt/blp/blp.h"
 #include "preempt/code/request.h"
-#include "preempt/far/far.h"
 #include "preempt/preempt.h"
 
 #include <pthread.h>
@@ -451,8 +450,6 @@ int64_t gp_bridge_read(uint64_t from, void *to, uint64_t bytes)
 void gp_bridge_request_answer(const struct gp_bridge_answer *a)
 {
 	struct gp_request *r = (struct gp_request *)(uintptr_t)a->request;
-	gp_given_taken(a->picked);
-	gp_given_taken(a->rewritten);
 	if (a->picked)
 		r->picked =
 			(struct gp_picked){(enum gp_form)a->picked_form, (void *)(uintptr_t)a->picked, a->picked_bytes};

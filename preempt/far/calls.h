@@ -258,8 +258,7 @@ static inline void far_give_arrival(uint64_t from_ns, uint64_t valid_ns, double 
 FAR_DATA(CORE, uint64_t, far_request_take, gp_bridge_request_take, (struct gp_bridge_request * r), 0, NULL, r, sizeof *r, 0)
 FAR_DATA(GP_LANE_REWRITER, int64_t, far_read, gp_bridge_read, (uint64_t from, void *to, uint64_t bytes), 1, NULL, to,
 	 bytes, from, 0, bytes)
-FAR_DATA(CORE, int, far_request_answer, gp_bridge_request_answer, (const struct gp_bridge_answer *a), 0, a, NULL,
-	 sizeof *a, 0)
+FAR_DATA(CORE, int, far_request_answer, gp_given_answer, (const struct gp_bridge_answer *a), 0, a, NULL, sizeof *a, 0)
 
 // The log.
 FAR_DATA(CORE, int64_t, far_say, gp_bridge_say, (const char *text, uint64_t bytes), 0, text, NULL, bytes, 0, bytes)

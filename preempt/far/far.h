@@ -82,7 +82,8 @@ bool gp_lanes_are_busy(struct gp_page *); // a call is under way
 
 // given.c: code that the helper has rewritten, in memory of the program.
 int64_t gp_given_map(int fd, uint64_t bytes); // a copy of a file; its address, or -errno. By the thread with the descriptors, as gp_given_return
-void gp_given_taken(uint64_t address); // an answer to a request has it; 0: nothing
-void gp_given_return(void);            // behind the last answer: unmaps what no request has got
+struct gp_bridge_answer;
+void gp_given_answer(const struct gp_bridge_answer *); // gp_bridge_request_answer: the request has the memory that the answer names
+void gp_given_return(void);                            // behind the last answer: unmaps what no request has got
 
 #endif

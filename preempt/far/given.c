@@ -1,5 +1,6 @@
 // given.c - memory of the program that holds code which the helper has rewritten, until a request has its answer.
 #define _GNU_SOURCE
+#include "preempt/bridge.h"
 #include "preempt/far/far.h"
 
 #include <errno.h>
@@ -39,11 +40,19 @@ int64_t gp_given_map(int fd, uint64_t bytes)
 	return place[free].at;
 }
 
-void gp_given_taken(uint64_t address)
+static void take(uint64_t address)
 {
 	for (int i = 0; i < PLACES && address; i++)
 		if (place[i].at == (int64_t)address)
 			place[i].at = 0;
+}
+
+// First: behind the answer the program may unmap that memory, and the next may have its address.
+void gp_given_answer(const struct gp_bridge_answer *a)
+{
+	take(a->picked);
+	take(a->rewritten);
+	gp_bridge_request_answer(a);
 }
 
 void gp_given_return(void)

@@ -2,6 +2,7 @@
 //
 // Memory with rewritten code is the program's once a request has its answer. What none got is unmapped.
 #define _GNU_SOURCE
+#include "preempt/bridge.h"
 #include "preempt/far/far.h"
 #include "test/units/check.h"
 
@@ -9,6 +10,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+static int answered;
+void gp_bridge_request_answer(const struct gp_bridge_answer *a) { answered++; }
 
 static bool is_mapped(int64_t at) { return !msync((void *)(uintptr_t)at, 4096, MS_ASYNC); }
 
@@ -20,12 +24,14 @@ int main(void)
 	memset(text, 'c', sizeof text);
 	CHECK(write(fd, text, sizeof text) == BYTES);
 
-	int64_t taken = gp_given_map(fd, BYTES), left = gp_given_map(fd, BYTES);
-	CHECK(taken > 0 && left > 0 && !memcmp((void *)(uintptr_t)taken, text, BYTES));
-	gp_given_taken(0);
-	gp_given_taken((uint64_t)taken);
+	int64_t taken = gp_given_map(fd, BYTES), given = gp_given_map(fd, BYTES), left = gp_given_map(fd, BYTES);
+	CHECK(taken > 0 && given > 0 && left > 0 && !memcmp((void *)(uintptr_t)taken, text, BYTES));
+	gp_given_answer(&(struct gp_bridge_answer){0});
+	gp_given_answer(&(struct gp_bridge_answer){.rewritten = (uint64_t)taken});
+	gp_given_answer(&(struct gp_bridge_answer){.picked = (uint64_t)given});
+	CHECK(answered == 3);
 	gp_given_return();
-	CHECK(is_mapped(taken) && !is_mapped(left));
+	CHECK(is_mapped(taken) && is_mapped(given) && !is_mapped(left));
 
 	// What the program gives back of it is free: it is no part of a file.
 	char *code = (char *)(uintptr_t)taken;
