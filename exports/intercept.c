@@ -169,14 +169,41 @@ static bool complete_any(struct completed *c, const void *given)
 		return result; \
 	}
 
-#define ROW_INSTANTIATE(name, null, params, args, instance, graph) \
+// What a call says besides its result where this library refuses it.
+struct instantiation { // CUDA_GRAPH_INSTANTIATE_PARAMS
+	unsigned long long flags;
+	CUstream upload;
+	void *error_node;
+	int result;
+};
+
+static void refuse_instantiation(struct instantiation *p)
+{
+	enum { INSTANTIATE_ERROR = 1 }; // CUDA_GRAPH_INSTANTIATE_ERROR
+	if (p) {
+		p->error_node = NULL;
+		p->result = INSTANTIATE_ERROR;
+	}
+}
+
+static void say_nothing(void **error_node, char *log, size_t bytes)
+{
+	if (error_node)
+		*error_node = NULL;
+	if (log && bytes)
+		*log = 0;
+}
+
+#define ROW_INSTANTIATE(name, null, params, args, instance, graph, refuse) \
 	CUresult name params \
 	{ \
 		struct gp_call call = gp_call_begin(GP_WAIT_CONTEXT, NULL); \
-		CUresult result = gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, \
-									   !call.hooks || call.hooks->graph_fits(graph) ? \
-										   REAL(name) args : \
-										   CUDA_ERROR_OUT_OF_MEMORY))); \
+		if (call.hooks && !call.hooks->graph_fits(graph)) { \
+			refuse; \
+			return gp_call_end(call, CUDA_ERROR_OUT_OF_MEMORY); \
+		} \
+		CUresult result = \
+			gp_call_end(call, USING_MEMORY(WITH_ROOM(call.hooks, GP_CURRENT_DEVICE, REAL(name) args))); \
 		if (call.hooks && result == CUDA_SUCCESS && instance) \
 			call.hooks->graph_instantiated(*instance, graph); \
 		return result; \

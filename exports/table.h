@@ -604,15 +604,17 @@ USE(cuTexRefSetAddress2D, (void *hTexRef, const void *desc, unsigned int dptr, u
 
 // Graph instances.
 INSTANTIATE(cuGraphInstantiateWithFlags, (CUgraphExec * phGraphExec, CUgraph hGraph, unsigned long long flags),
-	    (phGraphExec, hGraph, flags), phGraphExec, hGraph)
+	    (phGraphExec, hGraph, flags), phGraphExec, hGraph, (void)0)
 INSTANTIATE_PTSZ(cuGraphInstantiateWithParams, (CUgraphExec * phGraphExec, CUgraph hGraph, void *instantiateParams),
-		 (phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph)
+		 (phGraphExec, hGraph, instantiateParams), phGraphExec, hGraph, refuse_instantiation(instantiateParams))
 INSTANTIATE(cuGraphInstantiate,
 	    (CUgraphExec * phGraphExec, CUgraph hGraph, void **phErrorNode, char *logBuffer, size_t bufferSize),
-	    (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize), phGraphExec, hGraph)
+	    (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize), phGraphExec, hGraph,
+	    say_nothing(phErrorNode, logBuffer, bufferSize))
 INSTANTIATE(cuGraphInstantiate_v2,
 	    (CUgraphExec * phGraphExec, CUgraph hGraph, void **phErrorNode, char *logBuffer, size_t bufferSize),
-	    (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize), phGraphExec, hGraph)
+	    (phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize), phGraphExec, hGraph,
+	    say_nothing(phErrorNode, logBuffer, bufferSize))
 DESTROY(cuGraphExecDestroy, (CUgraphExec hGraphExec), (hGraphExec), GP_GRAPH_INSTANCE, hGraphExec)
 
 // Captures.

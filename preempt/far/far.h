@@ -78,7 +78,7 @@ void gp_lanes_end(struct gp_page *); // returns after these calls; those that ch
 bool gp_lanes_have_ended(struct gp_page *); // no thread but CORE's is left in the page
 
 uint64_t gp_far_calls(void);              // the number of those that were carried out
-bool gp_lanes_are_busy(struct gp_page *); // a call is under way
+bool gp_lanes_are_busy(struct gp_page *); // a call that ends is under way
 
 // given.c: code that the helper has rewritten, in memory of the program.
 int64_t gp_given_map(int fd, uint64_t bytes); // a copy of a file; its address, or -errno. By the thread with the descriptors, as gp_given_return

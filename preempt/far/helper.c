@@ -82,20 +82,22 @@ extern const char __ehdr_start[] __attribute__((visibility("hidden")));
 // nothing of libc, which a sanitizer may stand in front of.
 #define BARE __attribute__((no_sanitize("thread", "address"), noinline))
 
+// A fifth argument is 0.
 BARE static long raw(long number, long a, long b, long c, long d)
 {
 #ifdef __x86_64__
 	long result;
 	register long r10 __asm__("r10") = d;
+	register long r8 __asm__("r8") = 0;
 	__asm__ volatile("syscall"
 			 : "=a"(result)
-			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10)
+			 : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8)
 			 : "rcx", "r11", "memory");
 	return result;
 #else
 	register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c,
-			 x3 __asm__("x3") = d;
-	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+			 x3 __asm__("x3") = d, x4 __asm__("x4") = 0;
+	__asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
 	return x0;
 #endif
 }
@@ -599,9 +601,11 @@ static void wait_for_end(void)
 		if (born.state != ENDED)
 			gp_futex_wait(&page->bell, seen, end - now, true);
 	}
-	if (born.state !=
-	    ENDED) // it is stopped, or stands still: it ends with its parent, a child of this thread until it is waited for
-		kill(born.parent, SIGKILL);
+	// It is stopped, or stands still: it ends with its parent, a child of this thread until it is waited for.
+	if (born.state != ENDED && kill(born.parent, SIGKILL)) { // the program has given up the rights that the parent has
+		complaint = "the helper process stands still, and this program may no longer end it";
+		gp_futex_wake(&page_is, INT32_MAX, false);
+	}
 	while (waitpid(born.parent, NULL, __WCLONE) < 0 && errno == EINTR)
 		continue;
 }

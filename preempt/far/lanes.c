@@ -153,10 +153,17 @@ void gp_lanes_close(struct gp_page *p)
 	}
 }
 
+// Its calls change nothing, and may wait for ever.
+static bool may_last(int lane)
+{
+	return lane == GP_LANE_LOG || lane == GP_LANE_REWRITER ||
+	       (lane >= GP_LANE_METER && lane < GP_LANE_METER + GP_GPUS);
+}
+
 bool gp_lanes_are_busy(struct gp_page *p)
 {
 	for (int i = 0; i < GP_LANES; i++)
-		if (p->lane[i].state == GP_LANE_ASKED)
+		if (p->lane[i].state == GP_LANE_ASKED && !may_last(i))
 			return true;
 	return false;
 }
@@ -176,9 +183,7 @@ void gp_lanes_end(struct gp_page *p)
 	enum { AGAIN_NS = 200000, MOST_NS = 1000000000 };
 	uint64_t end = gp_now_ns() + MOST_NS;
 	for (int i = 0; i < GP_LANES; i++) {
-		bool lasts = i == GP_LANE_LOG || i == GP_LANE_REWRITER ||
-			     (i >= GP_LANE_METER && i < GP_LANE_METER + GP_GPUS);
-		while (has_thread(p, i) && (!lasts || gp_now_ns() < end))
+		while (has_thread(p, i) && (!may_last(i) || gp_now_ns() < end))
 			gp_nap(AGAIN_NS);
 	}
 }

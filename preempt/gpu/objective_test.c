@@ -6,6 +6,7 @@
 #include "preempt/gpu/objective.h"
 #include "test/units/check.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,7 @@
 // graph_nodes.c - memory nodes of graphs. The driver takes their memory as a graph is first launched. Here a graph is refused when it is
 // instantiated, if what its nodes have at once exceeds memory.limit. The driver may need more than that, since branches share less.
 #define _GNU_SOURCE
+#include "preempt/driver/cancel.h"
 #include "preempt/memory/own.h"
 #include "preempt/objects/objects.h"
 
@@ -97,12 +98,12 @@ bool gp_memory_graph_fits(CUgraph graph)
 	    !gp_driver.cuGraphChildGraphNodeGetGraph)
 		return true;
 	struct needs n = {0};
+	int cancel = gp_cancel_off();
 	count_nodes(&n, graph, 0);
 	free(n.made);
 	bool all = true;
 	for (int i = 0; i < GP_GPUS && all; i++)
 		all = !n.most[i] || fits(&gp_gpu[i], n.most[i]);
-	if (!all)
-		gp_memory_no_room_helps();
+	gp_cancel_on(cancel);
 	return all;
 }

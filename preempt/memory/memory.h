@@ -197,7 +197,7 @@ CUresult gp_memory_prepare(struct gp_context *);
 void gp_memory_context_destroying(CUcontext);
 void gp_memory_context_destroyed(const struct gp_context *, CUcontext, bool is); // NULL: it had no place
 
-// graph_nodes.c: whether what the memory nodes of a graph have at once fits into memory.limit. False: it does not, and no room helps.
+// graph_nodes.c: whether what the memory nodes of a graph have at once fits into memory.limit. False: it does not.
 bool gp_memory_graph_fits(CUgraph);
 
 // room.c: what becomes of a call that the driver refuses with CUDA_ERROR_OUT_OF_MEMORY.

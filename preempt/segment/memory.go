@@ -329,8 +329,8 @@ const allSlots = math.MaxUint64
 var errJoining = errors.New("another process has been joining for too long")
 
 // lockJoin lets one process at a time find or make the memory, until that process can hand it out itself.
-func (s *Segment) lockJoin() error {
-	for deadline := time.Now().Add(joinWithin); ; time.Sleep(time.Millisecond) {
+func (s *Segment) lockJoin(within time.Duration) error {
+	for deadline := time.Now().Add(within); ; time.Sleep(time.Millisecond) {
 		err := lock(s.fd, lockOfJoin, 1)
 		if err == nil || !isLocked(err) {
 			return err

@@ -43,8 +43,11 @@ func GroupID(group string) (gid int, err error) {
 		return int(gid), nil
 	}
 	found, err := user.LookupGroup(group)
-	if err != nil {
+	if unknown := user.UnknownGroupError(""); errors.As(err, &unknown) {
 		return -1, fmt.Errorf(`segment.group = %q: there is no such group; must be the name or number of one, or ""`, group)
+	}
+	if err != nil {
+		return -1, fmt.Errorf("segment.group = %q: %w", group, err)
 	}
 	return strconv.Atoi(found.Gid)
 }
@@ -78,7 +81,7 @@ func (s *Segment) attach(dir string, gpu GPU) error {
 	if err != nil {
 		return err
 	}
-	joining := s.lockJoin()
+	joining := s.lockJoin(joinWithin)
 	if joining != nil && !errors.Is(joining, errJoining) {
 		return joining
 	}

@@ -22,7 +22,11 @@ func (s *Segment) Claim(level int, name string) (slot int, err error) {
 	if err := s.checkFile(); err != nil {
 		return -1, fmt.Errorf("claim slot: %w", err)
 	}
-	switch err := s.lockJoin(); { // held since Open, usually
+	within := joinWithin
+	if !s.keeper.makes { // Open has waited in vain
+		within = 0
+	}
+	switch err := s.lockJoin(within); { // held since Open, usually
 	case err == nil:
 		defer unlock(s.fd, lockOfJoin)
 	case !errors.Is(err, errJoining):

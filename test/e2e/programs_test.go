@@ -412,7 +412,7 @@ func TestConfigurationIsNoFile(t *testing.T) {
 		timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
 		got, err := run(cmd)
 		timer.Stop()
-		if err != nil || got.status != 0 || got.stdout != "1\n" || !strings.Contains(got.stderr, path+": must be a regular file; running without preemption") {
+		if err != nil || got.status != 0 || got.stdout != "1\n" || !strings.Contains(got.stderr, fmt.Sprintf("%q", path)+": must be a regular file; running without preemption") {
 			t.Errorf("%s: %+v, %v", path, got, err)
 		}
 	}

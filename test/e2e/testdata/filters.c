@@ -1,6 +1,6 @@
 // A program that installs a filter of system calls, and whose results say whether all of its work was done.
 // Usage: filters WHEN ANSWER NUMBER...
-//   WHEN    start: before CUDA. all: for all threads, once work was done. long: so, and the program works for seconds, in which the library sees to the
+//   WHEN    start: before CUDA. kept: so, and it says "ready" after that. all: for all threads, once work was done. long: so, and the program works for seconds, in which the library sees to the
 //           memory that it shares. reader: for a thread that reads pipes and sockets and uses no CUDA.
 //   ANSWER  the errno of the calls in question, or 0: they end the process.
 //   NUMBER  the calls that are refused. Of a reader: none, and all are refused but those that it needs.
@@ -108,7 +108,8 @@ int main(int count, char **arguments)
 	int refused[MOST], calls = 0, answer = atoi(arguments[2]);
 	for (int i = 3; i < count; i++)
 		refused[calls++] = atoi(arguments[i]);
-	if (!strcmp(arguments[1], "start"))
+	bool kept = !strcmp(arguments[1], "kept");
+	if (kept || !strcmp(arguments[1], "start"))
 		install(answer, refused, (unsigned)calls, true, 0);
 	begin();
 	work();
@@ -117,12 +118,13 @@ int main(int count, char **arguments)
 		return 0;
 	}
 	bool longer = !strcmp(arguments[1], "long");
-	if (longer || !strcmp(arguments[1], "all")) {
+	if (kept || longer || !strcmp(arguments[1], "all")) {
 		puts("ready");
 		fflush(stdout);
 		while (getchar() != EOF)
 			;
-		install(answer, refused, (unsigned)calls, true, SECCOMP_FILTER_FLAG_TSYNC);
+		if (!kept)
+			install(answer, refused, (unsigned)calls, true, SECCOMP_FILTER_FLAG_TSYNC);
 	}
 	for (int i = 0; i < (longer ? 75 : 10); i++)
 		work();

@@ -70,6 +70,7 @@ static void stream_priority(CUstream s, int *priority)
 	SAY("priority of %p is %d", (void *)s, *priority);
 	*priority = 1;
 }
+static bool graph_fits(CUgraph g) { return true; }
 static void graph_instantiated(CUgraphExec e, CUgraph g) { SAY("graph %p instantiated from %p", (void *)e, (void *)g); }
 static void graph_changing(CUgraphExec e) { SAY("graph %p changing", (void *)e); }
 static void event_shared(CUevent e) { SAY("event %p shared", (void *)e); }
@@ -121,6 +122,7 @@ static const struct gp_hooks hooks = {
 	.stream_created = stream_created,
 	.stream_made = stream_made,
 	.stream_priority = stream_priority,
+	.graph_fits = graph_fits,
 	.graph_instantiated = graph_instantiated,
 	.graph_changing = graph_changing,
 	.event_shared = event_shared,
