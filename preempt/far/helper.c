@@ -558,14 +558,17 @@ static bool is_attached(void)
 	return false;
 }
 
+static uint64_t silent_looks = 300; // GPREEMPT_TEST_SILENT_LOOKS, one a second
+
 // Carries out what a helper asks, until it has ended, or the program exits. A helper that is stopped, or waits for something for ever, counts as
-// one that has ended: calls of the program may wait for its decisions. Those of a GPU make a call each second.
+// one that has ended: calls of the program may wait for its decisions. Those of a GPU make a call each second, and each few seconds on an
+// overloaded machine.
 static void attend(void)
 {
-	enum { LOOK_NS = 1000000000, SILENT_LOOKS = 30 }; // its parent, which rings, may have been killed
+	enum { LOOK_NS = 1000000000 }; // its parent, which rings, may have been killed
 	static struct gp_helper_question q;
 	uint64_t calls = gp_far_calls();
-	for (int silent = 0; silent < SILENT_LOOKS;) {
+	for (uint64_t silent = 0; silent < silent_looks;) {
 		int fd, back = -1;
 		uint32_t seen = page->bell;
 		memset(&q, 0, offsetof(struct gp_helper_question, text));
@@ -590,7 +593,7 @@ static void attend(void)
 			calls = gp_far_calls();
 		}
 	}
-	gp_log_line("the helper process has done nothing for 30 s: it is ended");
+	gp_log_line("the helper process has done nothing for minutes: it is ended");
 }
 
 static void wait_for_end(void)
@@ -648,12 +651,12 @@ static void tell_core(uint32_t what)
 
 static uint64_t again_ns = 3000000000; // GPREEMPT_TEST_AGAIN_US, for tests that end many
 
-static void read_again(char **environment)
+static void read_number(char **environment, const char *name, uint64_t *number, uint64_t unit)
 {
-	static const char name[] = "GPREEMPT_TEST_AGAIN_US=";
+	size_t length = strlen(name);
 	for (; *environment; environment++)
-		if (!strncmp(*environment, name, sizeof name - 1))
-			again_ns = strtoull(*environment + sizeof name - 1, NULL, 10) * 1000;
+		if (!strncmp(*environment, name, length))
+			*number = strtoull(*environment + length, NULL, 10) * unit;
 }
 
 // How long to wait for the next helper. One that ends soon after its start again and again is made less and less often.
@@ -767,7 +770,8 @@ const char *gp_helper_start(const struct gp_bridge_layer *with, void *lookup, ch
 	}
 	if (why)
 		return why;
-	read_again(environment);
+	read_number(environment, "GPREEMPT_TEST_AGAIN_US=", &again_ns, 1000);
+	read_number(environment, "GPREEMPT_TEST_SILENT_LOOKS=", &silent_looks, 1);
 	layer = gp_bridge_begin(with);
 	if (!gp_thread_start(&thread, serve_core, NULL))
 		return "no more threads can be started";
