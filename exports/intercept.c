@@ -169,20 +169,12 @@ static bool complete_any(struct completed *c, const void *given)
 		return result; \
 	}
 
-// What a call says besides its result where this library refuses it.
-struct instantiation { // CUDA_GRAPH_INSTANTIATE_PARAMS
-	unsigned long long flags;
-	CUstream upload;
-	void *error_node;
-	int result;
-};
-
-static void refuse_instantiation(struct instantiation *p)
+// The two functions below fill in the other answers of an instantiation that this library refuses.
+static void refuse_instantiation(struct gp_instantiation *p)
 {
-	enum { INSTANTIATE_ERROR = 1 }; // CUDA_GRAPH_INSTANTIATE_ERROR
 	if (p) {
 		p->error_node = NULL;
-		p->result = INSTANTIATE_ERROR;
+		p->result = CUDA_GRAPH_INSTANTIATE_ERROR;
 	}
 }
 

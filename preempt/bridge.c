@@ -208,8 +208,8 @@ bool gp_bridge_gpu_mps(int i) { return gp_gpu[i].mps; }
 
 // Of the images of gp_kernels, which come first: a reader that sees an image counted sees its result (gp_rewrite).
 // Writers: threads that load code count an image last; the agent writes the slot. Readers: the agent, and whoever looks at the slot, from the
-// first word on. Pairing: the agent reads the first word before the others, and stores it after them. What breaks without it: a slot has an
-// image whose kernels it does not have.
+// first word on. Pairing: the agent reads the first word before the others, and stores it after them. Without that a slot has an image
+// whose kernels it lacks.
 static void copy_counters(_Atomic uint64_t *to, const _Atomic uint64_t *from, size_t bytes)
 {
 	uint64_t first = from[0];

@@ -145,6 +145,14 @@ struct gp_memory_node { // CUDA_MEM_ALLOC_NODE_PARAMS
 _Static_assert(sizeof(struct gp_memory_node) == 120 && offsetof(struct gp_memory_node, bytes) == 104,
 	       "CUDA_MEM_ALLOC_NODE_PARAMS");
 
+struct gp_instantiation { // CUDA_GRAPH_INSTANTIATE_PARAMS
+	unsigned long long flags;
+	CUstream upload;
+	CUgraphNode error_node;
+	int result; // CUgraphInstantiateResult
+};
+enum { CUDA_GRAPH_INSTANTIATE_ERROR = 1 };
+
 struct gp_ipc_handle { char bytes[64]; }; // CUipcMemHandle
 
 struct gp_affinity { // CUexecAffinityParam

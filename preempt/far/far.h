@@ -40,9 +40,8 @@ enum { GP_FAR_TEXT = 256 };
 struct gp_page;
 struct gp_lane {
 	_Atomic uint32_t state; // futex
-	uint32_t unused;
 	struct gp_page *page; // the program's note: a thread of its own serves it (atomic). That thread's last access to the page clears it
-	uint32_t also_unused[12];
+	uint32_t unused[12];
 	struct gp_far_call call;
 	uint8_t pad[4096 - 64 - sizeof(struct gp_far_call)];
 	uint8_t data[GP_FAR_DATA];

@@ -1,6 +1,6 @@
 // given_test.c - with preempt/far/given.c.
 //
-// Memory with rewritten code is the program's once a request has its answer. What none got is unmapped.
+// Memory with rewritten code is the program's once a request has its answer. The library unmaps what no request got.
 #define _GNU_SOURCE
 #include "preempt/bridge.h"
 #include "preempt/far/far.h"
@@ -33,7 +33,7 @@ int main(void)
 	gp_given_return();
 	CHECK(is_mapped(taken) && is_mapped(given) && !is_mapped(left));
 
-	// What the program gives back of it is free: it is no part of a file.
+	// Pages that the program gives back are free: they are no part of a file.
 	char *code = (char *)(uintptr_t)taken;
 	CHECK(!madvise(code, 4096, MADV_DONTNEED) && !code[0] && code[4096] == 'c');
 	CHECK(!munmap(code, BYTES));

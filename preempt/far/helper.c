@@ -561,7 +561,7 @@ static bool is_attached(void)
 static uint64_t silent_looks = 300; // GPREEMPT_TEST_SILENT_LOOKS, one a second
 
 // Carries out what a helper asks, until it has ended, or the program exits. A helper that is stopped, or waits for something for ever, counts as
-// one that has ended: calls of the program may wait for its decisions. Those of a GPU make a call each second, and each few seconds on an
+// one that has ended: calls of the program may wait for its decisions. Agents of GPUs make a call each second, and each few seconds on an
 // overloaded machine.
 static void attend(void)
 {

@@ -57,7 +57,7 @@ static void freed(struct needs *n, CUgraphNode node)
 		}
 }
 
-// Nothing is counted of a graph whose nodes have no known order.
+// A graph whose nodes have no known order counts as one without memory.
 static void count_nodes(struct needs *n, CUgraph graph, int depth)
 {
 	size_t count = 0;

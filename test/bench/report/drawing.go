@@ -151,7 +151,7 @@ const (
 	triangle = "m0-5l5.5 9h-11z"
 )
 
-// drawEach draws a plot, so wide, for each result file of a pattern, one below the other, on a white ground of their own, for pages that are dark.
+// drawEach draws a plot, so wide, for each result file of a pattern, one below the other. Their white ground serves pages that are dark.
 func drawEach(pattern string, width float64, draw func(p *plot, r *result.Report) error) ([]byte, error) {
 	files, _ := filepath.Glob(pattern) // sorted; the pattern is a good one
 	if len(files) == 0 {
