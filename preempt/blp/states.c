@@ -23,7 +23,7 @@ __attribute__((constructor)) static void read_times(void)
 	blp_always_full = getenv("GPREEMPT_TEST_QUEUE");
 	blp_patience_ns = patience ? strtoull(patience, NULL, 10) : 1000000000;
 	blp_long_ns = long_window ? strtoull(long_window, NULL, 10) : 1000000;
-	blp_tolerance = long_window ? 1000000 : 0;
+	blp_tolerance = long_window ? 1000000 : 2;
 }
 #endif
 
