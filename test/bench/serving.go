@@ -131,11 +131,11 @@ func (s *session) reference(name string) *result.Row {
 	return nil
 }
 
-// limited are phases with as many requests as the options say.
+// limited are phases with no more requests than the options say.
 func (s *session) limited(phases ...phase) []phase {
 	phases = slices.Clone(phases)
 	for i := range phases {
-		phases[i].count = cmp.Or(s.options.Requests, phases[i].count)
+		phases[i].count = min(phases[i].count, cmp.Or(s.options.Requests, phases[i].count))
 	}
 	return phases
 }
@@ -204,7 +204,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		if c.way.isLibrary() {
 			before = s.models.counted(ctx, s, server)
 		}
-		answers, r, err := sendLoad(ctx, server.url, s.limited(c.load), servingSeed)
+		answers, r, err := sendLoad(ctx, server.url, []phase{{c.load.perSecond, cmp.Or(s.options.Requests, c.load.count)}}, servingSeed)
 		failed := slices.ContainsFunc(answers, func(g generated) bool { return g.err != nil })
 		if ctx.Err() == nil && (server.hasEnded() || failed && server.endsWithin(daemonEnds)) { // its connections end before it does
 			fail("%w: %s", errServerEnded, reason(server.said.all()))
