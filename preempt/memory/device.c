@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 
+#include <string.h>
+
 // Two totals that differ by less than this part of the GPU are one.
 enum { LEAST_CAP_PART = 64 };
 
@@ -75,22 +77,33 @@ uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 }
 
 // Processes share what nobody publishes, for their contexts, in equal parts. With programs without gpreempt beside it that is too much:
-// then it is what the contexts of a process have at most. Measured once, as soon as others are known.
+// then it is what the contexts of a process have at most. Another process may be starting, so this is measured again and again. The largest
+// of the last measures counts: what a process was granted, and does not have yet, makes one too small.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
-	static _Atomic uint64_t measured[GP_GPUS]; // 1 + bytes
-	_Atomic uint64_t *known = &measured[g - gp_gpu];
-	uint64_t bytes, parts, most = gp_memory_total(g) / GP_CONTEXTS_PART;
-	if (*known)
-		return *known - 1;
-	if (!gp_memory_unaccounted(g, &bytes, &parts))
-		return 0;
+	enum { MEASURES = 3 };
+	static const uint64_t EVERY_NS = 100 * 1000 * 1000, OLD_NS = 1000 * 1000 * 1000;
+	static struct { pthread_mutex_t lock; uint64_t next_ns, bytes[MEASURES]; uint32_t count; } measured[GP_GPUS] = {
+		[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+	typeof(*measured) *m = &measured[g - gp_gpu];
+	uint64_t bytes, parts, now = gp_now_ns(), most = gp_memory_total(g) / GP_CONTEXTS_PART, largest = 0;
+
 	most = most < GP_CONTEXTS_BYTES ? most : GP_CONTEXTS_BYTES;
-	bytes = (bytes > beside ? bytes - beside : 0) / parts;
-	bytes = bytes < most ? bytes : most;
-	if (g->segment)
-		*known = bytes + 1;
-	return bytes;
+	pthread_mutex_lock(&m->lock);
+	if (now >= m->next_ns && gp_memory_unaccounted(g, &bytes, &parts)) {
+		bytes = (bytes > beside ? bytes - beside : 0) / parts;
+		if (now > m->next_ns + OLD_NS)
+			memset(m->bytes, 0, sizeof m->bytes);
+		m->bytes[m->count++ % MEASURES] = bytes < most ? bytes : most;
+		if (g->segment) // else the next call measures in its place, with the others known
+			m->next_ns = now + EVERY_NS;
+		else
+			m->count--;
+	}
+	for (int i = 0; i < MEASURES; i++)
+		largest = m->bytes[i] > largest ? m->bytes[i] : largest;
+	pthread_mutex_unlock(&m->lock);
+	return largest;
 }
 
 uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }

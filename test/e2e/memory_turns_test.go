@@ -284,6 +284,38 @@ func TestLimit(t *testing.T) {
 	}
 }
 
+// What another program had beside a process's first allocation is not counted as its contexts for ever.
+func TestLimitBesideProgramThatEnds(t *testing.T) {
+	t.Parallel()
+	const limit, context, piece = 256, 32, 8 // MiB
+	m := newMachine(t, fmt.Sprintf("[memory]\nlimit = \"%dMB\"\n", limit), "SIMCUDA_MEMORY_MB=1024", fmt.Sprintf("SIMCUDA_CONTEXT_MB=%d", context))
+	other := m.startFilled("off", 300<<20, 1)
+	p := m.startFilled("be", piece<<20, 2)
+	has := piece
+	allocates := func() bool {
+		_, result := p.allocate("memory", piece<<20)
+		if result == 0 {
+			has += piece
+		}
+		return result == 0
+	}
+	for allocates() {
+	}
+	if has > limit-context-16 {
+		t.Errorf("it has %d MiB while what its context takes is not known", has)
+	}
+	other.finish()
+	m.until("it may have what its limit leaves", func() bool {
+		free, _ := p.free()
+		return has+context+int(free>>20) > limit-24
+	})
+	for allocates() {
+	}
+	if has+context > limit || has+context < limit-24 {
+		t.Errorf("it has %d MiB and its context, of %d", has, limit)
+	}
+}
+
 // Processes are killed and stopped. The others go on.
 func TestKilledAndStoppedBesideOthers(t *testing.T) {
 	t.Parallel()
