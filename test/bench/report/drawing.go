@@ -152,7 +152,7 @@ const (
 )
 
 // drawEach draws a plot, so wide, for each result file of a pattern, one below the other. Their white ground serves pages that are dark.
-func drawEach(pattern string, width float64, draw func(p *plot, r *result.Report) error) ([]byte, error) {
+func drawEach(pattern string, width float64, draw func(p *plot, r *result.Report, file string) error) ([]byte, error) {
 	files, _ := filepath.Glob(pattern) // sorted; the pattern is a good one
 	if len(files) == 0 {
 		return nil, fmt.Errorf("draw results: there is no %s", pattern)
@@ -164,7 +164,7 @@ func drawEach(pattern string, width float64, draw func(p *plot, r *result.Report
 		p := newPlot(width)
 		r, err := result.ReadReport(file)
 		if err == nil {
-			err = draw(p, r)
+			err = draw(p, r, file)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("draw %s: %w", file, err)

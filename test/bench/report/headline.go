@@ -22,7 +22,7 @@ func Headline(results string) ([]byte, error) {
 }
 
 // drawHeadline shows the systems and workloads that were measured; of these none may be missing beside others.
-func drawHeadline(p *plot, r *result.Report) error {
+func drawHeadline(p *plot, r *result.Report, _ string) error {
 	workloads := workloadsOf(r)
 	systems := slices.DeleteFunc(slices.Clone(headlineSystems), func(system string) bool {
 		return !slices.ContainsFunc(r.Cases, func(row result.Row) bool { return row.System == system && row.Ratio != nil })

@@ -3,6 +3,7 @@ package report
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -103,6 +104,8 @@ func servingLabel(name string) string {
 		return "MPS, BE 25 % of the SMs"
 	case "gpreempt":
 		return "gpreempt, no objective"
+	case result.ServingAloneUnderMPS:
+		return "gpreempt under MPS, each alone"
 	case result.ServingUnderMPS:
 		return "gpreempt under MPS, no objective"
 	}
@@ -121,12 +124,21 @@ func Frontier(results string) ([]byte, error) {
 	return drawEach(filepath.Join(results, "*-"+result.ServingSuite+".json"), 640, drawFrontier)
 }
 
-func drawFrontier(p *plot, r *result.Report) error {
+// drawFrontier also draws what the file's sibling -mps has, where there is one: a run of its own, as a client of MPS.
+func drawFrontier(p *plot, r *result.Report, file string) error {
+	cases := r.Cases
+	if sibling := strings.TrimSuffix(file, ".json") + "-mps.json"; exists(sibling) {
+		underMPS, err := result.ReadReport(sibling)
+		if err != nil {
+			return err
+		}
+		cases = slices.Concat(cases, underMPS.Cases)
+	}
 	var ours, underMPS []point
 	var rivals []result.Row
 	p.x.low, p.x.high, p.y.high = 1, 1, 1
-	for _, row := range r.Cases {
-		if row.Case != frontierCase || row.Ratio == nil || row.BE == nil {
+	for _, row := range cases {
+		if row.Case != frontierCase || row.Ratio == nil || row.BE == nil || row.System == result.ServingAloneUnderMPS {
 			continue
 		}
 		p.x.high = max(p.x.high, row.Ratio.P99+.05)
@@ -168,4 +180,9 @@ func drawFrontier(p *plot, r *result.Report) error {
 		p.explain(servingLabel(row.System), func(x, y float64) { p.mark(x, y, triangle, systemColors[row.System]) })
 	}
 	return nil
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
