@@ -45,6 +45,8 @@ var (
 	growGoal     = goal{text: "within bytes / bus rate + 100 ms"}
 	reserveGoal  = goal{text: "no wait"}
 	returnGoal   = goal{text: "first answer <= bytes / bus rate + 50 ms"}
+	startsGoal   = goal{text: "each start, identical"}
+	wakeGoal     = goal{text: "awake within bytes / 0.85 of the bus rate + 200 ms, identical"}
 	fireGoal     = goal{text: "bit-identical, no hang, >= 200 evictions", least: 200}
 	quietGoal    = goal{text: "BE >= 0.99 of without the library", least: .99}
 )
@@ -60,6 +62,10 @@ func memoryCases() []Case {
 		one("idle-lc", returnGoal, 40, measureReturn),
 		one("lc-beside-swapping", besideGoal, 90, measureBesideSwapping),
 		one("pair-steps", pairGoal, 150, measurePair),
+		one("engine-behind-be", startsGoal, 400, measureEngineBehindBE),
+		one("engine-beside-be", startsGoal, 400, measureEngineBesideBE),
+		one("be-behind-engine", startsGoal, 120, measureBEBehindEngine),
+		one("engine-sleep", wakeGoal, 150, measureSleep),
 	}
 	for _, kind := range []string{"train", "infer", "gemmfp64"} {
 		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) { s.measureQuiet(ctx, name, kind) }))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,8 +42,8 @@ func TestMemorySuite(t *testing.T) {
 		t.Helper()
 		var progress bytes.Buffer
 		options := simulatedOptions(t, memorySuite, &progress, only...)
-		options.Seconds = seconds
-		options.tests.environment = append(options.tests.environment, smallGPU...)
+		options.Seconds, options.Requests = seconds, 2
+		options.tests.environment = slices.Concat(options.tests.environment, smallGPU, standIns(t))
 		report, err := suiteOfCases(t, memorySuite).Measure(t.Context(), options)
 		if err != nil || len(report.Failed()) != 0 {
 			t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
@@ -57,6 +58,8 @@ func TestMemorySuite(t *testing.T) {
 		"swap-20": {"swap-20-out": "same contents", "swap-20-in": "same contents", "swap-20-both-ways": "pinned copies both ways"},
 		"grow":    {"grow": " s ahead; limit", "grow-with-reserve": "0.0 GB of BE went out"},
 		"idle-lc": {"idle-lc": "median of 3"}, "pair-steps": {"pair-steps": "; identical"},
+		"engine-behind-be": {"engine-behind-be": "of 2, with"}, "engine-beside-be": {"engine-beside-be": "of 2, with"}, "be-behind-engine": {"be-behind-engine": "of 2, with"},
+		"engine-sleep": {"engine-sleep": "; same tokens and contents"},
 	} {
 		t.Run(only, func(t *testing.T) {
 			t.Parallel()
@@ -65,6 +68,9 @@ func TestMemorySuite(t *testing.T) {
 				if row := rows[name]; row.Value == nil || *row.Value <= 0 || !strings.Contains(row.Note, note) {
 					t.Errorf("%s: %+v", name, row)
 				}
+			}
+			if row := rows[only]; row.Unit == "starts" && *row.Value != 2 {
+				t.Errorf("%+v", row)
 			}
 			if only == "grow" && strings.Contains(rows["grow"].Note, "; 0.0 GB of BE") {
 				t.Errorf("LC grew into a full GPU and nobody went out: %s", rows["grow"].Note)

@@ -17,6 +17,7 @@ import (
 
 const (
 	servedModel        = "m"
+	servedLayers       = 32
 	servedTokens       = 4096            // of a request, at most
 	servedAtOnce       = 64              // requests
 	servingStarts      = 8 * time.Minute // of a server whose kernels are compiled

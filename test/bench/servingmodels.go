@@ -84,7 +84,7 @@ func withModels(ctx context.Context, s *session) (end func()) {
 		fail("the suite needs %s with PyTorch and vLLM; name it with --python", s.options.Python)
 	}
 	m := &models{folder: filepath.Join(s.files, "model"), running: map[string]*modelServer{}}
-	writeModel(m.folder)
+	writeModel(m.folder, servedLayers)
 	undo := s.configure(fmt.Sprintf("[objective]\nover_steps = %d\n", answerTokens)) // a request's mean is over so many
 	m.config = s.config
 	undo()
@@ -105,7 +105,7 @@ func withModels(ctx context.Context, s *session) (end func()) {
 }
 
 // writeModel writes the shape of a model without weights, and a tokenizer of as many words.
-func writeModel(folder string) {
+func writeModel(folder string, layers int) {
 	const words = 32000
 	vocabulary := map[string]int{"<unk>": 0, "<s>": 1, "</s>": 2}
 	for i := len(vocabulary); i < words; i++ {
@@ -118,7 +118,7 @@ func writeModel(folder string) {
 	files := map[string]any{
 		"config.json": map[string]any{"architectures": []string{"LlamaForCausalLM"}, "model_type": "llama", "vocab_size": words, "max_position_embeddings": 8192,
 			"rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "torch_dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2,
-			"tie_word_embeddings": false, "attention_bias": false, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+			"tie_word_embeddings": false, "attention_bias": false, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": layers,
 			"num_attention_heads": 32, "num_key_value_heads": 8},
 		"tokenizer.json": map[string]any{"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": special, "normalizer": nil,
 			"pre_tokenizer": map[string]string{"type": "WhitespaceSplit"}, "post_processor": nil, "decoder": nil,

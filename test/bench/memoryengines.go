@@ -1,0 +1,163 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gpreempt/gpreempt/test/bench/result"
+)
+
+// vLLM as a latency-critical program that keeps more than half of the GPU's memory, and best-effort work that wants most of it: they start in
+// any order, and the engine sleeps and wakes.
+
+const (
+	enginePart   = .6 // of the GPU's memory
+	engineLayers = 4
+	besidePart   = .8 // of the GPU's memory; behind the engine: of what that leaves
+	engineStarts = 10
+	engineSleeps = 20
+	wakeMs       = 200 // beside the time for the bytes
+	wakeRate     = .85 // of pinned copies
+)
+
+// engineAnswer is what engine.py says.
+type engineAnswer struct {
+	Tokens string  `json:"tokens"`
+	Ms     float64 `json:"ms"`
+}
+
+func (s *session) startEngine(ctx context.Context, role, config string) *worker {
+	if lack := vllm.lacks(ctx, s); lack != "" {
+		check(leftOut(lack))
+	}
+	model := filepath.Join(s.files, "small-model")
+	writeModel(model, engineLayers)
+	w := s.startScript(ctx, script{name: "engine.py", role: role, config: config, arguments: words(model, enginePart), environment: engine{}.environment()})
+	w.limits.start = servingStarts
+	return w
+}
+
+func (w *worker) engineReady(ctx context.Context) (tokens string) {
+	var told engineAnswer
+	check(w.awaitReady(ctx, &told))
+	return told.Tokens
+}
+
+func (w *worker) engineOrder(ctx context.Context, order string) (told engineAnswer) {
+	during(order, func() { check(w.ask(ctx, holdAnswer, &told, order)) })
+	return told
+}
+
+// tokensAlone are those of the engine without the library and with the GPU to itself.
+func (s *session) tokensAlone(ctx context.Context) string {
+	w := s.startEngine(ctx, "", "")
+	defer s.finish(w)
+	return w.engineReady(ctx)
+}
+
+// fewer is a number, or as many as the options ask for.
+func (s *session) fewer(count int) int { return cmp.Or(s.options.Requests, count) }
+
+// starts adds the row of so many starts, of which each says whether all was as alone.
+func (s *session) starts(name string, start func() bool) {
+	count, right := s.fewer(engineStarts), 0
+	for i := range count {
+		during(fmt.Sprintf("start %d", i+1), func() {
+			if start() {
+				right++
+			}
+		})
+	}
+	s.add(valued(name, float64(right), "starts", startsGoal, right == count, "of %d, with the tokens of the engine alone and the contents of best-effort memory", count))
+}
+
+func measureEngineBehindBE(ctx context.Context, s *session, name string) {
+	bytes := s.part(besidePart)
+	tokens, config := s.tokensAlone(ctx), s.swapConfig(name, hostMB(bytes))
+	be := s.hold(ctx, "be", config, bytes)
+	defer s.finish(be)
+	sum := be.sum(ctx)
+	s.starts(name, func() bool {
+		w := s.startEngine(ctx, "lc", config)
+		right := func() bool {
+			defer s.finish(w)
+			return w.engineReady(ctx) == tokens
+		}()
+		return be.sum(ctx) == sum && right
+	})
+}
+
+func measureEngineBesideBE(ctx context.Context, s *session, name string) {
+	bytes := s.part(besidePart)
+	tokens, config := s.tokensAlone(ctx), s.swapConfig(name, hostMB(bytes))
+	var sums []string
+	s.starts(name, func() bool {
+		be, w := s.startHolding(ctx, "be", config, bytes), s.startEngine(ctx, "lc", config)
+		defer s.finish(be)
+		right := func() bool {
+			defer s.finish(w)
+			check(be.initialise()) // it may get its memory only when the engine has ended
+			return w.engineReady(ctx) == tokens
+		}()
+		check(be.awaitReady(ctx, nil))
+		sums = append(sums, be.sum(ctx))
+		return sums[len(sums)-1] == sums[0] && right
+	})
+}
+
+func measureBEBehindEngine(ctx context.Context, s *session, name string) {
+	bytes := s.part((1 - enginePart) * besidePart)
+	tokens, config := s.tokensAlone(ctx), s.swapConfig(name, hostMB(bytes))
+	w := s.startEngine(ctx, "lc", config)
+	defer s.finish(w)
+	w.engineReady(ctx)
+	var sums []string
+	s.starts(name, func() bool {
+		be := s.hold(ctx, "be", config, bytes)
+		defer s.finish(be)
+		sums = append(sums, be.sum(ctx))
+		return sums[len(sums)-1] == sums[0] && w.engineOrder(ctx, "generate").Tokens == tokens
+	})
+}
+
+// measureSleep lets best-effort work have the room of an engine that sleeps, and wakes the engine.
+func measureSleep(ctx context.Context, s *session, name string) {
+	bytes := s.part(besidePart)
+	copies, tokens, config := s.measurePinned(ctx, s.sized(20)), s.tokensAlone(ctx), s.swapConfig(name, hostMB(bytes))
+	be := s.hold(ctx, "be", config, bytes)
+	defer s.finish(be)
+	sum := be.sum(ctx)
+	w := s.startEngine(ctx, "lc", config)
+	defer s.finish(w)
+	w.engineReady(ctx)
+	var wakes, limits []float64
+	var wrong []string
+	for i := range s.fewer(engineSleeps) {
+		w.engineOrder(ctx, "sleep")
+		if be.sum(ctx) != sum { // for which its memory comes back
+			wrong = append(wrong, fmt.Sprintf("best-effort memory in round %d", i+1))
+		}
+		before := must(s.memory(config, be)).OutBytes
+		wakes = append(wakes, w.engineOrder(ctx, "wake").Ms)
+		if w.engineOrder(ctx, "generate").Tokens != tokens {
+			wrong = append(wrong, fmt.Sprintf("tokens in round %d", i+1))
+		}
+		limits = append(limits, float64(must(s.memory(config, be)).OutBytes-before)/gb/(wakeRate*copies.out)*1000+wakeMs)
+	}
+	late := 0
+	for i, ms := range wakes {
+		if ms > limits[i] {
+			late++
+		}
+	}
+	note := "same tokens and contents"
+	if len(wrong) > 0 {
+		note = "DIFFERENT: " + strings.Join(wrong, ", ")
+	}
+	s.add(valued(name, result.Median(wakes), "ms", wakeGoal, late == 0 && len(wrong) == 0, "median of %d, slowest %.0f; %d later than %.0f ms: %.1f GB of BE go out, of pinned copies at %.1f GB/s; %s",
+		len(wakes), slices.Max(wakes), late, result.Median(limits), (result.Median(limits)-wakeMs)*wakeRate*copies.out/1000, copies.out, note))
+}
