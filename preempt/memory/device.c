@@ -83,8 +83,11 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
 	enum { MEASURES = 3 };
 	static const uint64_t EVERY_NS = 100 * 1000 * 1000, OLD_NS = 1000 * 1000 * 1000;
-	static struct { pthread_mutex_t lock; uint64_t next_ns, bytes[MEASURES]; uint32_t count; } measured[GP_GPUS] = {
-		[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+	static struct {
+		pthread_mutex_t lock;
+		uint64_t next_ns, bytes[MEASURES];
+		uint32_t count;
+	} measured[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
 	typeof(*measured) *m = &measured[g - gp_gpu];
 	uint64_t bytes, parts, now = gp_now_ns(), most = gp_memory_total(g) / GP_CONTEXTS_PART, largest = 0;
 
