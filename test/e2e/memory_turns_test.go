@@ -284,7 +284,7 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// What another program had beside a process's first allocation is not counted as its contexts for ever.
+// A process counts memory of another program as its contexts only while that program has it.
 func TestLimitBesideProgramThatEnds(t *testing.T) {
 	t.Parallel()
 	const limit, context, piece = 256, 32, 8 // MiB

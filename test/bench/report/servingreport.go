@@ -124,7 +124,7 @@ func Frontier(results string) ([]byte, error) {
 	return drawEach(filepath.Join(results, "*-"+result.ServingSuite+".json"), 640, drawFrontier)
 }
 
-// drawFrontier also draws what the file's sibling -mps has, where there is one: a run of its own, as a client of MPS.
+// drawFrontier draws two runs in one figure: the file, and its sibling -mps, whose server was a client of MPS.
 func drawFrontier(p *plot, r *result.Report, file string) error {
 	cases := r.Cases
 	if sibling := strings.TrimSuffix(file, ".json") + "-mps.json"; exists(sibling) {
