@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include "preempt/memory/memory.h"
 
-#include <string.h>
+#include <stdatomic.h>
 
 // Two totals that differ by less than this part of the GPU are one.
 enum { LEAST_CAP_PART = 64 };
@@ -79,33 +79,33 @@ uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 // Processes share what nobody publishes, for their contexts, in equal parts. With programs without gpreempt beside it that is too much:
 // then it is what the contexts of a process have at most. Another process may be starting, so this is measured again and again. The largest
 // of the last measures counts: what a process was granted, and does not have yet, makes one too small.
+// Writers of a measure: the thread that moved next_ns on, and any thread before the first measure. Readers: threads that allocate. Pairing: none, each word stands for itself. If
+// one thread's driver call takes longer than EVERY_NS, measures count in another order.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
 	enum { MEASURES = 3 };
-	static const uint64_t EVERY_NS = 100 * 1000 * 1000, OLD_NS = 1000 * 1000 * 1000;
+	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
 	static struct {
-		pthread_mutex_t lock;
-		uint64_t next_ns, bytes[MEASURES];
-		uint32_t count;
-	} measured[GP_GPUS] = {[0 ... GP_GPUS - 1] = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+		_Atomic uint64_t next_ns, bytes[MEASURES];
+		_Atomic uint32_t count;
+	} measured[GP_GPUS];
 	typeof(*measured) *m = &measured[g - gp_gpu];
-	uint64_t bytes, parts, now = gp_now_ns(), most = gp_memory_total(g) / GP_CONTEXTS_PART, largest = 0;
+	uint64_t bytes, parts, now = gp_now_ns(), next = m->next_ns, largest = 0;
+	uint64_t most = gp_memory_total(g) / GP_CONTEXTS_PART;
 
 	most = most < GP_CONTEXTS_BYTES ? most : GP_CONTEXTS_BYTES;
-	pthread_mutex_lock(&m->lock);
-	if (now >= m->next_ns && gp_memory_unaccounted(g, &bytes, &parts)) {
+	bool turn = now >= next && !gp_memory_managed(g) && // which counts in full, wherever its pages are
+		    atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
+	if ((turn || !m->count) && gp_memory_unaccounted(g, &bytes, &parts)) {
 		bytes = (bytes > beside ? bytes - beside : 0) / parts;
-		if (now > m->next_ns + OLD_NS)
-			memset(m->bytes, 0, sizeof m->bytes);
-		m->bytes[m->count++ % MEASURES] = bytes < most ? bytes : most;
-		if (g->segment) // else the next call measures in its place, with the others known
-			m->next_ns = now + EVERY_NS;
-		else
-			m->count--;
+		largest = bytes < most ? bytes : most;
+		if (g->segment) // else the others are not known
+			m->bytes[m->count++ % MEASURES] = largest;
 	}
-	for (int i = 0; i < MEASURES; i++)
-		largest = m->bytes[i] > largest ? m->bytes[i] : largest;
-	pthread_mutex_unlock(&m->lock);
+	for (int i = 0; i < MEASURES; i++) {
+		uint64_t one = m->bytes[i];
+		largest = one > largest ? one : largest;
+	}
 	return largest;
 }
 

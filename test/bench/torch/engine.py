@@ -5,6 +5,7 @@
 The weights are random, and the same at each start. So are the tokens.
 """
 import hashlib
+import json
 import os
 import sys
 import time
@@ -35,19 +36,21 @@ class Engine:
 
 
 def main():
-    answers = os.dup(1)  # vLLM writes its log to standard output
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(answers, "w")
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # vLLM writes its log to standard output
+
+    def answer(facts):
+        print(json.dumps(facts), file=answers, flush=True)
+
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     if not protocol.begin():
         return
     engine = Engine(sys.argv[1], float(sys.argv[2]))
-    protocol.answer({"tokens": engine.generate()})
+    answer({"tokens": engine.generate()})
     for (order,) in protocol.orders():
         began = time.perf_counter()
         tokens = getattr(engine, order)() or ""
-        protocol.answer({"tokens": tokens, "ms": (time.perf_counter() - began) * 1e3})
-    sys.stdout.flush()
+        answer({"tokens": tokens, "ms": (time.perf_counter() - began) * 1e3})
     os._exit(0)  # vLLM's own end takes seconds
 
 

@@ -14,6 +14,7 @@ class SamplingParams:
 
 class LLM:
     def __init__(self, gpu_memory_utilization, **_):
+        print("INFO 12-01 09:00:00 the engine starts", flush=True)  # as vLLM does, on standard output
         self.gpu = simulated.spin()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.gpu.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
