@@ -755,6 +755,7 @@ enum { BLP_LAST = 16 };
 struct blp_history {
 	uint64_t started_ns; // Of the process that it is about.
 	uint32_t since_other, count[BLP_WAYS], lasted_ns[BLP_WAYS][BLP_LAST];
+	uint64_t usual_ns[BLP_WAYS], mean_ns[BLP_WAYS]; // of lasted_ns: the mean of the shorter three quarters, and of all
 };
 struct blp_windows {
 	bool wanted;                             // Windows are open that are to be stopped for.

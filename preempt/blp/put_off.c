@@ -15,13 +15,14 @@
 // A stop waits for no longer, in nanoseconds. Windows that last as long with stops are all stopped for: a stop is a small part of them. Most of a
 // window of one kernel is its grace, 500 us or less.
 static const uint64_t blp_long_ns = 1000 * 1000;
-// Percent by which windows may last longer without stops. The lengths of 16 windows vary by as much: with 0, chance chose.
+// Percent by which windows may last longer without stops. Means of 16 windows of one kernel vary by 1 to 2 %: with 0, chance chose.
 enum { blp_tolerance = 2 };
 #endif
 
 enum {
-	FIRST = BLP_LAST, // windows of each way before the ways are compared
-	EACH = 257, // From then on one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
+	FEW = 8,    // Windows of each way before a clear difference decides.
+	CLEAR = 10, // Percent that are one.
+	EACH = 257, // Behind a decision one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
 };
 
 static int in_order(const void *a, const void *b)
@@ -30,32 +31,49 @@ static int in_order(const void *a, const void *b)
 	return (one > other) - (one < other);
 }
 
-struct lengths { uint64_t median, sum; };
-
-static struct lengths lengths_of(const uint32_t *lasted_ns)
+// A window has closed. The next one's stop does not wait for this.
+static void note_down(struct blp_history *h, enum blp_way way, uint32_t lasted_ns)
 {
-	uint32_t sorted[BLP_LAST];
-	struct lengths of = {0, 0};
-	memcpy(sorted, lasted_ns, sizeof sorted);
-	qsort(sorted, BLP_LAST, sizeof *sorted, in_order);
-	of.median = sorted[BLP_LAST / 2];
-	for (int i = 0; i < BLP_LAST; i++)
-		of.sum += sorted[i];
-	return of;
+	uint32_t sorted[BLP_LAST], count, usual;
+	uint64_t sum = 0;
+
+	h->lasted_ns[way][h->count[way]++ % BLP_LAST] = lasted_ns;
+	count = h->count[way] && h->count[way] < BLP_LAST ? h->count[way] : BLP_LAST;
+	memcpy(sorted, h->lasted_ns[way], count * sizeof *sorted);
+	qsort(sorted, count, sizeof *sorted, in_order);
+	usual = count - count / 4;
+	for (uint32_t i = 0; i < count; i++) {
+		sum += sorted[i];
+		if (i + 1 == usual)
+			h->usual_ns[way] = sum / usual;
+	}
+	h->mean_ns[way] = sum / count;
 }
 
-static bool is_no_longer(uint64_t one, uint64_t other) { return one <= other + other / 100 * blp_tolerance; }
+// Whether the windows of one way last no longer than so many hundredths of the other's.
+static bool within(const struct blp_history *h, enum blp_way one, enum blp_way other, uint64_t percent)
+{
+	return h->usual_ns[one] <= h->usual_ns[other] / 100 * percent &&
+	       h->mean_ns[one] <= h->mean_ns[other] / 100 * percent;
+}
+
+static bool is_decided(const struct blp_history *h)
+{
+	uint32_t least = h->count[BLP_STOPS] < h->count[BLP_WAITS] ? h->count[BLP_STOPS] : h->count[BLP_WAITS];
+	if (least < FEW || least >= BLP_LAST)
+		return least >= BLP_LAST;
+	return h->usual_ns[BLP_STOPS] >= blp_long_ns || within(h, BLP_STOPS, BLP_WAITS, 100 - CLEAR) ||
+	       within(h, BLP_WAITS, BLP_STOPS, 100 - CLEAR);
+}
 
 static enum blp_way choose(struct blp_history *h)
 {
-	if (h->count[BLP_STOPS] < FIRST || h->count[BLP_WAITS] < FIRST)
+	if (!is_decided(h))
 		return (h->count[BLP_STOPS] + h->count[BLP_WAITS]) & 2 ? BLP_WAITS : BLP_STOPS; // two and two
-	struct lengths stops = lengths_of(h->lasted_ns[BLP_STOPS]), waits = lengths_of(h->lasted_ns[BLP_WAITS]);
-	if (stops.median >= blp_long_ns)
+	if (h->usual_ns[BLP_STOPS] >= blp_long_ns)
 		return BLP_STOPS;
 	bool other = ++h->since_other % EACH == 0;
-	bool better = is_no_longer(waits.median, stops.median) && is_no_longer(waits.sum, stops.sum);
-	return better != other ? BLP_WAITS : BLP_STOPS;
+	return within(h, BLP_WAITS, BLP_STOPS, 100 + blp_tolerance) != other ? BLP_WAITS : BLP_STOPS;
 }
 
 // Whether kernels that can be stopped are under way. Without them a window says nothing, and others wait at the gate.
@@ -107,7 +125,7 @@ static void closes(struct blp_windows *w, struct gp_gpu *g)
 	uint64_t windows = slot->windows - w->before.windows + 1;
 	if (w->counts && windows && h->started_ns == slot->started_ns) {
 		uint64_t lasted = (slot->window_ns - w->before.ns) / windows;
-		h->lasted_ns[w->way][h->count[w->way]++ % BLP_LAST] = lasted < UINT32_MAX ? (uint32_t)lasted : UINT32_MAX;
+		note_down(h, w->way, lasted < UINT32_MAX ? (uint32_t)lasted : UINT32_MAX);
 	}
 	g->ignored &= ~g->passed;
 	w->since_ns = g->passed = 0;
