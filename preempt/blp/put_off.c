@@ -20,8 +20,8 @@ enum { blp_tolerance = 2 };
 #endif
 
 enum {
-	FEW = 8,    // Windows of each way before a clear difference decides.
-	CLEAR = 10, // Percent that are one.
+	FEW = 8,    // Windows of each way before stops may be clearly better.
+	CLEAR = 10, // Percent by which they are.
 	EACH = 257, // Behind a decision one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
 };
 
@@ -62,16 +62,17 @@ static bool is_decided(const struct blp_history *h)
 	uint32_t least = h->count[BLP_STOPS] < h->count[BLP_WAITS] ? h->count[BLP_STOPS] : h->count[BLP_WAITS];
 	if (least < FEW || least >= BLP_LAST)
 		return least >= BLP_LAST;
-	return h->usual_ns[BLP_STOPS] >= blp_long_ns || within(h, BLP_STOPS, BLP_WAITS, 100 - CLEAR) ||
-	       within(h, BLP_WAITS, BLP_STOPS, 100 - CLEAR);
+	return within(h, BLP_STOPS, BLP_WAITS, 100 - CLEAR); // the other way more windows decide, as they are not ours
 }
 
 static enum blp_way choose(struct blp_history *h)
 {
-	if (!is_decided(h))
-		return (h->count[BLP_STOPS] + h->count[BLP_WAITS]) & 2 ? BLP_WAITS : BLP_STOPS; // two and two
-	if (h->usual_ns[BLP_STOPS] >= blp_long_ns)
+	if (h->count[BLP_STOPS] >= FEW && h->usual_ns[BLP_STOPS] >= blp_long_ns) {
+		h->count[BLP_WAITS] = 0; // What is known of short windows is old once they are short again.
 		return BLP_STOPS;
+	}
+	if (!is_decided(h)) // in no period, since windows of several kinds may take turns
+		return __builtin_parity(h->count[BLP_STOPS] + h->count[BLP_WAITS]) ? BLP_WAITS : BLP_STOPS;
 	bool other = ++h->since_other % EACH == 0;
 	return within(h, BLP_WAITS, BLP_STOPS, 100 + blp_tolerance) != other ? BLP_WAITS : BLP_STOPS;
 }

@@ -94,17 +94,21 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 	uint64_t most = gp_memory_total(g) / GP_CONTEXTS_PART;
 
 	most = most < GP_CONTEXTS_BYTES ? most : GP_CONTEXTS_BYTES;
-	bool turn = now >= next && !gp_memory_managed(g) && // which counts in full, wherever its pages are
-		    atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
-	if ((turn || !m->count) && gp_memory_unaccounted(g, &bytes, &parts)) {
-		bytes = (bytes > beside ? bytes - beside : 0) / parts;
-		largest = bytes < most ? bytes : most;
-		if (g->segment) // else the others are not known
-			m->bytes[m->count++ % MEASURES] = largest;
-	}
 	for (int i = 0; i < MEASURES; i++) {
 		uint64_t one = m->bytes[i];
 		largest = one > largest ? one : largest;
+	}
+	bool turn = now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
+	if ((turn || !m->count) && gp_memory_unaccounted(g, &bytes, &parts)) {
+		uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
+		beside += managed;
+		bytes = (bytes > beside ? bytes - beside : 0) / parts;
+		bytes = bytes < most ? bytes : most;
+		if (g->segment && (!managed || bytes > largest)) { // without a segment the others are not known
+			m->bytes[m->count % MEASURES] = bytes;
+			m->count++;
+		}
+		largest = bytes > largest ? bytes : largest;
 	}
 	return largest;
 }
