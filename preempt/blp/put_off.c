@@ -62,13 +62,13 @@ static bool is_decided(const struct blp_history *h)
 	uint32_t least = h->count[BLP_STOPS] < h->count[BLP_WAITS] ? h->count[BLP_STOPS] : h->count[BLP_WAITS];
 	if (least < FEW || least >= BLP_LAST)
 		return least >= BLP_LAST;
-	return within(h, BLP_STOPS, BLP_WAITS, 100 - CLEAR); // the other way more windows decide, as they are not ours
+	return within(h, BLP_STOPS, BLP_WAITS, 100 - CLEAR); // A few odd windows never decide for waiting: others pay for that.
 }
 
 static enum blp_way choose(struct blp_history *h)
 {
 	if (h->count[BLP_STOPS] >= FEW && h->usual_ns[BLP_STOPS] >= blp_long_ns) {
-		h->count[BLP_WAITS] = 0; // What is known of short windows is old once they are short again.
+		h->count[BLP_WAITS] = 0; // The lengths are old once windows are short again.
 		return BLP_STOPS;
 	}
 	if (!is_decided(h)) // in no period, since windows of several kinds may take turns

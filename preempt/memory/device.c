@@ -76,41 +76,49 @@ uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 	return bytes;
 }
 
-// Processes share what nobody publishes, for their contexts, in equal parts. With programs without gpreempt beside it that is too much:
-// then it is what the contexts of a process have at most. Another process may be starting, so this is measured again and again. The largest
-// of the last measures counts: what a process was granted, and does not have yet, makes one too small.
-// Writers of a measure: the thread that moved next_ns on, and any thread before the first measure. Readers: threads that allocate. Pairing: none, each word stands for itself. If
-// one thread's driver call takes longer than EVERY_NS, measures count in another order.
-static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
-{
-	enum { MEASURES = 3 };
-	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
-	static struct {
-		_Atomic uint64_t next_ns, bytes[MEASURES];
-		_Atomic uint32_t count;
-	} measured[GP_GPUS];
-	typeof(*measured) *m = &measured[g - gp_gpu];
-	uint64_t bytes, parts, now = gp_now_ns(), next = m->next_ns, largest = 0;
-	uint64_t most = gp_memory_total(g) / GP_CONTEXTS_PART;
+enum { MEASURES = 3 };
 
-	most = most < GP_CONTEXTS_BYTES ? most : GP_CONTEXTS_BYTES;
+struct measures {
+	_Atomic uint64_t next_ns, bytes[MEASURES];
+	_Atomic uint32_t count;
+};
+
+static uint64_t largest_of(const struct measures *m)
+{
+	uint64_t largest = 0;
 	for (int i = 0; i < MEASURES; i++) {
-		uint64_t one = m->bytes[i];
-		largest = one > largest ? one : largest;
-	}
-	bool turn = now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
-	if ((turn || !m->count) && gp_memory_unaccounted(g, &bytes, &parts)) {
-		uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
-		beside += managed;
-		bytes = (bytes > beside ? bytes - beside : 0) / parts;
-		bytes = bytes < most ? bytes : most;
-		if (g->segment && (!managed || bytes > largest)) { // without a segment the others are not known
-			m->bytes[m->count % MEASURES] = bytes;
-			m->count++;
-		}
+		uint64_t bytes = m->bytes[i];
 		largest = bytes > largest ? bytes : largest;
 	}
 	return largest;
+}
+
+// Processes share what nobody publishes, for their contexts, in equal parts. With programs without gpreempt beside it that is too much:
+// then it is what the contexts of a process have at most. Another process may be starting, so the library measures again and again. The
+// largest of the last measures counts: a process that was granted memory, and does not have it yet, makes a measure too small.
+// Writers of a measure: the thread that moved next_ns on, and any thread before the first one. Readers: threads that allocate. Pairing: a
+// writer stores a measure before it counts it. Without that a thread takes no measure and finds none.
+static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
+{
+	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
+	static struct measures of[GP_GPUS];
+	struct measures *m = &of[g - gp_gpu];
+	uint64_t bytes, parts, now = gp_now_ns(), next = m->next_ns, most = gp_contexts_most(gp_memory_total(g));
+
+	bool turn = g->segment && now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
+	if ((!turn && m->count) || !gp_memory_unaccounted(g, &bytes, &parts))
+		return largest_of(m);
+	uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
+	beside += managed;
+	bytes = (bytes > beside ? bytes - beside : 0) / parts;
+	bytes = bytes < most ? bytes : most;
+	if (!g->segment) // the others are not known
+		return bytes;
+	if (!managed || bytes > largest_of(m)) {
+		m->bytes[m->count % MEASURES] = bytes;
+		m->count++;
+	}
+	return largest_of(m);
 }
 
 uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }

@@ -68,7 +68,7 @@ static uint64_t allowance_now(struct gp_gpu *gpu, uint64_t total, uint64_t other
 {
 	bool lowest = gp_settings.level == GP_LEVELS - 1;
 	uint64_t reserve = gp_settings.level ? gp_memory_settings.reserve_bytes : 0;
-	uint64_t contexts = GP_CONTEXTS_BYTES < total / GP_CONTEXTS_PART ? GP_CONTEXTS_BYTES : total / GP_CONTEXTS_PART;
+	uint64_t contexts = gp_contexts_most(total);
 	uint64_t device = gp_memory_is_cap(gpu, total) ? gp_memory_total(gpu) : total;
 	uint64_t of_cap = less(total, contexts),
 		 of_gpu = less(less(device, reserve), others > contexts ? others : contexts);

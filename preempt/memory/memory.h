@@ -39,6 +39,10 @@ enum gp_chunk_state {
 // H200).
 #define GP_CONTEXTS_BYTES (1ull << 30)
 #define GP_CONTEXTS_PART 16
+static inline uint64_t gp_contexts_most(uint64_t total)
+{
+	return GP_CONTEXTS_BYTES < total / GP_CONTEXTS_PART ? GP_CONTEXTS_BYTES : total / GP_CONTEXTS_PART;
+}
 
 struct gp_chunk {
 	CUdeviceptr address;

@@ -59,12 +59,9 @@ func (s *session) tokensAlone(ctx context.Context) string {
 	return w.engineReady(ctx)
 }
 
-// fewer is a number, or as many as the options ask for.
-func (s *session) fewer(count int) int { return cmp.Or(s.options.Requests, count) }
-
 // starts adds the row of so many starts, of which each says whether all was as alone.
 func (s *session) starts(name string, start func() bool) {
-	count, right := s.fewer(engineStarts), 0
+	count, right := cmp.Or(s.options.Requests, engineStarts), 0
 	for i := range count {
 		during(fmt.Sprintf("start %d", i+1), func() {
 			if start() {
@@ -128,38 +125,40 @@ func measureBEBehindEngine(ctx context.Context, s *session, name string) {
 func measureSleep(ctx context.Context, s *session, name string) {
 	bytes := s.part(besidePart)
 	copies, tokens, config := s.measurePinned(ctx, s.sized(20)), s.tokensAlone(ctx), s.swapConfig(name, hostMB(bytes))
-	needed := float64(bytes + s.part(enginePart) - min(s.info.MemoryBytes, bytes+s.part(enginePart)))
+	needed := float64(bytes + s.part(enginePart) - s.info.MemoryBytes)
 	be := s.hold(ctx, "be", config, bytes)
 	defer s.finish(be)
 	sum := be.sum(ctx)
 	w := s.startEngine(ctx, "lc", config)
 	defer s.finish(w)
 	w.engineReady(ctx)
-	var wakes, limits []float64
+	var wakes, outs []float64 // ms; GB of best-effort memory
 	var wrong []string
-	for i := range s.fewer(engineSleeps) {
+	late := 0
+	for i := range cmp.Or(s.options.Requests, engineSleeps) {
 		w.engineOrder(ctx, "sleep")
 		if be.sum(ctx) != sum { // for which its memory comes back
 			wrong = append(wrong, fmt.Sprintf("best-effort memory in round %d", i+1))
 		}
 		before := must(s.memory(config, be)).OutBytes
-		wakes = append(wakes, w.engineOrder(ctx, "wake").Ms)
+		wake := w.engineOrder(ctx, "wake").Ms
 		if w.engineOrder(ctx, "generate").Tokens != tokens {
 			wrong = append(wrong, fmt.Sprintf("tokens in round %d", i+1))
 		}
-		out := min(float64(must(s.memory(config, be)).OutBytes-before), 1.1*needed) // what goes out in vain is no excuse
-		limits = append(limits, out/gb/(wakeRate*copies.out)*1000+wakeMs)
-	}
-	late := 0
-	for i, ms := range wakes {
-		if ms > limits[i] {
+		out := min(float64(must(s.memory(config, be)).OutBytes-before), 1.1*needed) / gb // what goes out in vain is no excuse
+		if wake > wakeLimit(out, copies.out) {
 			late++
 		}
+		wakes, outs = append(wakes, wake), append(outs, out)
 	}
 	note := "same tokens and contents"
 	if len(wrong) > 0 {
 		note = "DIFFERENT: " + strings.Join(wrong, ", ")
 	}
+	out := result.Median(outs)
 	s.add(valued(name, result.Median(wakes), "ms", wakeGoal, late == 0 && len(wrong) == 0, "median of %d, slowest %.0f; %d later than %.0f ms: %.1f GB of BE go out, of pinned copies at %.1f GB/s; %s",
-		len(wakes), slices.Max(wakes), late, result.Median(limits), (result.Median(limits)-wakeMs)*wakeRate*copies.out/1000, copies.out, note))
+		len(wakes), slices.Max(wakes), late, wakeLimit(out, copies.out), out, copies.out, note))
 }
+
+// wakeLimit is how many milliseconds an engine may take to wake while so many GB go out, by the rate of pinned copies in GB/s.
+func wakeLimit(out, rate float64) float64 { return out/(wakeRate*rate)*1000 + wakeMs }

@@ -222,11 +222,11 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 		rate := be.rateAlone(ctx, alone)
 		serve()
 		rate = max(rate, be.rateAlone(ctx, alone)) // once it was 14 % slower at first
-		reached := rate
+		of := rate
 		if reference != nil {
-			reached = reference.BE.Alone
+			of = reference.BE.Alone
 		}
-		row.BE = rateOf(rate, reached, stepsPerSecond)
+		row.BE = rateOf(rate, of, stepsPerSecond)
 	} else {
 		rate := be.beside(ctx, serve)
 		row.BE = rateOf(rate, reference.BE.Alone, stepsPerSecond)

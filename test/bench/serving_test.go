@@ -57,6 +57,31 @@ func TestServing(t *testing.T) {
 	}
 }
 
+// A server alone under the library is compared with one alone without it, and has no target.
+func TestServingAloneUnderTheLibrary(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	_, options := stubs(t, &progress, 5, "vllm-12")
+	s := prepared(t, options)
+	s.report = &result.Report{}
+	succeed(t, func() {
+		defer withModels(t.Context(), s)()
+		for _, c := range []servingCase{
+			{"vllm-12", "vllm-12", vllm, wayPlain, steadyLoad(12), []servingSystem{{name: result.LCAlone, alone: true}}},
+			{"vllm-12-alone", "vllm-12", vllm, wayLibrary, steadyLoad(12), []servingSystem{{name: result.ServingAloneUnderMPS, alone: true}}},
+		} {
+			c.measure(t.Context(), s, "")
+		}
+	})
+	if len(s.report.Cases) != 2 {
+		t.Fatalf("%+v\n%s", s.report.Cases, &progress)
+	}
+	alone, ours := s.report.Cases[0], s.report.Cases[1]
+	if ours.Ratio == nil || ours.Serving.FirstRatio == nil || ours.Target != "" || ours.Pass != nil || ours.Serving.Steps != nil || ours.BE.Alone != alone.BE.Alone {
+		t.Errorf("%+v, %+v", alone, ours)
+	}
+}
+
 // Where the server ends without the library, its row says so, and the case is measured.
 func TestServerThatEnds(t *testing.T) {
 	t.Parallel()

@@ -2,8 +2,9 @@ package report
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -127,12 +128,11 @@ func Frontier(results string) ([]byte, error) {
 // drawFrontier draws two runs in one figure: the file, and its sibling -mps, whose server was a client of MPS.
 func drawFrontier(p *plot, r *result.Report, file string) error {
 	cases := r.Cases
-	if sibling := strings.TrimSuffix(file, ".json") + "-mps.json"; exists(sibling) {
-		underMPS, err := result.ReadReport(sibling)
-		if err != nil {
-			return err
-		}
-		cases = slices.Concat(cases, underMPS.Cases)
+	switch sibling, err := result.ReadReport(strings.TrimSuffix(file, ".json") + "-mps.json"); {
+	case err == nil:
+		cases = slices.Concat(cases, sibling.Cases)
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
 	}
 	var ours, underMPS []point
 	var rivals []result.Row
@@ -180,9 +180,4 @@ func drawFrontier(p *plot, r *result.Report, file string) error {
 		p.explain(servingLabel(row.System), func(x, y float64) { p.mark(x, y, triangle, systemColors[row.System]) })
 	}
 	return nil
-}
-
-func exists(file string) bool {
-	_, err := os.Stat(file)
-	return err == nil
 }
