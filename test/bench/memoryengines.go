@@ -160,5 +160,5 @@ func measureSleep(ctx context.Context, s *session, name string) {
 		len(wakes), slices.Max(wakes), late, wakeLimit(out, copies.out), out, copies.out, note))
 }
 
-// wakeLimit is how many milliseconds an engine may take to wake while so many GB go out, by the rate of pinned copies in GB/s.
+// wakeLimit is how many milliseconds an engine may take to wake. So many GB go out meanwhile; the rate is that of pinned copies, in GB/s.
 func wakeLimit(out, rate float64) float64 { return out/(wakeRate*rate)*1000 + wakeMs }
