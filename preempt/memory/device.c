@@ -45,27 +45,6 @@ bool gp_memory_ask_free(const struct gp_gpu *g, size_t *free, size_t *total)
 	return known;
 }
 
-bool gp_memory_unaccounted(const struct gp_gpu *g, uint64_t *bytes, uint64_t *parts)
-{
-	size_t free, total;
-	struct gp_segment *s = g->segment;
-	const struct gp_memory *m = &gp_memory[g - gp_gpu];
-	uint64_t taken = m->resident + m->pinned;
-	if (!gp_memory_ask_free(g, &free, &total) || free > total)
-		return false;
-	bool own = gp_memory_is_cap(g, total) || !s; // what the driver says is this process's alone
-	*parts = 1;
-	for (uint64_t members = own ? 0 : s->members & ~(1ull << g->slot); members; members &= members - 1) {
-		const struct gp_slot *slot = &s->slot[__builtin_ctzll(members)];
-		uint64_t resident = slot->memory.resident, pinned = slot->memory.pinned;
-		(*parts)++;
-		if (__builtin_add_overflow(taken, resident, &taken) || __builtin_add_overflow(taken, pinned, &taken))
-			return false;
-	}
-	*bytes = total - free > taken ? total - free - taken : 0;
-	return true;
-}
-
 // Graphs keep so much for their memory nodes, as the driver says.
 uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 {
@@ -74,6 +53,29 @@ uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 	    gp_driver.cuDeviceGetGraphMemAttribute(gpu->device, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &bytes))
 		return 0;
 	return bytes;
+}
+
+// What processes have beside what they publish, in equal parts. With programs without gpreempt beside it that is too much: then it is what
+// the contexts of a process have at most. False: not known.
+static bool part_of_unaccounted(const struct gp_gpu *g, uint64_t beside, uint64_t *bytes)
+{
+	size_t free, total;
+	struct gp_segment *s = g->segment;
+	const struct gp_memory *m = &gp_memory[g - gp_gpu];
+	uint64_t taken = m->resident + m->pinned, parts = 1, most = gp_contexts_most(gp_memory_total(g));
+	if (!gp_memory_ask_free(g, &free, &total) || free > total)
+		return false;
+	bool own = gp_memory_is_cap(g, total) || !s; // what the driver says is this process's alone
+	for (uint64_t members = own ? 0 : s->members & ~(1ull << g->slot); members; members &= members - 1) {
+		const struct gp_slot *slot = &s->slot[__builtin_ctzll(members)];
+		uint64_t resident = slot->memory.resident, pinned = slot->memory.pinned;
+		parts++;
+		if (__builtin_add_overflow(taken, resident, &taken) || __builtin_add_overflow(taken, pinned, &taken))
+			return false;
+	}
+	uint64_t used = total - free, part = used > taken && used - taken > beside ? (used - taken - beside) / parts : 0;
+	*bytes = part < most ? part : most;
+	return true;
 }
 
 enum { MEASURES = 3 };
@@ -93,9 +95,9 @@ static uint64_t largest_of(const struct measures *m)
 	return largest;
 }
 
-// Processes share what nobody publishes, for their contexts, in equal parts. With programs without gpreempt beside it that is too much:
-// then it is what the contexts of a process have at most. Another process may be starting, so the library measures again and again. The
-// largest of the last measures counts: a process that was granted memory, and does not have it yet, makes a measure too small.
+// What contexts take, with code and local memory. It changes as the program goes on, so the library measures again and again. Where the driver
+// does not say what the process has, others count: one may be starting. The largest of the last measures holds: a thread that was granted
+// memory, and does not have it yet, makes a measure too small.
 // Writers of a measure: the thread that moved next_ns on, and any thread before the first one. Readers: threads that allocate. Pairing: a
 // writer stores a measure before it counts it. Without that a thread takes no measure and finds none.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
@@ -103,18 +105,21 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
 	static struct measures of[GP_GPUS];
 	struct measures *m = &of[g - gp_gpu];
-	uint64_t bytes, parts, now = gp_now_ns(), next = m->next_ns, most = gp_contexts_most(gp_memory_total(g));
+	uint64_t bytes = 0, now = gp_now_ns(), next = m->next_ns;
 
-	bool turn = g->segment && now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
-	if ((!turn && m->count) || !gp_memory_unaccounted(g, &bytes, &parts))
+	bool turn = now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
+	if (!turn && m->count)
 		return largest_of(m);
+	uint64_t had = gp_memory[g - gp_gpu].resident + gp_memory[g - gp_gpu].pinned + beside, has = gp_rm_memory(g);
 	uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
-	beside += managed;
-	bytes = (bytes > beside ? bytes - beside : 0) / parts;
-	bytes = bytes < most ? bytes : most;
-	if (!g->segment) // the others are not known
+	bool known = has && has <= gp_memory_total(g);
+	if (known)
+		bytes = has > had ? has - had : 0;
+	else if (!part_of_unaccounted(g, beside + managed, &bytes))
+		return largest_of(m);
+	if (!known && !g->segment) // the others are not known
 		return bytes;
-	if (!managed || bytes > largest_of(m)) {
+	if (known || !managed || bytes > largest_of(m)) {
 		m->bytes[m->count % MEASURES] = bytes;
 		m->count++;
 	}

@@ -236,9 +236,7 @@ uint64_t gp_memory_beside(const struct gp_gpu *);
 uint64_t gp_memory_managed(const struct gp_gpu *);  // an account of its own; asks nobody
 uint64_t gp_graphs_reserved(const struct gp_gpu *); // for memory nodes; asks the driver
 uint64_t gp_memory_unlisted(const struct gp_gpu *); // pools, what graphs keep, managed memory
-// Bytes of the GPU's memory that nobody publishes, and how many processes share in them. False: not known.
-bool gp_memory_unaccounted(const struct gp_gpu *, uint64_t *bytes, uint64_t *parts);
-uint64_t gp_memory_total(const struct gp_gpu *); // what the GPU has, as cuDeviceTotalMem says; UINT64_MAX: not known
+uint64_t gp_memory_total(const struct gp_gpu *);    // what the GPU has, as cuDeviceTotalMem says; UINT64_MAX: not known
 // Whether the total of cuMemGetInfo is a cap of this process and not what the GPU has. gp_memory.cap is that from then on.
 bool gp_memory_is_cap(const struct gp_gpu *, uint64_t total);
 

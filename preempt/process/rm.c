@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 
 enum {
 	NV_ESC_RM_FREE = 0x29,
@@ -20,6 +21,10 @@ enum {
 	NV2080_ENGINE_TYPE_GR0 = 1,
 	NVA06C_CTRL_CMD_GPFIFO_SCHEDULE = 0xa06c0101, // ctrl/ctrla06c.h
 	NVA06C_CTRL_CMD_SET_TIMESLICE = 0xa06c0103,
+	NV2080_CTRL_CMD_GPU_GET_GID_INFO = 0x2080014a, // ctrl/ctrl2080/ctrl2080gpu.h
+	NV2080_CTRL_CMD_GPU_GET_PID_INFO = 0x2080018e,
+	GID_FORMAT_BINARY = 2,        // NV2080_GPU_CMD_GPU_GET_GID_FLAGS_FORMAT_BINARY
+	MOST_PIDS = 200,              // NV2080_CTRL_GPU_GET_PID_INFO_MAX_COUNT
 	NV_ERR_INVALID_CLIENT = 0x23, // nvstatuscodes.h
 };
 enum { TSGS = 64, SUBDEVICES = 64, CHANNELS = 512 };
@@ -48,6 +53,18 @@ typedef struct {
 	uint32_t hObjectError, hObjectEccError, hVASpace, engineType;
 	uint8_t bIsCallingContextVgpuPlugin, Pad0[3];
 } NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS;
+typedef struct {
+	uint32_t index, flags, length;
+	uint8_t data[256];
+} NV2080_CTRL_GPU_GET_GID_INFO_PARAMS;
+typedef struct {
+	uint32_t pidInfoListCount, Pad0;
+	struct {
+		uint32_t pid, index, result, Pad0; // index 0: video memory
+		uint64_t memPrivate, memSharedOwned, memSharedDuped, protectedMem[3];
+		uint32_t computeInstanceId, gpuInstanceId;
+	} pidInfoList[MOST_PIDS];
+} NV2080_CTRL_GPU_GET_PID_INFO_PARAMS;
 
 _Static_assert(sizeof(NVOS21_PARAMETERS) == 32, "nvos.h");
 _Static_assert(sizeof(NVOS64_PARAMETERS) == 48, "nvos.h");
@@ -55,6 +72,8 @@ _Static_assert(sizeof(NVOS54_PARAMETERS) == 32, "nvos.h");
 _Static_assert(sizeof(NVOS00_PARAMETERS) == 16, "nvos.h");
 _Static_assert(sizeof(nv_ioctl_xfer_t) == 16, "nv-ioctl.h");
 _Static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20, "nvos.h");
+_Static_assert(sizeof(NV2080_CTRL_GPU_GET_GID_INFO_PARAMS) == 268, "ctrl2080gpu.h");
+_Static_assert(sizeof(NV2080_CTRL_GPU_GET_PID_INFO_PARAMS) == 14408, "ctrl2080gpu.h");
 
 struct object {
 	int fd;
@@ -329,4 +348,42 @@ int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, vo
 	if (failed < 0 ? errno == EBADF || errno == ENOTTY : p.status == NV_ERR_INVALID_CLIENT)
 		forget_client(client);
 	return failed < 0 ? -1 : (int)p.status;
+}
+
+static bool is_of_gpu(const struct object *subdevice, const struct gp_gpu *g)
+{
+	NV2080_CTRL_GPU_GET_GID_INFO_PARAMS p = {.flags = GID_FORMAT_BINARY};
+	return !gp_rm_control(subdevice->fd, subdevice->client, subdevice->handle, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &p,
+			      sizeof p) &&
+	       !memcmp(p.data, g->whole, sizeof g->whole);
+}
+
+// Others may have memory that this process imports; it counts for them.
+static uint64_t memory_by(const struct object *subdevice)
+{
+	static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER; // of p, for which a thread's stack may lack room
+	static NV2080_CTRL_GPU_GET_PID_INFO_PARAMS p;
+	uint64_t bytes = 0;
+	pthread_mutex_lock(&asking);
+	p.pidInfoListCount = 1;
+	p.pidInfoList[0] = (typeof(*p.pidInfoList)){.pid = (uint32_t)getpid()};
+	if (gp_rm_control(subdevice->fd, subdevice->client, subdevice->handle, NV2080_CTRL_CMD_GPU_GET_PID_INFO, &p,
+			  sizeof p) ||
+	    p.pidInfoList[0].result ||
+	    __builtin_add_overflow(p.pidInfoList[0].memPrivate, p.pidInfoList[0].memSharedOwned, &bytes))
+		bytes = 0;
+	pthread_mutex_unlock(&asking);
+	return bytes;
+}
+
+uint64_t gp_rm_memory(const struct gp_gpu *g)
+{
+	for (int i = 0; i < SUBDEVICES; i++) {
+		pthread_mutex_lock(&lock);
+		struct object subdevice = subdevices[i];
+		pthread_mutex_unlock(&lock);
+		if (subdevice.handle && is_of_gpu(&subdevice, g))
+			return memory_by(&subdevice);
+	}
+	return 0;
 }

@@ -284,35 +284,49 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// A process counts memory of another program as its contexts only while that program has it.
+// A process counts memory of another program as its contexts only while that program has it; where the driver says what the process has, never.
 func TestLimitBesideProgramThatEnds(t *testing.T) {
 	t.Parallel()
 	const limit, context, piece = 256, 32, 8 // MiB
-	m := newMachine(t, fmt.Sprintf("[memory]\nlimit = \"%dMB\"\n", limit), "SIMCUDA_MEMORY_MB=1024", fmt.Sprintf("SIMCUDA_CONTEXT_MB=%d", context))
-	other := m.startFilled("off", 300<<20, 1)
-	p := m.startFilled("be", piece<<20, 2)
-	has := piece
-	allocates := func() bool {
-		_, result := p.allocate("memory", piece<<20)
-		if result == 0 {
-			has += piece
-		}
-		return result == 0
-	}
-	for allocates() {
-	}
-	if has > limit-context-16 {
-		t.Errorf("it has %d MiB while what its context takes is not known", has)
-	}
-	other.finish()
-	m.until("it may have what its limit leaves", func() bool {
-		free, _ := p.free()
-		return has+context+int(free>>20) > limit-24
-	})
-	for allocates() {
-	}
-	if has+context > limit || has+context < limit-24 {
-		t.Errorf("it has %d MiB and its context, of %d", has, limit)
+	for name, known := range map[string]bool{"known": true, "not known": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			environment := []string{"SIMCUDA_MEMORY_MB=1024", fmt.Sprintf("SIMCUDA_CONTEXT_MB=%d", context)}
+			if !known {
+				environment = append(environment, "SIMCUDA_NO_PID_INFO=1")
+			}
+			m := newMachine(t, fmt.Sprintf("[memory]\nlimit = \"%dMB\"\n", limit), environment...)
+			other := m.startFilled("off", 300<<20, 1)
+			p := m.startFilled("be", piece<<20, 2)
+			has := piece
+			allocates := func() bool {
+				_, result := p.allocate("memory", piece<<20)
+				if result == 0 {
+					has += piece
+				}
+				return result == 0
+			}
+			for allocates() {
+			}
+			has += context
+			most := limit
+			if !known {
+				most = limit - 16
+			}
+			if has > most || known && has < limit-24 {
+				t.Errorf("it has %d MiB with its context, of %d, while another program has memory", has, limit)
+			}
+			other.finish()
+			m.until("it may have what its limit leaves", func() bool {
+				free, _ := p.free()
+				return has+int(free>>20) > limit-24
+			})
+			for allocates() {
+			}
+			if has > limit || has < limit-24 {
+				t.Errorf("it has %d MiB with its context, of %d", has, limit)
+			}
+		})
 	}
 }
 

@@ -28,6 +28,8 @@ bool memory_charge(int device, uint64_t bytes)
 	return true;
 }
 
+uint64_t memory_taken(int device) { return taken[device]; }
+
 // The answer of cuMemGetInfo. A cap that it tells of bounds both.
 void memory_info(int device, size_t *free_bytes, size_t *total)
 {

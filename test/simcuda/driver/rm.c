@@ -58,6 +58,15 @@ typedef struct {
 	struct { uint32_t type, timeslice; } configList[32];
 } NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS;
 
+typedef struct {
+	uint32_t pidInfoListCount, pad;
+	struct {
+		uint32_t pid, index, result, pad;
+		uint64_t memPrivate, memSharedOwned, memSharedDuped, protectedMem[3];
+		uint32_t computeInstanceId, gpuInstanceId;
+	} pidInfoList[200];
+} NV2080_CTRL_GPU_GET_PID_INFO_PARAMS;
+
 _Static_assert(sizeof(NVOS21_PARAMETERS) == 32, "NVOS21");
 _Static_assert(sizeof(NVOS64_PARAMETERS) == 48, "NVOS64");
 _Static_assert(sizeof(NVOS54_PARAMETERS) == 32, "NVOS54");
@@ -67,6 +76,7 @@ _Static_assert(sizeof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS) == 536, "DISABLE
 _Static_assert(offsetof(NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS, hClientList) == 24, "DISABLE_CHANNELS");
 _Static_assert(sizeof(NV2080_CTRL_GPU_GET_GID_INFO_PARAMS) == 268, "GID_INFO");
 _Static_assert(sizeof(NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS) == 260, "COMPUTE_POLICY");
+_Static_assert(sizeof(NV2080_CTRL_GPU_GET_PID_INFO_PARAMS) == 14408, "PID_INFO");
 
 enum { // nv-ioctl-numbers.h, nv_escape.h
 	NV_ESC_RM_FREE = 0x29,
@@ -260,6 +270,22 @@ static uint32_t compute_policy(NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS 
 	return NV_OK;
 }
 
+// Of another process than the caller it says nothing here. Managed memory is no process's, as on a GPU, where a client of the kernel makes it.
+static uint32_t pid_info(int device, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS *p)
+{
+	if (getenv("SIMCUDA_NO_PID_INFO"))
+		return NV_ERR_NOT_SUPPORTED;
+	if (!p->pidInfoListCount || p->pidInfoListCount > sizeof p->pidInfoList / sizeof *p->pidInfoList)
+		return NV_ERR_INVALID_ARGUMENT;
+	for (uint32_t i = 0; i < p->pidInfoListCount; i++) {
+		uint64_t bytes = p->pidInfoList[i].pid == (uint32_t)getpid() ? memory_taken(device) : 0;
+		p->pidInfoList[i].result = p->pidInfoList[i].index ? NV_ERR_INVALID_ARGUMENT : NV_OK;
+		p->pidInfoList[i].memPrivate = bytes / 2;
+		p->pidInfoList[i].memSharedOwned = bytes - bytes / 2; // what the kernel's clients have too
+	}
+	return NV_OK;
+}
+
 static const struct command {
 	uint32_t cmd, class, size;
 	bool privileged; // refused under SIMCUDA_REFUSE_CONTROL
@@ -267,7 +293,7 @@ static const struct command {
 	{0xa06c0101, KEPLER_CHANNEL_GROUP_A, 3, true}, {0xa06c0103, KEPLER_CHANNEL_GROUP_A, 8, true},
 	{0xa06c0104, KEPLER_CHANNEL_GROUP_A, 8, true}, {0xa06c0105, KEPLER_CHANNEL_GROUP_A, 8, true},
 	{0x2080110b, NV20_SUBDEVICE_0, 536, true},     {0x2080014a, NV20_SUBDEVICE_0, 268, false},
-	{0x20800195, NV20_SUBDEVICE_0, 260, false},
+	{0x20800195, NV20_SUBDEVICE_0, 260, false},    {0x2080018e, NV20_SUBDEVICE_0, 14408, false},
 };
 
 static void control(NVOS54_PARAMETERS *a)
@@ -296,6 +322,8 @@ static void control(NVOS54_PARAMETERS *a)
 		a->status = gid_info(o->device, (void *)a->params);
 	else if (a->cmd == 0x20800195)
 		a->status = compute_policy((void *)a->params);
+	else if (a->cmd == 0x2080018e)
+		a->status = pid_info(o->device, (void *)a->params);
 	else
 		a->status = tsg_control(o, a->cmd, (void *)a->params);
 	pthread_mutex_unlock(&rm_lock);

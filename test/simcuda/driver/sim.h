@@ -271,6 +271,7 @@ void pause_record(void); // By the record of an event, before it is queued, with
 #define LARGE (2ull << 20) // As on a GPU: such an allocation has pages of 2 MiB of its own. Smaller ones share pages.
 uint64_t memory_pages(uint64_t bytes);          // The bytes of the pages that an allocation takes.
 bool memory_charge(int device, uint64_t bytes); // False: beyond what the device has.
+uint64_t memory_taken(int device);              // by this process, with its contexts
 void memory_info(int device, size_t *free_bytes, size_t *total);
 bool memory_to_make(int device); // Whether a stream or an event can be made (SIMCUDA_MAKING_MB).
 void memory_discharge(int device, uint64_t bytes);
