@@ -46,6 +46,7 @@ var (
 	reserveGoal  = goal{text: "no wait"}
 	returnGoal   = goal{text: "first answer <= bytes / bus rate + 50 ms"}
 	startsGoal   = goal{text: "each start, identical"}
+	limitGoal    = goal{text: "out of memory within 64 MiB of the limit"}
 	wakeGoal     = goal{text: "awake within bytes / 0.85 of the bus rate + 200 ms, identical"}
 	fireGoal     = goal{text: "bit-identical, no hang, >= 200 evictions", least: 200}
 	quietGoal    = goal{text: "BE >= 0.99 of without the library", least: .99}
@@ -66,6 +67,7 @@ func memoryCases() []Case {
 		one("engine-beside-be", startsGoal, 400, measureEngineBesideBE),
 		one("be-behind-engine", startsGoal, 120, measureBEBehindEngine),
 		one("engine-sleep", wakeGoal, 150, measureSleep),
+		one("limit", limitGoal, 90, measureLimit),
 	}
 	for _, kind := range []string{"train", "infer", "gemmfp64"} {
 		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) { s.measureQuiet(ctx, name, kind) }))
