@@ -78,12 +78,28 @@ static bool part_of_unaccounted(const struct gp_gpu *g, uint64_t beside, uint64_
 	return true;
 }
 
-enum { MEASURES = 3 };
+enum {
+	MEASURES = 3,
+	GROWTH_PART = 64, // of the limit: programs load code between their first allocations
+};
 
 struct measures {
-	_Atomic uint64_t next_ns, bytes[MEASURES];
+	_Atomic uint64_t next_ns, had, bytes[MEASURES]; // had: by its accounts, as the process was measured last
 	_Atomic uint32_t count;
 };
+
+// Whether the calling thread is to measure now. had: what the process has by its accounts.
+static bool takes_turn(struct measures *m, const struct gp_gpu *g, uint64_t had)
+{
+	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
+	uint64_t now = gp_now_ns(), next = m->next_ns, before = m->had;
+	if (now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS)) {
+		m->had = had;
+		return true;
+	}
+	bool grew = had > before && had - before > gp_memory_limit(gp_memory_total(g)) / GROWTH_PART;
+	return (grew && atomic_compare_exchange_strong(&m->had, &before, had)) || !m->count;
+}
 
 static uint64_t largest_of(const struct measures *m)
 {
@@ -98,19 +114,17 @@ static uint64_t largest_of(const struct measures *m)
 // What contexts take, with code and local memory. It changes as the program goes on, so the library measures again and again. Where the driver
 // does not say what the process has, others count: one may be starting. The largest of the last measures holds: a thread that was granted
 // memory, and does not have it yet, makes a measure too small.
-// Writers of a measure: the thread that moved next_ns on, and any thread before the first one. Readers: threads that allocate. Pairing: a
+// Writers of a measure: the thread whose turn it is, and any thread before the first one. Readers: threads that allocate. Pairing: a
 // writer stores a measure before it counts it. Without that a thread takes no measure and finds none.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
-	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
 	static struct measures of[GP_GPUS];
 	struct measures *m = &of[g - gp_gpu];
-	uint64_t bytes = 0, now = gp_now_ns(), next = m->next_ns;
+	uint64_t bytes = 0, had = gp_memory[g - gp_gpu].resident + gp_memory[g - gp_gpu].pinned + beside;
 
-	bool turn = now >= next && atomic_compare_exchange_strong(&m->next_ns, &next, now + EVERY_NS);
-	if (!turn && m->count)
+	if (!takes_turn(m, g, had))
 		return largest_of(m);
-	uint64_t had = gp_memory[g - gp_gpu].resident + gp_memory[g - gp_gpu].pinned + beside, has = gp_rm_memory(g);
+	uint64_t has = gp_rm_memory(g);
 	uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
 	bool known = has && has <= gp_memory_total(g);
 	if (known)

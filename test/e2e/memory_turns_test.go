@@ -330,6 +330,26 @@ func TestLimitBesideProgramThatEnds(t *testing.T) {
 	}
 }
 
+// Code that a program loads behind its first allocation counts, however fast the next ones come.
+func TestLimitCountsCode(t *testing.T) {
+	t.Parallel()
+	const limit, context, code, piece = 256, 32, 64, 8 // MiB
+	m := newMachine(t, fmt.Sprintf("[memory]\nlimit = \"%dMB\"\n", limit), "CUDA_MODULE_LOADING=LAZY",
+		fmt.Sprintf("SIMCUDA_CONTEXT_MB=%d", context), fmt.Sprintf("SIMCUDA_CODE_MB=%d", code))
+	p := m.startFilled("be", piece<<20, 1)
+	p.works(1)
+	has := context + code + piece
+	for {
+		if _, result := p.allocate("memory", piece<<20); result != 0 {
+			break
+		}
+		has += piece
+	}
+	if has > limit || has < limit-24 {
+		t.Errorf("it has %d MiB with its context and code, of %d", has, limit)
+	}
+}
+
 // Processes are killed and stopped. The others go on.
 func TestKilledAndStoppedBesideOthers(t *testing.T) {
 	t.Parallel()

@@ -73,6 +73,7 @@ static CUresult context_end(struct CUctx_st *c)
 	arrays_owner_ends(c);
 	pools_synchronized();
 	memory_discharge(c->device, sim_context_bytes());
+	memory_discharge(c->device, c->code_bytes);
 	handle_remove(c);
 	for (struct CUctx_st **at = &sim_contexts; *at; at = &(*at)->next)
 		if (*at == c) {

@@ -218,6 +218,12 @@ uint64_t sim_making_bytes(void)
 	return setting(&bytes, "SIMCUDA_MAKING_MB", 1 << 20, 0);
 }
 
+uint64_t sim_code_bytes(void)
+{
+	static _Atomic uint64_t bytes = UINT64_MAX;
+	return setting(&bytes, "SIMCUDA_CODE_MB", 1 << 20, 0);
+}
+
 uint64_t sim_context_bytes(void)
 {
 	static _Atomic uint64_t bytes = UINT64_MAX;

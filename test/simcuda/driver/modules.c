@@ -339,6 +339,8 @@ void function_load(CUfunction f, struct CUctx_st *c)
 	if ((f->loaded & bit) || !sim_lazy())
 		return;
 	f->loaded |= bit;
+	if (!c->code_bytes && memory_charge(c->device, sim_code_bytes()))
+		c->code_bytes = sim_code_bytes();
 	call_wait(c, CALL_FIRST_LAUNCH);
 }
 

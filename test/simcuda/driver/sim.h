@@ -135,6 +135,7 @@ int sim_devices(void);
 int sim_driver_version(void);
 uint64_t sim_memory_bytes(void);  // The memory of a device.
 uint64_t sim_context_bytes(void); // Device memory that a context takes.
+uint64_t sim_code_bytes(void);    // And once it has loaded a kernel.
 uint64_t sim_making_bytes(void);  // Memory that must be free for a stream or an event to be made.
 uint64_t sim_cap_bytes(void);     // SIMCUDA_CAP_MB: the most that this process may have of a device; 0: no cap.
 bool sim_cap_is_told(void);       // True: cuMemGetInfo tells the cap.
@@ -494,8 +495,8 @@ struct CUctx_st {
 	struct CUctx_st *next;
 	int device, tsg;
 	unsigned flags;
-	uint64_t id;
-	unsigned attached; // cuCtxAttach
+	uint64_t id, code_bytes; // of its memory, for code
+	unsigned attached;       // cuCtxAttach
 	bool primary, destroyed;
 	bool late;           // Not initialised yet: a call that needs an initialised one fails (sim_late_contexts).
 	struct CUctx_st *of; // Not NULL: this is a green context of that one (cuCtxFromGreenCtx), and has no more than green.

@@ -1,0 +1,123 @@
+// device_test.c - with preempt/memory/device.c preempt/driver/driver.c.
+//
+// What contexts take counts as measured: by what the driver says of the process, or by what nobody publishes.
+#include "preempt/memory/memory.h"
+#include "test/units/check.h"
+
+static const uint64_t TOTAL = 64ull << 30, LIMIT = 1 << 30, MIB = 1 << 20, LATER_NS = 100 * 1000 * 1000;
+
+struct gp_gpu gp_gpu[GP_GPUS];
+struct gp_memory gp_memory[GP_GPUS];
+struct gp_memory_settings gp_memory_settings;
+static uint64_t now_ns = 1, pools, of_process, free_bytes;
+static unsigned asked;
+static struct gp_segment segment;
+
+uint64_t gp_now_ns(void) { return now_ns; }
+uint64_t gp_pools_reserved(const struct gp_gpu *g) { return pools; }
+struct gp_context *gp_current_context(void) { return NULL; }
+struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struct gp_context *)g; }
+void gp_memory_leave_context(struct gp_context *c) {}
+
+uint64_t gp_rm_memory(const struct gp_gpu *g)
+{
+	asked++;
+	return of_process;
+}
+
+static CUresult get_info(size_t *free, size_t *total)
+{
+	*free = free_bytes;
+	*total = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+static CUresult total_bytes(size_t *bytes, CUdevice device)
+{
+	*bytes = TOTAL;
+	return CUDA_SUCCESS;
+}
+
+// What the process has beside its accounts, in MiB; whether it was measured for that.
+static uint64_t beside(bool measured)
+{
+	unsigned before = asked;
+	uint64_t mib = gp_memory_beside(gp_gpu) / MIB;
+	CHECK((asked != before) == measured);
+	return mib;
+}
+
+static void test_of_process(void)
+{
+	gp_memory->pinned = 100 * MIB;
+	pools = 64 * MIB;
+	of_process = 264 * MIB;
+	CHECK(beside(true) == 164); // without a segment, too
+	of_process += 50 * MIB;     // it loads code
+	CHECK(beside(false) == 164);
+	gp_memory->pinned += LIMIT / 64;
+	of_process += LIMIT / 64;
+	CHECK(beside(false) == 164);
+	gp_memory->pinned += 1; // it has grown
+	CHECK(beside(true) == 213);
+	pools += 32 * MIB; // so did its pools
+	of_process += 32 * MIB;
+	CHECK(beside(true) == 245);
+	gp_memory->pinned -= 64 * MIB; // it does not have what a thread was granted
+	now_ns += LATER_NS;
+	of_process -= 128 * MIB;
+	CHECK(beside(true) == 245); // the largest of the last three
+	for (int i = 0; i < 2; i++) {
+		now_ns += LATER_NS;
+		beside(true);
+	}
+	CHECK(beside(false) == 181);
+	now_ns += LATER_NS;
+	of_process = MIB; // less than its accounts have
+	for (int i = 0; i < 3; i++) {
+		now_ns += LATER_NS;
+		beside(true);
+	}
+	CHECK(beside(false) == 96);
+	now_ns += LATER_NS;
+	of_process = TOTAL + 1; // that is no answer
+	free_bytes = TOTAL - 300 * MIB;
+	CHECK(beside(true) == 96 + (300 * MIB - 96 * MIB - gp_memory->pinned) / MIB);
+}
+
+static void test_of_all(void)
+{
+	of_process = 0;
+	gp_gpu->segment = &segment;
+	gp_gpu->slot = 2;
+	segment.members = 1 << 2 | 1 << 5;
+	segment.slot[5].memory.resident = 1000 * MIB;
+	gp_memory->pinned = pools = 0;
+	free_bytes = TOTAL - 1600 * MIB;
+	for (int i = 0; i < 3; i++) {
+		now_ns += LATER_NS;
+		beside(true);
+	}
+	CHECK(beside(false) == 300); // the half of it
+	now_ns += LATER_NS;
+	segment.slot[5].memory.pinned = UINT64_MAX; // it lies
+	CHECK(beside(true) == 300);
+	now_ns += LATER_NS;
+	segment.slot[5].memory.pinned = 0;
+	gp_memory->managed = 500 * MIB; // wherever that is
+	free_bytes -= 400 * MIB;
+	CHECK(beside(true) == 300);
+	now_ns += LATER_NS;
+	free_bytes = 0;
+	CHECK(beside(true) == 1024); // no contexts have more
+}
+
+int main(void)
+{
+	gp_driver.cuMemGetInfo = get_info;
+	gp_driver.cuDeviceTotalMem = total_bytes;
+	gp_memory_settings.limit_bytes = LIMIT;
+	test_of_process();
+	test_of_all();
+	return 0;
+}
