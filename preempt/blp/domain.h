@@ -751,7 +751,7 @@ void blp_logged(struct gp_operation *);
 
 // put_off.c, for the watcher of a GPU
 enum blp_way { BLP_STOPS, BLP_WAITS, BLP_WAYS };
-enum { BLP_LAST = 16 };
+enum { BLP_LAST = 48 };
 struct blp_history {
 	uint64_t started_ns; // Of the process that it is about.
 	uint32_t since_other, count[BLP_WAYS], lasted_ns[BLP_WAYS][BLP_LAST];

@@ -15,14 +15,14 @@
 // A stop waits for no longer, in nanoseconds. Windows that last as long with stops are all stopped for: a stop is a small part of them. Most of a
 // window of one kernel is its grace, 500 us or less.
 static const uint64_t blp_long_ns = 1000 * 1000;
-// Percent by which windows may last longer without stops. Means of 16 windows of one kernel vary by 1 to 2 %: with 0, chance chose.
+// Percent by which windows may last longer without stops. Means of 48 windows of one kernel vary by 1 %, of 16 by 2 %: with less, chance chose.
 enum { blp_tolerance = 2 };
 #endif
 
 enum {
 	FEW = 8,    // Windows of each way before stops may be clearly better.
 	CLEAR = 10, // Percent by which they are.
-	EACH = 257, // Behind a decision one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
+	EACH = 129, // Behind a decision one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
 };
 
 static int in_order(const void *a, const void *b)
