@@ -196,9 +196,9 @@ static void command_hold(void)
 	set_up(CU_CTX_SCHED_AUTO);
 	CHECK(cuCtxGetCurrent(&held.context));
 	held.mix = function("bench_mix");
-	held.staging = malloc(STAGING);
+	CHECK(cuMemHostAlloc((void **)&held.staging, STAGING, 0));
 	size_t bytes = number("bytes", 1 << 20) / 4096 * 4096, piece = number("piece", 1 << 30) / 4096 * 4096;
-	if (!held.staging || !piece)
+	if (!piece)
 		fail("--piece %zu: cannot hold that", piece);
 	hold_memory(bytes, piece);
 	step();
