@@ -86,6 +86,7 @@ enum {
 struct measures {
 	_Atomic uint64_t next_ns, had, bytes[MEASURES]; // had: by its accounts, as the process was measured last
 	_Atomic uint32_t count;
+	_Atomic bool told; // the driver has said what the process has
 };
 
 // Whether the calling thread is to measure now. had: what the process has by its accounts.
@@ -113,7 +114,7 @@ static uint64_t largest_of(const struct measures *m)
 
 // What contexts take, with code and local memory. It changes as the program goes on, so the library measures again and again. Where the driver
 // does not say what the process has, others count: one may be starting. The largest of the last measures holds: a thread that was granted
-// memory, and does not have it yet, makes a measure too small.
+// memory, and does not have all of it yet, makes a measure too small.
 // Writers of a measure: the thread whose turn it is, and any thread before the first one. Readers: threads that allocate. Pairing: a
 // writer stores a measure before it counts it. Without that a thread takes no measure and finds none.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
@@ -125,12 +126,14 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 	if (!takes_turn(m, g, had))
 		return largest_of(m);
 	uint64_t has = gp_rm_memory(g);
-	uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
-	bool known = has && has <= gp_memory_total(g);
-	if (known)
-		bytes = has > had ? has - had : 0;
-	else if (!part_of_unaccounted(g, beside + managed, &bytes))
+	uint64_t managed = m->count ? gp_memory_managed(g) : 0;      // It counts in full, wherever its pages are.
+	bool known = has && has >= had && has <= gp_memory_total(g); // less: a thread does not have yet what it was granted
+	if (known) {
+		m->told = true;
+		bytes = has - had;
+	} else if (m->told || !part_of_unaccounted(g, beside + managed, &bytes)) {
 		return largest_of(m);
+	}
 	if (!known && !g->segment) // the others are not known
 		return bytes;
 	if (known || !managed || bytes > largest_of(m)) {

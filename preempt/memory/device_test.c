@@ -49,11 +49,16 @@ static uint64_t beside(bool measured)
 
 static void test_of_process(void)
 {
+	gp_memory->managed = 0;
 	gp_memory->pinned = 100 * MIB;
 	pools = 64 * MIB;
 	of_process = 264 * MIB;
-	CHECK(beside(true) == 164); // without a segment, too
-	of_process += 50 * MIB;     // it loads code
+	for (int i = 0; i < 3; i++) {
+		now_ns += LATER_NS;
+		beside(true);
+	}
+	CHECK(beside(false) == 164);
+	of_process += 50 * MIB; // it loads code
 	CHECK(beside(false) == 164);
 	gp_memory->pinned += LIMIT / 64;
 	of_process += LIMIT / 64;
@@ -72,33 +77,25 @@ static void test_of_process(void)
 		beside(true);
 	}
 	CHECK(beside(false) == 181);
+	of_process = MIB; // no answers: less than its accounts have, none, and more than there is
 	now_ns += LATER_NS;
-	of_process = MIB; // less than its accounts have
-	for (int i = 0; i < 3; i++) {
-		now_ns += LATER_NS;
-		beside(true);
-	}
-	CHECK(beside(false) == 96);
+	CHECK(beside(true) == 181);
+	of_process = 0;
 	now_ns += LATER_NS;
-	of_process = TOTAL + 1; // that is no answer
-	free_bytes = TOTAL - 300 * MIB;
-	CHECK(beside(true) == 96 + (300 * MIB - 96 * MIB - gp_memory->pinned) / MIB);
+	CHECK(beside(true) == 181);
+	of_process = TOTAL + 1;
+	now_ns += LATER_NS;
+	CHECK(beside(true) == 181);
 }
 
 static void test_of_all(void)
 {
-	of_process = 0;
+	CHECK(beside(true) == 1024); // all is its own, as far as it knows; no contexts have more
 	gp_gpu->segment = &segment;
 	gp_gpu->slot = 2;
 	segment.members = 1 << 2 | 1 << 5;
 	segment.slot[5].memory.resident = 1000 * MIB;
-	gp_memory->pinned = pools = 0;
-	free_bytes = TOTAL - 1600 * MIB;
-	for (int i = 0; i < 3; i++) {
-		now_ns += LATER_NS;
-		beside(true);
-	}
-	CHECK(beside(false) == 300); // the half of it
+	CHECK(beside(true) == 300); // the half of it
 	now_ns += LATER_NS;
 	segment.slot[5].memory.pinned = UINT64_MAX; // it lies
 	CHECK(beside(true) == 300);
@@ -109,7 +106,7 @@ static void test_of_all(void)
 	CHECK(beside(true) == 300);
 	now_ns += LATER_NS;
 	free_bytes = 0;
-	CHECK(beside(true) == 1024); // no contexts have more
+	CHECK(beside(true) == 1024);
 }
 
 int main(void)
@@ -117,7 +114,8 @@ int main(void)
 	gp_driver.cuMemGetInfo = get_info;
 	gp_driver.cuDeviceTotalMem = total_bytes;
 	gp_memory_settings.limit_bytes = LIMIT;
-	test_of_process();
+	free_bytes = TOTAL - 1600 * MIB;
 	test_of_all();
+	test_of_process();
 	return 0;
 }
