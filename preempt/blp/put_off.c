@@ -2,9 +2,9 @@
 //
 // A client of an MPS server whose priority is lower does little harm to short windows: work of higher levels waits for blocks that run, and no
 // longer. A stop takes as long as a few such waits, and best-effort work loses its time. So the watcher tries both ways, and compares how long windows
-// are open, as their processes count it. Beside blocks of 10 us on an H200, one kernel of 40 us took 99 and 104 us (p50) where most stops waited, and
-// 93, 104 and 108 us where few did. Best-effort work got 0.96, and 0.82 to 0.84 of the rest. 50 kernels of 10 us took 1.45 ms by priorities alone,
-// and 1.23 ms with stops.
+// are open, as their processes count it. Beside blocks of 10 us on an H200, one kernel of 40 us took 99 to 104 us (p50) where most stops waited, and
+// 93 to 108 us where few did. Best-effort work got 0.90 to 0.96, and 0.82 to 0.84 of the rest. 50 kernels of 10 us took 1.45 ms by priorities
+// alone, and 1.23 ms with stops.
 #include "preempt/blp/domain.h"
 #include "preempt/gpu/gpu.h"
 

@@ -33,6 +33,8 @@ var Suites = []Suite{
 		flags: []string{"python"}, begin: knowing(onlyStops)},
 	{Name: memorySuite, About: "programs that do not fit together: swap rates, turns, LC beside them, and what it costs where all fit", mode: "time-sliced",
 		flags: []string{"seconds", "requests", "python"}, begin: knowing(memoryMechanisms)},
+	{Name: memoryEnginesSuite, About: "vLLM beside programs whose memory goes out, in any order of starts; limits of memory", mode: "time-sliced",
+		flags: []string{"requests", "python"}, begin: knowing(memoryMechanisms)},
 	{Name: memoryFireSuite, About: "programs compute the same, bit by bit, while their memory goes out hundreds of times", mode: "time-sliced",
 		flags: []string{"seconds", "python"}, jobs: 4, begin: firing(memoryMechanisms, false)},
 	{Name: memoryFireMPSSuite, About: "the same with all processes clients of an MPS server", mode: "MPS",

@@ -21,6 +21,7 @@ import (
 
 const (
 	memorySuite        = "memory"
+	memoryEnginesSuite = "memory-engines"
 	memoryFireSuite    = "memory-fire"
 	memoryFireMPSSuite = "memory-fire-mps"
 	memoryMechanisms   = `"auto"`
@@ -52,10 +53,13 @@ var (
 	quietGoal    = goal{text: "BE >= 0.99 of without the library", least: .99}
 )
 
-// memoryCases are those of the suite, and of memory-fire.
+// memoryCases are those of the suite, of memory-engines, and of memory-fire.
 func memoryCases() []Case {
+	of := func(suite, name string, g goal, seconds float64, measure func(ctx context.Context, s *session, name string)) Case {
+		return Case{name, g.text, []string{suite}, seconds, measure}
+	}
 	one := func(name string, g goal, seconds float64, measure func(ctx context.Context, s *session, name string)) Case {
-		return Case{name, g.text, []string{memorySuite}, seconds, measure}
+		return of(memorySuite, name, g, seconds, measure)
 	}
 	cases := []Case{
 		one("swap-20", swapGoal, 50, measureSwap),
@@ -63,11 +67,11 @@ func memoryCases() []Case {
 		one("idle-lc", returnGoal, 40, measureReturn),
 		one("lc-beside-swapping", besideGoal, 90, measureBesideSwapping),
 		one("pair-steps", pairGoal, 150, measurePair),
-		one("engine-behind-be", startsGoal, 400, measureEngineBehindBE),
-		one("engine-beside-be", startsGoal, 400, measureEngineBesideBE),
-		one("be-behind-engine", startsGoal, 120, measureBEBehindEngine),
-		one("engine-sleep", wakeGoal, 150, measureSleep),
-		one("limit", limitGoal, 90, measureLimit),
+		of(memoryEnginesSuite, "limit", limitGoal, 30, measureLimit),
+		of(memoryEnginesSuite, "be-behind-engine", startsGoal, 150, measureBEBehindEngine),
+		of(memoryEnginesSuite, "engine-sleep", wakeGoal, 300, measureSleep),
+		of(memoryEnginesSuite, "engine-behind-be", startsGoal, 500, measureEngineBehindBE),
+		of(memoryEnginesSuite, "engine-beside-be", startsGoal, 500, measureEngineBesideBE),
 	}
 	for _, kind := range []string{"train", "infer", "gemmfp64"} {
 		cases = append(cases, one("quiet-"+kind, quietGoal, 30, func(ctx context.Context, s *session, name string) { s.measureQuiet(ctx, name, kind) }))

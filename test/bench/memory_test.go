@@ -41,10 +41,14 @@ func TestMemorySuite(t *testing.T) {
 	measured := func(t *testing.T, seconds float64, only ...string) (rows map[string]result.Row) {
 		t.Helper()
 		var progress bytes.Buffer
-		options := simulatedOptions(t, memorySuite, &progress, only...)
+		suite := memorySuite
+		if strings.Contains(only[0], "engine") {
+			suite = memoryEnginesSuite
+		}
+		options := simulatedOptions(t, suite, &progress, only...)
 		options.Seconds, options.Requests = seconds, 2
 		options.tests.environment = slices.Concat(options.tests.environment, smallGPU, standIns(t))
-		report, err := suiteOfCases(t, memorySuite).Measure(t.Context(), options)
+		report, err := suiteOfCases(t, suite).Measure(t.Context(), options)
 		if err != nil || len(report.Failed()) != 0 {
 			t.Fatalf("%v, %+v\n%s", err, report.Failed(), &progress)
 		}

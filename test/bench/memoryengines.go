@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
 )
@@ -54,20 +55,25 @@ func (w *worker) engineOrder(ctx context.Context, order string) (told engineAnsw
 
 // tokensAlone are those of the engine without the library and with the GPU to itself.
 func (s *session) tokensAlone(ctx context.Context) string {
-	w := s.startEngine(ctx, "", "")
-	defer s.finish(w)
-	return w.engineReady(ctx)
+	if s.engineTokens == "" {
+		w := s.startEngine(ctx, "", "")
+		defer s.finish(w)
+		s.engineTokens = w.engineReady(ctx)
+	}
+	return s.engineTokens
 }
 
 // starts adds the row of so many starts, of which each says whether all was as alone.
 func (s *session) starts(name string, start func() bool) {
 	count, right := cmp.Or(s.options.Requests, engineStarts), 0
 	for i := range count {
+		began := time.Now()
 		during(fmt.Sprintf("start %d", i+1), func() {
 			if start() {
 				right++
 			}
 		})
+		s.log("%s: %d of %d starts, %.0f s", name, right, i+1, time.Since(began).Seconds())
 	}
 	s.add(valued(name, float64(right), "starts", startsGoal, right == count, "of %d, with the tokens of the engine alone and the contents of best-effort memory", count))
 }
@@ -149,6 +155,7 @@ func measureSleep(ctx context.Context, s *session, name string) {
 		if wake > wakeLimit(out, copies.out) {
 			late++
 		}
+		s.log("%s: awake after %.0f ms", name, wake)
 		wakes, outs = append(wakes, wake), append(outs, out)
 	}
 	note := "same tokens and contents"

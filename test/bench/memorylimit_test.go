@@ -22,9 +22,9 @@ done
 	}
 	t.Setenv("PATH", folder+":"+os.Getenv("PATH"))
 	var progress bytes.Buffer
-	options := simulatedOptions(t, memorySuite, &progress, "limit")
+	options := simulatedOptions(t, memoryEnginesSuite, &progress, "limit")
 	options.tests.environment = append(options.tests.environment, smallGPU...)
-	report, err := suiteOfCases(t, memorySuite).Measure(t.Context(), options)
+	report, err := suiteOfCases(t, memoryEnginesSuite).Measure(t.Context(), options)
 	if err != nil || len(report.Cases) != 1 {
 		t.Fatalf("%v, %+v\n%s", err, report.Cases, &progress)
 	}

@@ -65,13 +65,15 @@ type session struct {
 	addMPS     []string    // those that make a worker a client of our MPS server
 	models     *models     // of the suite serving
 	evaluation *evaluation // of the suite paper
-	python     string      // "": there is none
-	info       info
-	iterations map[work]uint64
-	report     *result.Report
-	counted    *result.Counted // by the library, in the last BE process that ran together with LC
-	mechanisms string          // of the configurations for block-level preemption, as TOML
-	apart      chan struct{}   // of one place: programs under fire that must not run at the same time; nil: all may
+	// What the engine of memory-engines generates alone; "": not measured yet.
+	engineTokens string
+	python       string // "": there is none
+	info         info
+	iterations   map[work]uint64
+	report       *result.Report
+	counted      *result.Counted // by the library, in the last BE process that ran together with LC
+	mechanisms   string          // of the configurations for block-level preemption, as TOML
+	apart        chan struct{}   // of one place: programs under fire that must not run at the same time; nil: all may
 }
 
 // work is the kernel a worker launches.
