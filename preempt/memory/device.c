@@ -127,7 +127,7 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 		return largest_of(m);
 	uint64_t has = gp_rm_memory(g);
 	uint64_t managed = m->count ? gp_memory_managed(g) : 0;      // It counts in full, wherever its pages are.
-	bool known = has && has >= had && has <= gp_memory_total(g); // less: a thread does not have yet what it was granted
+	bool known = has && has >= had && has <= gp_memory_total(g); // less: a thread lacks memory that it was granted
 	if (known) {
 		m->told = true;
 		bytes = has - had;
