@@ -312,8 +312,8 @@ func TestStopsPutOffUnderMPS(t *testing.T) {
 			want := be.chains("single", 40)
 			done := make(chan struct{})
 			ended := repeat(done, func() bool { return be.answers("single 40") })
-			const windows = 20
-			for range 10 { // more than are compared
+			const windows = 12
+			for range 9 { // more than are compared
 				lc.request(windows, 1, "stream")
 			}
 			rare := 0 // requests in a row whose windows had few stops
@@ -323,7 +323,7 @@ func TestStopsPutOffUnderMPS(t *testing.T) {
 				if rare++; m.stops(be)-before > windows/4 {
 					rare = 0
 				}
-				return c.lowered && rare == 5 || !c.lowered && rare == 0
+				return c.lowered && rare == 3 || !c.lowered && rare == 0
 			})
 			close(done)
 			<-ended
