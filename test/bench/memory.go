@@ -166,9 +166,9 @@ func (s *session) hold(ctx context.Context, role, config string, bytes uint64) *
 }
 
 // startHolding does not wait until the program has its memory.
-func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64) *worker {
+func (s *session) startHolding(ctx context.Context, role, config string, bytes uint64, options ...any) *worker {
 	piece := min(uint64(1)<<30, s.whole(float64(bytes)/4))
-	w := s.configuredBy(config, role).start(ctx, role, "hold", words("--bytes", bytes, "--piece", piece, "--limit", 1000)...)
+	w := s.configuredBy(config, role).start(ctx, role, "hold", words(append([]any{"--bytes", bytes, "--piece", piece, "--limit", 1000}, options...)...)...)
 	w.limits.start = holdAnswer
 	return w
 }

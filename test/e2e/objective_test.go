@@ -106,28 +106,34 @@ func TestObjectiveUnderMPS(t *testing.T) {
 	}
 }
 
-// The library finds each step once, while the window stays open: each but the one under way when the first borrower came.
+// The library finds each step once, while the window stays open: each but the one under way when the first borrower came. On a busy machine the
+// engine makes many before its process joins, so it gets further tries.
 func TestStepsAreFound(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, "")
 	m.newBestEffort()
-	var first, last uint64
-	e := m.startEngine("step=1ms", 2000) // it cannot be held: nothing is lent
-	e.until("many steps are found, too long ones", func(p segment.Peer) bool {
-		if p.Objective == nil {
-			return false
+	m.until("nearly all steps are found", func() bool {
+		var first, last uint64
+		e := m.startEngine("step=1ms", 2000) // it cannot be held: nothing is lent
+		e.until("many steps are found, too long ones", func(p segment.Peer) bool {
+			if p.Objective == nil {
+				return false
+			}
+			if last = p.Objective.Steps; first == 0 {
+				first = last
+			}
+			return last >= first+200 && p.Objective.State == "unattainable"
+		})
+		if int(last) > e.steps {
+			t.Errorf("%d steps were found of %d", last, e.steps)
 		}
-		if last = p.Objective.Steps; first == 0 {
-			first = last
+		peer := m.gone(e.pid())
+		t.Logf("of %d steps: %+v", e.steps, peer.Objective)
+		if peer.Objective == nil || peer.Objective.Slots != 0 {
+			t.Error("it says nothing of its steps, or lent slots")
 		}
-		return last >= first+200 && p.Objective.State == "unattainable"
+		return peer.Objective != nil && int(peer.Objective.Steps) >= e.steps*9/10
 	})
-	if int(last) > e.steps {
-		t.Errorf("%d steps were found of %d", last, e.steps)
-	}
-	if peer := m.gone(e.pid()); peer.Objective == nil || peer.Objective.Slots != 0 || int(peer.Objective.Steps) < e.steps*9/10 {
-		t.Errorf("of %d steps: %+v", e.steps, peer.Objective)
-	}
 }
 
 // An engine may split its batch, and wait for each part: that is one step, once the library knows how long it looks at results. On a busy

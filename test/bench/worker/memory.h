@@ -1,6 +1,8 @@
 // Programs with much device memory, of the suite memory. Included by worker.c.
 //
-//   hold --bytes N [--piece N]   holds N bytes of known contents, in pieces. A step changes every word of them in place. It serves
+//   hold --bytes N [--piece N] [--fewer 1]
+//                                holds N bytes of known contents, or fewer where it gets no more, in pieces: bytes. A step changes every
+//                                word of them in place. It serves
 //       start, stop          steps without a pause
 //       steps N              so many steps: began_ns, ended_ns
 //       sum                  a checksum of all contents: sum
@@ -11,8 +13,8 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-enum { MOST_PIECES = 4096, STAGING = 64 << 20 };
-static const size_t MOST_PINNED = 2ull << 30; // at a time, of copies
+enum { MOST_PIECES = 4096, STAGING = 64 << 20, OUT_OF_MEMORY = 2 }; // the last as CUDA has it
+static const size_t MOST_PINNED = 2ull << 30;                       // at a time, of copies
 
 static struct {
 	CUcontext context;
@@ -32,14 +34,19 @@ static void fill_staging(uint64_t seed, size_t bytes)
 		held.staging[i] = (seed + i) * 0x9e3779b97f4a7c15ull;
 }
 
-static void hold_memory(size_t bytes, size_t piece)
+// Returns how many bytes it holds.
+static size_t hold_memory(size_t bytes, size_t piece, bool fewer)
 {
-	for (size_t at = 0; at < bytes; at += piece) {
+	size_t at = 0;
+	for (; at < bytes; at += held.bytes[held.count++]) {
 		size_t size = bytes - at < piece ? bytes - at : piece;
 		if (held.count == MOST_PIECES)
 			fail("--piece %zu: more than %d pieces", piece, MOST_PIECES);
-		CHECK(cuMemAlloc_v2(&held.piece[held.count], size));
-		held.bytes[held.count++] = size;
+		CUresult result = cuMemAlloc_v2(&held.piece[held.count], size);
+		if (result == OUT_OF_MEMORY && fewer && held.count)
+			break;
+		CHECK(result);
+		held.bytes[held.count] = size;
 	}
 	for (size_t i = 0; i < held.count; i++) {
 		fill_staging(i, held.bytes[i] < STAGING ? held.bytes[i] : STAGING);
@@ -48,6 +55,7 @@ static void hold_memory(size_t bytes, size_t piece)
 			CHECK(cuMemcpyHtoD_v2(held.piece[i] + at, held.staging, size));
 		}
 	}
+	return at;
 }
 
 static void step(void)
@@ -200,9 +208,9 @@ static void command_hold(void)
 	size_t bytes = number("bytes", 1 << 20) / 4096 * 4096, piece = number("piece", 1 << 30) / 4096 * 4096;
 	if (!piece)
 		fail("--piece %zu: cannot hold that", piece);
-	hold_memory(bytes, piece);
+	size_t holds = hold_memory(bytes, piece, number("fewer", 0));
 	step();
-	answer("{}");
+	printf("{\"bytes\":%zu}\n", holds);
 	for (const char *order; (order = next_order());) {
 		uint64_t value = 0;
 		char word[16] = "";
