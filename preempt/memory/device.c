@@ -55,14 +55,20 @@ uint64_t gp_graphs_reserved(const struct gp_gpu *gpu)
 	return bytes;
 }
 
+static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(gpu) + gp_graphs_reserved(gpu); }
+
+static uint64_t in_accounts(const struct gp_gpu *gpu)
+{
+	return gp_memory[gpu - gp_gpu].resident + gp_memory[gpu - gp_gpu].pinned;
+}
+
 // What processes have beside what they publish, in equal parts. With programs without gpreempt beside it that is too much: then it is what
 // the contexts of a process have at most. False: not known.
 static bool part_of_unaccounted(const struct gp_gpu *g, uint64_t beside, uint64_t *bytes)
 {
 	size_t free, total;
 	struct gp_segment *s = g->segment;
-	const struct gp_memory *m = &gp_memory[g - gp_gpu];
-	uint64_t taken = m->resident + m->pinned, parts = 1, most = gp_contexts_most(gp_memory_total(g));
+	uint64_t taken = in_accounts(g), parts = 1, most = gp_contexts_most(gp_memory_total(g));
 	if (!gp_memory_ask_free(g, &free, &total) || free > total)
 		return false;
 	bool own = gp_memory_is_cap(g, total) || !s; // what the driver says is this process's alone
@@ -121,11 +127,12 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
 	static struct measures of[GP_GPUS];
 	struct measures *m = &of[g - gp_gpu];
-	uint64_t bytes = 0, had = gp_memory[g - gp_gpu].resident + gp_memory[g - gp_gpu].pinned + beside;
+	uint64_t bytes = 0, had = in_accounts(g) + beside;
 
 	if (!takes_turn(m, g, had))
 		return largest_of(m);
-	uint64_t has = gp_rm_memory(g);
+	uint64_t has = gp_rm_memory(g), had_behind = has ? in_accounts(g) + of_driver(g) : 0;
+	had = had > had_behind ? had : had_behind;                   // Another thread may have got memory meanwhile.
 	uint64_t managed = m->count ? gp_memory_managed(g) : 0;      // It counts in full, wherever its pages are.
 	bool known = has && has >= had && has <= gp_memory_total(g); // less: a thread lacks memory that it was granted
 	if (known) {
@@ -144,8 +151,6 @@ static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 }
 
 uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }
-
-static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(gpu) + gp_graphs_reserved(gpu); }
 
 uint64_t gp_memory_unlisted(const struct gp_gpu *gpu) { return of_driver(gpu) + gp_memory_managed(gpu); }
 

@@ -9,7 +9,7 @@ static const uint64_t TOTAL = 64ull << 30, LIMIT = 1 << 30, MIB = 1 << 20, LATER
 struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_memory gp_memory[GP_GPUS];
 struct gp_memory_settings gp_memory_settings;
-static uint64_t now_ns = 1, pools, of_process, free_bytes;
+static uint64_t now_ns = 1, pools, of_process, free_bytes, gets_meanwhile;
 static unsigned asked;
 static struct gp_segment segment;
 
@@ -22,6 +22,9 @@ void gp_memory_leave_context(struct gp_context *c) {}
 uint64_t gp_rm_memory(const struct gp_gpu *g)
 {
 	asked++;
+	gp_memory->pinned += gets_meanwhile;
+	of_process += gets_meanwhile;
+	gets_meanwhile = 0;
 	return of_process;
 }
 
@@ -77,6 +80,9 @@ static void test_of_process(void)
 		beside(true);
 	}
 	CHECK(beside(false) == 181);
+	gets_meanwhile = 10 * MIB; // another thread
+	now_ns += LATER_NS;
+	CHECK(beside(true) == 181);
 	of_process = MIB; // no answers: less than its accounts have, none, and more than there is
 	now_ns += LATER_NS;
 	CHECK(beside(true) == 181);
