@@ -59,16 +59,16 @@ static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(g
 
 static uint64_t in_accounts(const struct gp_gpu *gpu)
 {
-	return gp_memory[gpu - gp_gpu].resident + gp_memory[gpu - gp_gpu].pinned;
+	struct gp_accounts a = gp_memory_accounts(gpu);
+	return a.resident + a.pinned;
 }
 
-// What processes have beside what they publish, in equal parts. With programs without gpreempt beside it that is too much: then it is what
-// the contexts of a process have at most. False: not known.
+// An equal part of all that processes have beside what they publish. Programs without gpreempt make it too large. False: not known.
 static bool part_of_unaccounted(const struct gp_gpu *g, uint64_t beside, uint64_t *bytes)
 {
 	size_t free, total;
 	struct gp_segment *s = g->segment;
-	uint64_t taken = in_accounts(g), parts = 1, most = gp_contexts_most(gp_memory_total(g));
+	uint64_t taken = in_accounts(g), parts = 1;
 	if (!gp_memory_ask_free(g, &free, &total) || free > total)
 		return false;
 	bool own = gp_memory_is_cap(g, total) || !s; // what the driver says is this process's alone
@@ -79,8 +79,8 @@ static bool part_of_unaccounted(const struct gp_gpu *g, uint64_t beside, uint64_
 		if (__builtin_add_overflow(taken, resident, &taken) || __builtin_add_overflow(taken, pinned, &taken))
 			return false;
 	}
-	uint64_t used = total - free, part = used > taken && used - taken > beside ? (used - taken - beside) / parts : 0;
-	*bytes = part < most ? part : most;
+	uint64_t used = total - free;
+	*bytes = used > taken && used - taken > beside ? (used - taken - beside) / parts : 0;
 	return true;
 }
 
@@ -92,7 +92,7 @@ enum {
 struct measures {
 	_Atomic uint64_t next_ns, had, bytes[MEASURES]; // had: by its accounts, as the process was measured last
 	_Atomic uint32_t count;
-	_Atomic bool told; // the driver has said what the process has
+	bool told; // the driver has said what the process has
 };
 
 // Whether the calling thread is to measure now. had: what the process has by its accounts.
@@ -118,36 +118,39 @@ static uint64_t largest_of(const struct measures *m)
 	return largest;
 }
 
-// What contexts take, with code and local memory. It changes as the program goes on, so the library measures again and again. Where the driver
-// does not say what the process has, others count: one may be starting. The largest of the last measures holds: a thread that was granted
-// memory, and does not have all of it yet, makes a measure too small.
-// Writers of a measure: the thread whose turn it is, and any thread before the first one. Readers: threads that allocate. Pairing: a
-// writer stores a measure before it counts it. Without that a thread takes no measure and finds none.
+// The memory of contexts, with code and local memory. It changes as the program goes on, so the library measures again and again. Where the
+// driver does not say what the process has, others count: one may be starting. The largest of the last measures holds: a thread that was granted
+// memory, and does not have all of it yet, makes a measure too small. Memory that a stream frees later makes one too large, and so does a
+// sandbox whose processes are one for the driver. None is larger than contexts are.
+// Writers of measures: threads whose turn it is, under measuring. Readers: threads that allocate. Pairing: a writer stores a measure before it
+// counts it. Without that a thread takes no measure and finds none.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
 	static struct measures of[GP_GPUS];
+	static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 	struct measures *m = &of[g - gp_gpu];
-	uint64_t bytes = 0, had = in_accounts(g) + beside;
+	uint64_t bytes = 0, had = in_accounts(g) + beside, most = gp_contexts_most(gp_memory_total(g));
 
 	if (!takes_turn(m, g, had))
 		return largest_of(m);
+	pthread_mutex_lock(&measuring);
 	uint64_t has = gp_rm_memory(g), had_behind = has ? in_accounts(g) + of_driver(g) : 0;
-	had = had > had_behind ? had : had_behind;                   // Another thread may have got memory meanwhile.
 	uint64_t managed = m->count ? gp_memory_managed(g) : 0;      // It counts in full, wherever its pages are.
+	had = had > had_behind ? had : had_behind;                   // Another thread may have got memory meanwhile.
 	bool known = has && has >= had && has <= gp_memory_total(g); // less: a thread lacks memory that it was granted
-	if (known) {
-		m->told = true;
+	bool measured = known || (!m->told && part_of_unaccounted(g, beside + managed, &bytes));
+	if (known)
 		bytes = has - had;
-	} else if (m->told || !part_of_unaccounted(g, beside + managed, &bytes)) {
-		return largest_of(m);
-	}
-	if (!known && !g->segment) // the others are not known
-		return bytes;
-	if (known || !managed || bytes > largest_of(m)) {
+	bytes = bytes < most ? bytes : most;
+	m->told |= known;
+	bool keeps = measured &&
+		     (known || (g->segment && (!managed || bytes > largest_of(m)))); // else the others are not known
+	if (keeps) {
 		m->bytes[m->count % MEASURES] = bytes;
 		m->count++;
 	}
-	return largest_of(m);
+	pthread_mutex_unlock(&measuring);
+	return measured && !known && !g->segment ? bytes : largest_of(m);
 }
 
 uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }

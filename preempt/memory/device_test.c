@@ -1,6 +1,6 @@
 // device_test.c - with preempt/memory/device.c preempt/driver/driver.c.
 //
-// What contexts take counts as measured: by what the driver says of the process, or by what nobody publishes.
+// The memory of contexts counts as measured: by the driver's account of the process, or by the memory that nobody publishes.
 #include "preempt/memory/memory.h"
 #include "test/units/check.h"
 
@@ -18,6 +18,11 @@ uint64_t gp_pools_reserved(const struct gp_gpu *g) { return pools; }
 struct gp_context *gp_current_context(void) { return NULL; }
 struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struct gp_context *)g; }
 void gp_memory_leave_context(struct gp_context *c) {}
+
+struct gp_accounts gp_memory_accounts(const struct gp_gpu *g)
+{
+	return (struct gp_accounts){.resident = gp_memory->resident, .pinned = gp_memory->pinned};
+}
 
 uint64_t gp_rm_memory(const struct gp_gpu *g)
 {
@@ -41,7 +46,7 @@ static CUresult total_bytes(size_t *bytes, CUdevice device)
 	return CUDA_SUCCESS;
 }
 
-// What the process has beside its accounts, in MiB; whether it was measured for that.
+// The process's memory beside its accounts, in MiB; whether it was measured for that.
 static uint64_t beside(bool measured)
 {
 	unsigned before = asked;
@@ -83,6 +88,17 @@ static void test_of_process(void)
 	gets_meanwhile = 10 * MIB; // another thread
 	now_ns += LATER_NS;
 	CHECK(beside(true) == 181);
+	for (int i = 0; i < 3; i++) { // more than contexts have: of other processes in a sandbox, say
+		of_process += i ? 0 : 4000 * MIB;
+		now_ns += LATER_NS;
+		CHECK(beside(true) == 96 + 1024);
+	}
+	of_process -= 4000 * MIB;
+	for (int i = 0; i < 3; i++) {
+		now_ns += LATER_NS;
+		beside(true);
+	}
+	CHECK(beside(false) == 181);
 	of_process = MIB; // no answers: less than its accounts have, none, and more than there is
 	now_ns += LATER_NS;
 	CHECK(beside(true) == 181);

@@ -358,7 +358,7 @@ static bool is_of_gpu(const struct object *subdevice, const struct gp_gpu *g)
 	       !memcmp(p.data, g->whole, sizeof g->whole);
 }
 
-// Others may have memory that this process imports; it counts for them.
+// RM counts imported memory for the process that made it, while that lives.
 static uint64_t memory_by(const struct object *subdevice)
 {
 	static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER; // of p, for which a thread's stack may lack room
@@ -376,14 +376,26 @@ static uint64_t memory_by(const struct object *subdevice)
 	return bytes;
 }
 
+// The subdevice with whose client libcuda has made compute TSGs. NVML and others have clients of their own, which come and go. False: this
+// entry of the table is none.
+static bool computes(int i, struct object *subdevice)
+{
+	bool does = false;
+	pthread_mutex_lock(&lock);
+	*subdevice = subdevices[i];
+	for (int t = 0; t < TSGS && subdevice->handle; t++)
+		does |= tsgs[t].handle && tsgs[t].compute && tsgs[t].client == subdevice->client &&
+			tsgs[t].parent == subdevice->parent;
+	pthread_mutex_unlock(&lock);
+	return does;
+}
+
 uint64_t gp_rm_memory(const struct gp_gpu *g)
 {
-	for (int i = 0; i < SUBDEVICES; i++) {
-		pthread_mutex_lock(&lock);
-		struct object subdevice = subdevices[i];
-		pthread_mutex_unlock(&lock);
-		if (subdevice.handle && is_of_gpu(&subdevice, g))
-			return memory_by(&subdevice);
-	}
-	return 0;
+	uint64_t bytes = 0;
+	struct object subdevice;
+	for (int i = 0; i < SUBDEVICES && !bytes; i++)
+		if (computes(i, &subdevice) && is_of_gpu(&subdevice, g))
+			bytes = memory_by(&subdevice);
+	return bytes;
 }

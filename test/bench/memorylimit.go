@@ -26,25 +26,22 @@ func measureLimit(ctx context.Context, s *session, name string) {
 		w.limits.start = servingStarts
 		workers = append(workers, w)
 	}
-	allocated := make([]int, len(workers))
+	told := make([]struct {
+		MiB   int    `json:"mib"`
+		Lacks string `json:"lacks"`
+	}, len(workers))
 	for i, w := range workers {
-		var told struct {
-			MiB   int    `json:"mib"`
-			Lacks string `json:"lacks"`
-		}
-		check(w.awaitReady(ctx, &told))
-		if allocated[i] = told.MiB; told.Lacks != "" {
-			s.log("%s-%s: %s has no %s", name, limitWays[i], s.options.Python, told.Lacks)
-		}
+		check(w.awaitReady(ctx, &told[i]))
 	}
 	used := onGPU(ctx)
 	for i, w := range workers {
-		if allocated[i] == 0 {
+		if told[i].Lacks != "" {
+			s.log("%s-%s: %s has no %s", name, limitWays[i], s.options.Python, told[i].Lacks)
 			continue
 		}
 		has := used[w.pid()]
 		s.add(valued(name+"-"+limitWays[i], float64(has-limit), "MiB above the limit", limitGoal, has >= limit-limitMiB && has <= limit+limitMiB,
-			"the process has %d MiB on the GPU, of %d; it allocated %d", has, limit, allocated[i]))
+			"the process has %d MiB on the GPU, of %d; it allocated %d", has, limit, told[i].MiB))
 	}
 }
 

@@ -55,19 +55,18 @@ type forTests struct {
 // session is one run of a suite. A case has a copy of its own.
 type session struct {
 	*logger
-	options    Options
-	executable string
-	library    string
-	folder     string      // temporary, in memory: segments, configurations
-	files      string      // temporary, where programs may be run: PyTorch programs, what is compiled
-	segments   string      // folder of the segments of the configurations that are made
-	config     string      // GPREEMPT_CONFIG of the workers; "": unchanged
-	addMPS     []string    // those that make a worker a client of our MPS server
-	models     *models     // of the suite serving
-	evaluation *evaluation // of the suite paper
-	// What the engine of memory-engines generates alone; "": not measured yet.
-	engineTokens string
-	python       string // "": there is none
+	options      Options
+	executable   string
+	library      string
+	folder       string      // temporary, in memory: segments, configurations
+	files        string      // temporary, where programs may be run: PyTorch programs, what is compiled
+	segments     string      // folder of the segments of the configurations that are made
+	config       string      // GPREEMPT_CONFIG of the workers; "": unchanged
+	addMPS       []string    // those that make a worker a client of our MPS server
+	models       *models     // of the suite serving
+	evaluation   *evaluation // of the suite paper
+	engineTokens string      // of the engine of memory-engines, alone; "": not known yet
+	python       string      // "": there is none
 	info         info
 	iterations   map[work]uint64
 	report       *result.Report

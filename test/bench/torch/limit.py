@@ -69,7 +69,7 @@ def main():
     except ImportError as error:
         protocol.answer({"lacks": error.name})
     except Exception as error:  # each package has its own
-        if "memory" not in str(error).lower():
+        if "out of memory" not in str(error).lower():
             raise
         protocol.answer({"mib": len(have) * PIECE >> 20})
     sys.stdin.readline()

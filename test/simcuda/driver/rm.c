@@ -270,7 +270,7 @@ static uint32_t compute_policy(NV2080_CTRL_GPU_GET_COMPUTE_POLICY_CONFIG_PARAMS 
 	return NV_OK;
 }
 
-// Of another process than the caller it says nothing here. Managed memory is no process's, as on a GPU, where a client of the kernel makes it.
+// The simulated RM says nothing of other processes than the caller. Managed memory is a kernel client's, as on a GPU, and counts for none.
 static uint32_t pid_info(int device, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS *p)
 {
 	if (getenv("SIMCUDA_NO_PID_INFO"))
