@@ -59,8 +59,8 @@ static uint64_t of_driver(const struct gp_gpu *gpu) { return gp_pools_reserved(g
 
 static uint64_t in_accounts(const struct gp_gpu *gpu)
 {
-	struct gp_accounts a = gp_memory_accounts(gpu);
-	return a.resident + a.pinned;
+	const struct gp_memory *m = &gp_memory[gpu - gp_gpu];
+	return m->resident + m->pinned;
 }
 
 // An equal part of all that processes have beside what they publish. Programs without gpreempt make it too large. False: not known.

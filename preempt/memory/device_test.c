@@ -19,11 +19,6 @@ struct gp_context *gp_current_context(void) { return NULL; }
 struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struct gp_context *)g; }
 void gp_memory_leave_context(struct gp_context *c) {}
 
-struct gp_accounts gp_memory_accounts(const struct gp_gpu *g)
-{
-	return (struct gp_accounts){.resident = gp_memory->resident, .pinned = gp_memory->pinned};
-}
-
 uint64_t gp_rm_memory(const struct gp_gpu *g)
 {
 	asked++;

@@ -45,7 +45,6 @@ struct gp_context *gp_memory_try_context(const struct gp_gpu *g) { return (struc
 void gp_memory_leave_context(struct gp_context *c) {}
 uint64_t gp_pools_reserved(const struct gp_gpu *g) { return 0; }
 uint64_t gp_rm_memory(const struct gp_gpu *g) { return 0; }
-struct gp_accounts gp_memory_accounts(const struct gp_gpu *g) { return (struct gp_accounts){0}; }
 void gp_account_claim(struct gp_gpu *g, uint64_t bytes, struct gp_retry *r) { r->claim = bytes; }
 void gp_memory_call_over(struct gp_retry *r) { r->claim = 0; }
 
