@@ -1,8 +1,8 @@
 // Programs with much device memory, of the suite memory. Included by worker.c.
 //
 //   hold --bytes N [--piece N] [--fewer 1]
-//                                holds N bytes of known contents, in pieces, or fewer where it gets no more, and answers init with bytes,
-//                                their count. A step changes every word of them in place. It serves
+//                                holds N bytes of known contents, in pieces, or fewer where it gets no more. It answers init with
+//                                their count, bytes. A step changes every word of them in place. It serves
 //       start, stop          steps without a pause
 //       steps N              so many steps: began_ns, ended_ns
 //       sum                  a checksum of all contents: sum
