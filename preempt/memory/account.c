@@ -50,6 +50,7 @@ static void publish(struct gp_gpu *gpu)
 {
 	struct gp_accounts a = read_accounts(gpu);
 	struct gp_slot *slot = gp_own_slot(gpu);
+	gp_memory_of(gpu)->changes++;
 	if (!slot)
 		return;
 	uint64_t stays = gp_memory_of(gpu)->stays, own = a.resident + a.swapped + a.pinned;

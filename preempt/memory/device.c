@@ -92,10 +92,11 @@ enum {
 struct measures {
 	_Atomic uint64_t next_ns, had, bytes[MEASURES]; // had: by its accounts, as the process was measured last
 	_Atomic uint32_t count;
-	bool told; // the driver has said what the process has
+	_Atomic bool told; // the driver has said what the process has
 };
 
-// Whether the calling thread is to measure now. had: what the process has by its accounts.
+// Whether the calling thread is to measure now. had: what the process has by its accounts. At most MEASURES + GROWTH_PART measures are made while
+// a process grows up to its limit, but for those by time.
 static bool takes_turn(struct measures *m, const struct gp_gpu *g, uint64_t had)
 {
 	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
@@ -105,7 +106,7 @@ static bool takes_turn(struct measures *m, const struct gp_gpu *g, uint64_t had)
 		return true;
 	}
 	bool grew = had > before && had - before > gp_memory_limit(gp_memory_total(g)) / GROWTH_PART;
-	return (grew && atomic_compare_exchange_strong(&m->had, &before, had)) || !m->count;
+	return grew && atomic_compare_exchange_strong(&m->had, &before, had);
 }
 
 static uint64_t largest_of(const struct measures *m)
@@ -118,39 +119,56 @@ static uint64_t largest_of(const struct measures *m)
 	return largest;
 }
 
+static void keep(struct measures *m, uint64_t bytes)
+{
+	uint32_t count = m->count;
+	m->bytes[count % MEASURES] = bytes;
+	m->count = count + 1;
+}
+
+// The driver's account of the process, less its own accounts. False: not known now. Less than these: a thread lacks memory that it was granted.
+// Memory that is out may be on its way back, and is not in the accounts yet. sure: no account changed meanwhile.
+static bool of_process(const struct gp_gpu *g, uint64_t *bytes, bool *sure)
+{
+	const struct gp_memory *m = &gp_memory[g - gp_gpu];
+	uint64_t changes = m->changes, had = in_accounts(g) + of_driver(g), has = gp_rm_memory(g);
+	if (!has || has > gp_memory_total(g))
+		return false;
+	uint64_t had_behind = in_accounts(g) + of_driver(g), most = had > had_behind ? had : had_behind;
+	*sure = m->changes == changes && had_behind == had;
+	*bytes = has - most;
+	return has >= most && !m->swapped;
+}
+
 // The memory of contexts, with code and local memory. It changes as the program goes on, so the library measures again and again. Where the
 // driver does not say what the process has, others count: one may be starting. The largest of the last measures holds: a thread that was granted
-// memory, and does not have all of it yet, makes a measure too small. Memory that a stream frees later makes one too large, and so does a
-// sandbox whose processes are one for the driver. None is larger than contexts are.
-// Writers of measures: threads whose turn it is, under measuring. Readers: threads that allocate. Pairing: a writer stores a measure before it
-// counts it. Without that a thread takes no measure and finds none.
+// memory, and does not have all of it yet, makes a measure too small. A measure is gp_contexts_most at most: a sandbox may be one process for
+// the driver, and a stream may free memory later. Larger heaps and local memory do not count beyond that.
+// Writers of measures: threads whose turn it is; of two at once one measure is lost. A thread that leaves the driver by longjmp keeps none from
+// measuring. Readers: threads that allocate. Pairing: a writer stores a measure before it counts it. Without that a thread finds none.
 static uint64_t of_contexts(const struct gp_gpu *g, uint64_t beside)
 {
 	static struct measures of[GP_GPUS];
-	static pthread_mutex_t measuring = PTHREAD_MUTEX_INITIALIZER;
 	struct measures *m = &of[g - gp_gpu];
-	uint64_t bytes = 0, had = in_accounts(g) + beside, most = gp_contexts_most(gp_memory_total(g));
+	bool turn = takes_turn(m, g, in_accounts(g) + beside), sure;
+	uint64_t bytes, most = gp_contexts_most(gp_memory_total(g));
 
-	if (!takes_turn(m, g, had))
+	if (!turn && m->count)
 		return largest_of(m);
-	pthread_mutex_lock(&measuring);
-	uint64_t has = gp_rm_memory(g), had_behind = has ? in_accounts(g) + of_driver(g) : 0;
-	uint64_t managed = m->count ? gp_memory_managed(g) : 0;      // It counts in full, wherever its pages are.
-	had = had > had_behind ? had : had_behind;                   // Another thread may have got memory meanwhile.
-	bool known = has && has >= had && has <= gp_memory_total(g); // less: a thread lacks memory that it was granted
-	bool measured = known || (!m->told && part_of_unaccounted(g, beside + managed, &bytes));
-	if (known)
-		bytes = has - had;
-	bytes = bytes < most ? bytes : most;
-	m->told |= known;
-	bool keeps = measured &&
-		     (known || (g->segment && (!managed || bytes > largest_of(m)))); // else the others are not known
-	if (keeps) {
-		m->bytes[m->count % MEASURES] = bytes;
-		m->count++;
+	if (turn && of_process(g, &bytes, &sure)) {
+		bytes = bytes < most ? bytes : most;
+		for (int i = m->told ? 1 : MEASURES; i && (!m->told || sure || bytes <= largest_of(m)); i--)
+			keep(m, bytes); // the first takes the place of all that were estimated
+		m->told = true;
+		return largest_of(m);
 	}
-	pthread_mutex_unlock(&measuring);
-	return measured && !known && !g->segment ? bytes : largest_of(m);
+	uint64_t managed = m->count ? gp_memory_managed(g) : 0; // It counts in full, wherever its pages are.
+	if (m->told || !part_of_unaccounted(g, beside + managed, &bytes))
+		return largest_of(m);
+	bytes = bytes < most ? bytes : most;
+	if (turn && g->segment && (!managed || bytes > largest_of(m))) // without a segment the others are not known
+		keep(m, bytes);
+	return m->count ? largest_of(m) : bytes;
 }
 
 uint64_t gp_memory_managed(const struct gp_gpu *gpu) { return gp_memory[gpu - gp_gpu].managed; }

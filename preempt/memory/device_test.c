@@ -9,7 +9,7 @@ static const uint64_t TOTAL = 64ull << 30, LIMIT = 1 << 30, MIB = 1 << 20, LATER
 struct gp_gpu gp_gpu[GP_GPUS];
 struct gp_memory gp_memory[GP_GPUS];
 struct gp_memory_settings gp_memory_settings;
-static uint64_t now_ns = 1, pools, of_process, free_bytes, gets_meanwhile;
+static uint64_t now_ns = 1, pools, of_process, free_bytes, gets_meanwhile, comes_and_goes;
 static unsigned asked;
 static struct gp_segment segment;
 
@@ -24,8 +24,9 @@ uint64_t gp_rm_memory(const struct gp_gpu *g)
 	asked++;
 	gp_memory->pinned += gets_meanwhile;
 	of_process += gets_meanwhile;
+	gp_memory->changes += gets_meanwhile || comes_and_goes;
 	gets_meanwhile = 0;
-	return of_process;
+	return of_process + comes_and_goes;
 }
 
 static CUresult get_info(size_t *free, size_t *total)
@@ -56,12 +57,9 @@ static void test_of_process(void)
 	gp_memory->pinned = 100 * MIB;
 	pools = 64 * MIB;
 	of_process = 264 * MIB;
-	for (int i = 0; i < 3; i++) {
-		now_ns += LATER_NS;
-		beside(true);
-	}
-	CHECK(beside(false) == 164);
-	of_process += 50 * MIB; // it loads code
+	now_ns += LATER_NS;
+	CHECK(beside(true) == 164); // at once, though others were counted before
+	of_process += 50 * MIB;     // it loads code
 	CHECK(beside(false) == 164);
 	gp_memory->pinned += LIMIT / 64;
 	of_process += LIMIT / 64;
@@ -94,15 +92,34 @@ static void test_of_process(void)
 		beside(true);
 	}
 	CHECK(beside(false) == 181);
-	of_process = MIB; // no answers: less than its accounts have, none, and more than there is
-	now_ns += LATER_NS;
-	CHECK(beside(true) == 181);
-	of_process = 0;
-	now_ns += LATER_NS;
-	CHECK(beside(true) == 181);
-	of_process = TOTAL + 1;
-	now_ns += LATER_NS;
-	CHECK(beside(true) == 181);
+	const uint64_t no_answers[] = {MIB, 0, TOTAL + 1},
+		       right = of_process; // less than its accounts have, none, more than there is
+	for (int k = 0; k < 3; k++)
+		for (int i = 0; i < 3; i++) {
+			of_process = no_answers[k];
+			now_ns += LATER_NS;
+			CHECK(beside(true) == 181);
+		}
+	of_process = right;
+	comes_and_goes = 200 * MIB; // of another thread, between the two readings of the accounts
+	for (int i = 0; i < 4; i++) {
+		now_ns += LATER_NS;
+		CHECK(beside(true) == 181);
+	}
+	comes_and_goes = 0;
+	gp_memory->swapped = 512 * MIB; // memory comes back: some is made, and in no account
+	of_process += 256 * MIB;
+	for (int i = 0; i < 4; i++) {
+		now_ns += LATER_NS;
+		CHECK(beside(true) == 181);
+	}
+	gp_memory->swapped = 0;
+	gp_memory->resident = 512 * MIB;
+	of_process += 256 * MIB - 60 * MIB;
+	for (int i = 0; i < 4; i++) {
+		now_ns += LATER_NS;
+		CHECK(beside(true) == (i < 2 ? 181 : 121)); // three smaller ones take the place of the larger
+	}
 }
 
 static void test_of_all(void)
@@ -112,7 +129,9 @@ static void test_of_all(void)
 	gp_gpu->slot = 2;
 	segment.members = 1 << 2 | 1 << 5;
 	segment.slot[5].memory.resident = 1000 * MIB;
-	CHECK(beside(true) == 300); // the half of it
+	CHECK(beside(false) == 300); // the half of it: the driver was asked a moment ago
+	now_ns += LATER_NS;
+	CHECK(beside(true) == 300);
 	now_ns += LATER_NS;
 	segment.slot[5].memory.pinned = UINT64_MAX; // it lies
 	CHECK(beside(true) == 300);

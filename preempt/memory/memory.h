@@ -122,6 +122,7 @@ struct gp_memory {
 	// process had when it was refused more beside room. 0: no cap was seen.
 	_Atomic uint64_t cap;
 	// Ever growing.
+	_Atomic uint64_t changes; // of the accounts
 	_Atomic uint64_t waits, wait_ns, evictions, restores, out_bytes, out_ns, in_bytes, in_ns, failures;
 	// Of what was resident as the latest eviction chose: what cannot go. 0: what can go sufficed, or host memory ended before.
 	_Atomic uint64_t cannot_go;

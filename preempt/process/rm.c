@@ -7,6 +7,7 @@
 #include "preempt/process/process.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -361,18 +362,18 @@ static bool is_of_gpu(const struct object *subdevice, const struct gp_gpu *g)
 // RM counts imported memory for the process that made it, while that lives.
 static uint64_t memory_by(const struct object *subdevice)
 {
-	static pthread_mutex_t asking = PTHREAD_MUTEX_INITIALIZER; // of p, for which a thread's stack may lack room
-	static NV2080_CTRL_GPU_GET_PID_INFO_PARAMS p;
+	NV2080_CTRL_GPU_GET_PID_INFO_PARAMS *p = calloc(1, sizeof *p); // a thread's stack may lack room for it
 	uint64_t bytes = 0;
-	pthread_mutex_lock(&asking);
-	p.pidInfoListCount = 1;
-	p.pidInfoList[0] = (typeof(*p.pidInfoList)){.pid = (uint32_t)getpid()};
-	if (gp_rm_control(subdevice->fd, subdevice->client, subdevice->handle, NV2080_CTRL_CMD_GPU_GET_PID_INFO, &p,
-			  sizeof p) ||
-	    p.pidInfoList[0].result ||
-	    __builtin_add_overflow(p.pidInfoList[0].memPrivate, p.pidInfoList[0].memSharedOwned, &bytes))
+	if (!p)
+		return 0;
+	p->pidInfoListCount = 1;
+	p->pidInfoList->pid = (uint32_t)getpid();
+	if (gp_rm_control(subdevice->fd, subdevice->client, subdevice->handle, NV2080_CTRL_CMD_GPU_GET_PID_INFO, p,
+			  sizeof *p) ||
+	    p->pidInfoList->result ||
+	    __builtin_add_overflow(p->pidInfoList->memPrivate, p->pidInfoList->memSharedOwned, &bytes))
 		bytes = 0;
-	pthread_mutex_unlock(&asking);
+	free(p);
 	return bytes;
 }
 
