@@ -3,45 +3,60 @@ package bench
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 )
 
 const (
 	limitBytes = 10 << 30
 	limitMiB   = 64 // that a program may have more or less
+	limitsPart = .9 // of the GPU's memory, which all programs have at most
 )
 
-// limitWays are those in which limit.py allocates.
-var limitWays = []string{"driver", "native", "expandable", "async", "graph", "jax", "jax-platform", "cupy", "cupy-async"}
+// limitWays are those in which limit.py allocates, and the modules that they need.
+var limitWays = []struct{ name, module string }{
+	{"driver", "ctypes"}, {"native", "torch"}, {"expandable", "torch"}, {"async", "torch"}, {"graph", "torch"},
+	{"jax", "jax"}, {"jax-platform", "jax"}, {"cupy", "cupy"}, {"cupy-async", "cupy"},
+}
 
 // measureLimit lets programs allocate all that a limit leaves them, at the same time and each in its way.
 func measureLimit(ctx context.Context, s *session, name string) {
-	limit := int(s.sized(limitBytes/gb) >> 20) // MiB
+	limit := int(min(limitBytes, s.part(limitsPart/float64(len(limitWays)))) >> 20) // MiB
 	config := s.swapConfig(name, fmt.Sprintf("limit = \"%dMB\"", limit))
-	var workers []*worker
-	defer func() { s.finishAll(workers) }()
+	workers := map[string]*worker{}
+	defer func() { s.finishAll(slices.Collect(maps.Values(workers))) }()
+	missing := ""
 	for _, way := range limitWays {
-		w := s.startScript(ctx, script{name: "limit.py", role: "lc", config: config, arguments: []string{way}})
-		w.limits.start = servingStarts
-		workers = append(workers, w)
-	}
-	told := make([]struct {
-		MiB   int    `json:"mib"`
-		Lacks string `json:"lacks"`
-	}, len(workers))
-	for i, w := range workers {
-		check(w.awaitReady(ctx, &told[i]))
-	}
-	used := onGPU(ctx)
-	for i, w := range workers {
-		if told[i].Lacks != "" {
-			s.log("%s-%s: %s has no %s", name, limitWays[i], s.options.Python, told[i].Lacks)
+		if !s.hasModule(ctx, way.module) {
+			missing += fmt.Sprintf("; NOT TRIED: %s, %s has no %s", way.name, s.options.Python, way.module)
 			continue
 		}
-		has := used[w.pid()]
-		s.add(valued(name+"-"+limitWays[i], float64(has-limit), "MiB above the limit", limitGoal, has >= limit-limitMiB && has <= limit+limitMiB,
-			"the process has %d MiB on the GPU, of %d; it allocated %d", has, limit, told[i].MiB))
+		w := s.startScript(ctx, script{name: "limit.py", role: "lc", config: config, arguments: []string{way.name}})
+		w.limits.start = servingStarts
+		workers[way.name] = w
+	}
+	told := map[string]struct {
+		MiB int `json:"mib"`
+	}{}
+	for way, w := range workers {
+		one := told[way]
+		check(w.awaitReady(ctx, &one))
+		told[way] = one
+	}
+	used := onGPU(ctx)
+	for _, way := range limitWays {
+		w := workers[way.name]
+		if w == nil {
+			continue
+		}
+		has, known := used[w.pid()]
+		if !known {
+			check(leftOut("nvidia-smi does not name the programs: they have other numbers for it"))
+		}
+		s.add(valued(name+"-"+way.name, float64(has-limit), "MiB above the limit", limitGoal, has >= limit-limitMiB && has <= limit+limitMiB,
+			"the process has %d MiB on the GPU, of %d; it allocated %d%s", has, limit, told[way.name].MiB, missing))
 	}
 }
 

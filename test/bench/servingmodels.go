@@ -46,16 +46,6 @@ func (e engine) command(python, model string, port int) []string {
 	return slices.Concat([]string{python}, e.arguments, []string{e.model, model, "--host", "127.0.0.1", "--port", strconv.Itoa(port)})
 }
 
-// lacks says what this machine lacks to run the server; empty: nothing. The package has the engine's name.
-func (e engine) lacks(ctx context.Context, s *session) string {
-	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+e.name+"') is None)")
-	look.Env = s.inherited()
-	if look.Run() != nil {
-		return s.options.Python + " has no " + e.name
-	}
-	return ""
-}
-
 func (engine) environment() []string {
 	return []string{"HF_HUB_OFFLINE=1", "VLLM_NO_USAGE_STATS=1", "VLLM_USE_FLASHINFER_SAMPLER=0", "PYTHONUNBUFFERED=1"}
 }
@@ -193,9 +183,7 @@ func (m *models) prepare(ctx context.Context, s *session) {
 }
 
 func (m *models) start(ctx context.Context, s *session, e engine, w way) *modelServer {
-	if lack := e.lacks(ctx, s); lack != "" {
-		check(leftOut(lack))
-	}
+	s.needsModule(ctx, e.name)
 	environment, port := m.environment(ctx, s, w), freePort()
 	server := &modelServer{url: fmt.Sprintf("http://127.0.0.1:%d", port), counter: e.counter}
 	began := time.Now()

@@ -55,24 +55,23 @@ type forTests struct {
 // session is one run of a suite. A case has a copy of its own.
 type session struct {
 	*logger
-	options      Options
-	executable   string
-	library      string
-	folder       string      // temporary, in memory: segments, configurations
-	files        string      // temporary, where programs may be run: PyTorch programs, what is compiled
-	segments     string      // folder of the segments of the configurations that are made
-	config       string      // GPREEMPT_CONFIG of the workers; "": unchanged
-	addMPS       []string    // those that make a worker a client of our MPS server
-	models       *models     // of the suite serving
-	evaluation   *evaluation // of the suite paper
-	engineTokens string      // of the engine of memory-engines, alone; "": not known yet
-	python       string      // "": there is none
-	info         info
-	iterations   map[work]uint64
-	report       *result.Report
-	counted      *result.Counted // by the library, in the last BE process that ran together with LC
-	mechanisms   string          // of the configurations for block-level preemption, as TOML
-	apart        chan struct{}   // of one place: programs under fire that must not run at the same time; nil: all may
+	options    Options
+	executable string
+	library    string
+	folder     string      // temporary, in memory: segments, configurations
+	files      string      // temporary, where programs may be run: PyTorch programs, what is compiled
+	segments   string      // folder of the segments of the configurations that are made
+	config     string      // GPREEMPT_CONFIG of the workers; "": unchanged
+	addMPS     []string    // those that make a worker a client of our MPS server
+	models     *models     // of the suite serving
+	evaluation *evaluation // of the suite paper
+	python     string      // "": there is none
+	info       info
+	iterations map[work]uint64
+	report     *result.Report
+	counted    *result.Counted // by the library, in the last BE process that ran together with LC
+	mechanisms string          // of the configurations for block-level preemption, as TOML
+	apart      chan struct{}   // of one place: programs under fire that must not run at the same time; nil: all may
 }
 
 // work is the kernel a worker launches.

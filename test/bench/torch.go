@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -36,6 +37,20 @@ func (s *session) startScript(ctx context.Context, one script) *worker {
 		environment: append(s.configuredBy(one.config, one.role).environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
 	return s.launch(ctx, p, one.role)
+}
+
+// hasModule says whether Python finds a module.
+func (s *session) hasModule(ctx context.Context, name string) bool {
+	look := exec.CommandContext(ctx, s.python, "-c", "import importlib.util, sys; sys.exit(importlib.util.find_spec('"+name+"') is None)")
+	look.Env, look.Dir = s.inherited(), s.files // a folder here may have the name of a module
+	return look.Run() == nil
+}
+
+// needsModule leaves the case out where Python does not find a module.
+func (s *session) needsModule(ctx context.Context, name string) {
+	if !s.hasModule(ctx, name) {
+		check(leftOut(s.options.Python + " has no " + name))
+	}
 }
 
 // startScripts starts several and waits until all of them are set up.

@@ -1,6 +1,6 @@
 """Allocates device memory until there is none.
 
-    python3 limit.py WAY       answers init with how many MiB it got, or with the package that is not there (PROTOCOL.md)
+    python3 limit.py WAY       answers init with how many MiB it got (PROTOCOL.md)
 """
 import ctypes
 import os
@@ -12,8 +12,8 @@ PIECE = 16 << 20  # bytes
 ENVIRONMENT = {
     "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "async": {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-    "jax": {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "1"},  # it keeps to three quarters by itself
-    "jax-platform": {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
+    "jax": {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "1"},  # it keeps to three quarters by itself
+    "jax-platform": {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
 }
 
 
@@ -66,8 +66,6 @@ def main():
         allocate = allocator(way)
         while True:
             have.append(allocate())
-    except ImportError as error:
-        protocol.answer({"lacks": error.name})
     except Exception as error:  # each package has its own
         if "out of memory" not in str(error).lower():
             raise

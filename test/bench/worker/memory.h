@@ -1,8 +1,8 @@
 // Programs with much device memory, of the suite memory. Included by worker.c.
 //
-//   hold --bytes N [--piece N] [--fewer 1]
-//                                holds N bytes of known contents, in pieces, or fewer where it gets no more. It answers init with
-//                                their count, bytes. A step changes every word of them in place. It serves
+//   hold --bytes N [--piece N] [--fewer 1] [--most N]
+//                                holds N bytes of known contents, in pieces: the first ones alone, where it gets no more, or those are the
+//                                most. It answers init with their count, bytes. A step changes every word of them in place. It serves
 //       start, stop          steps without a pause
 //       steps N              so many steps: began_ns, ended_ns
 //       sum                  a checksum of all contents: sum
@@ -208,7 +208,7 @@ static void command_hold(void)
 	size_t bytes = number("bytes", 1 << 20) / 4096 * 4096, piece = number("piece", 1 << 30) / 4096 * 4096;
 	if (!piece)
 		fail("--piece %zu: cannot hold that", piece);
-	size_t holds = hold_memory(bytes, piece, number("fewer", 0));
+	size_t most = number("most", bytes), holds = hold_memory(most < bytes ? most : bytes, piece, number("fewer", 0));
 	step();
 	printf("{\"bytes\":%zu}\n", holds);
 	for (const char *order; (order = next_order());) {
