@@ -2,8 +2,8 @@
 //
 // A client of an MPS server whose priority is lower does little harm to short windows: work of higher levels waits for blocks that run, and no
 // longer. A stop takes as long as a few such waits, and best-effort work loses its time. So the watcher tries both ways, and compares how long windows
-// are open, as their processes count it. Beside blocks of 10 us on an H200, one kernel of 40 us took 99 to 104 us (p50) where most stops waited, and
-// 93 to 108 us where few did. Best-effort work got 0.90 to 0.96, and 0.82 to 0.84 of the rest. 50 kernels of 10 us took 1.45 ms by priorities
+// are open, as their processes count it. Beside blocks of 10 us on an H200, one kernel of 40 us took 99 to 104 us (p50) where most stops waited. It
+// took 93 to 108 us where few did. Best-effort work got 0.90 to 0.96 of the rest, and 0.82 to 0.84. 50 kernels of 10 us took 1.45 ms by priorities
 // alone, and 1.23 ms with stops.
 #include "preempt/blp/domain.h"
 #include "preempt/gpu/gpu.h"
@@ -15,14 +15,14 @@
 // A stop waits for no longer, in nanoseconds. Windows that last as long with stops are all stopped for: a stop is a small part of them. Most of a
 // window of one kernel is its grace, 500 us or less.
 static const uint64_t blp_long_ns = 1000 * 1000;
-// Percent by which windows may last longer without stops. Means of 48 windows of one kernel vary by 1 %, of 16 by 2 %: with less, chance chose.
+// Percent by which windows may last longer without stops. Means of 48 windows of one kernel vary by 1 %, of 16 by 2 %.
 enum { blp_tolerance = 2 };
 #endif
 
 enum {
 	FEW = 8,    // Windows of each way before stops may be clearly better.
 	CLEAR = 10, // Percent by which they are.
-	EACH = 129, // Behind a decision one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
+	EACH = 257, // Behind a decision one window in as many goes the other way: fewer than a p99 shows. Odd, as windows may take turns.
 };
 
 static int in_order(const void *a, const void *b)

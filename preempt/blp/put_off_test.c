@@ -87,22 +87,22 @@ static void begin(bool mps, bool lowered)
 
 int main(void)
 {
-	const int most = 2560 - 2560 / 129 - 1, least = 2560 / 129; // of so many windows
+	const int most = 2560 - 2560 / 257 - 1, least = 2560 / 257; // of so many windows
 	begin(true, true);
 	CHECK(waiting(96, 175000, 145000) == 48); // both ways
 	CHECK(waiting(2560, 175000, 145000) >= most);
-	CHECK(waiting(8000, 145000, 175000) < 4000); // once half of the last ones of the other way are of this kind
+	CHECK(waiting(8000, 145000, 175000) < 7000); // once half of the last ones of the other way are of this kind
 	CHECK(waiting(2560, 145000, 175000) <= least + 1);
-	CHECK(waiting(12000, 145000, 145000) > 3000);
+	CHECK(waiting(24000, 145000, 145000) > 6000);
 	CHECK(waiting(2560, 145000, 145000) >= most);
-	CHECK(waiting(2560, 145000, 147800) >= most); // longer by 1.9 %
-	CHECK(waiting(8000, 145000, 149000) < 5000);  // by 2.8 %
+	CHECK(waiting(2560, 145000, 147800) >= most);  // longer by 1.9 %
+	CHECK(waiting(16000, 145000, 149000) < 12000); // by 2.8 %
 	CHECK(waiting(2560, 145000, 149000) <= least + 1);
 
 	// Windows that are long in any way are all stopped for.
 	CHECK(waiting(2560, 5000000, 5000000) < 40);
 	CHECK(waiting(2560, 5000000, 4000000) == 0);
-	CHECK(waiting(8000, 175000, 145000) > 2000); // short ones again
+	CHECK(waiting(24000, 175000, 145000) > 6000); // short ones again
 
 	// Long and short windows take turns.
 	begin(true, true);
