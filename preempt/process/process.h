@@ -389,7 +389,7 @@ uint32_t gp_rm_tsgs(struct gp_tsg *out, uint32_t capacity);      // compute TSGs
 void gp_rm_suspended(uint32_t client, uint32_t handle, int gpu); // for suspended_on
 int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, void *parameters, uint32_t size);
 // How much memory of a GPU this process has by the driver's account: bytes, contexts with all that belongs to them among it, managed memory
-// not. 0: the driver does not say. A control for each of its GPUs up to that one, and another; of up to 0.6 ms each.
+// not. 0: the driver does not say. A control for each TSG up to one on that GPU, and another; of up to 0.6 ms each.
 uint64_t gp_rm_memory(const struct gp_gpu *);
 // The compute channels of the TSG that has most, as a context that is made now has them: the driver makes as many for each. 0: none was seen.
 uint32_t gp_rm_channels(void);

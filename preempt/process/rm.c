@@ -351,52 +351,37 @@ int gp_rm_control(int fd, uint32_t client, uint32_t object, uint32_t command, vo
 	return failed < 0 ? -1 : (int)p.status;
 }
 
-static bool is_of_gpu(const struct object *subdevice, const struct gp_gpu *g)
+static bool is_of_gpu(const struct gp_tsg *t, const struct gp_gpu *g)
 {
 	NV2080_CTRL_GPU_GET_GID_INFO_PARAMS p = {.flags = GID_FORMAT_BINARY};
-	return !gp_rm_control(subdevice->fd, subdevice->client, subdevice->handle, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &p,
-			      sizeof p) &&
+	return !gp_rm_control(t->fd, t->client, t->subdevice, NV2080_CTRL_CMD_GPU_GET_GID_INFO, &p, sizeof p) &&
 	       !memcmp(p.data, g->whole, sizeof g->whole);
 }
 
 // RM counts imported memory for the process that made it, while that lives.
-static uint64_t memory_by(const struct object *subdevice)
+static uint64_t memory_by(const struct gp_tsg *t, NV2080_CTRL_GPU_GET_PID_INFO_PARAMS *p)
 {
-	NV2080_CTRL_GPU_GET_PID_INFO_PARAMS *p = calloc(1, sizeof *p); // a thread's stack may lack room for it
-	uint64_t bytes = 0;
-	if (!p)
-		return 0;
+	uint64_t bytes;
 	p->pidInfoListCount = 1;
 	p->pidInfoList->pid = (uint32_t)getpid();
-	if (gp_rm_control(subdevice->fd, subdevice->client, subdevice->handle, NV2080_CTRL_CMD_GPU_GET_PID_INFO, p,
-			  sizeof *p) ||
-	    p->pidInfoList->result ||
-	    __builtin_add_overflow(p->pidInfoList->memPrivate, p->pidInfoList->memSharedOwned, &bytes))
-		bytes = 0;
-	free(p);
-	return bytes;
+	bool fails = gp_rm_control(t->fd, t->client, t->subdevice, NV2080_CTRL_CMD_GPU_GET_PID_INFO, p, sizeof *p) ||
+		     p->pidInfoList->result ||
+		     __builtin_add_overflow(p->pidInfoList->memPrivate, p->pidInfoList->memSharedOwned, &bytes);
+	return fails ? 0 : bytes;
 }
 
-// The subdevice with whose client libcuda has made compute TSGs. NVML and others have clients of their own, which come and go. False: this
-// entry of the table is none.
-static bool computes(int i, struct object *subdevice)
-{
-	bool does = false;
-	pthread_mutex_lock(&lock);
-	*subdevice = subdevices[i];
-	for (int t = 0; t < TSGS && subdevice->handle; t++)
-		does |= tsgs[t].handle && tsgs[t].compute && tsgs[t].client == subdevice->client &&
-			tsgs[t].parent == subdevice->parent;
-	pthread_mutex_unlock(&lock);
-	return does;
-}
-
+// Asks by libcuda's clients: NVML and others have some of their own, which come and go.
 uint64_t gp_rm_memory(const struct gp_gpu *g)
 {
+	struct {
+		struct gp_tsg tsg[TSGS];
+		NV2080_CTRL_GPU_GET_PID_INFO_PARAMS p;
+	} *a = calloc(1, sizeof *a); // a thread's stack may lack room for it
+	uint32_t count = a ? gp_rm_tsgs(a->tsg, TSGS) : 0;
 	uint64_t bytes = 0;
-	struct object subdevice;
-	for (int i = 0; i < SUBDEVICES && !bytes; i++)
-		if (computes(i, &subdevice) && is_of_gpu(&subdevice, g))
-			bytes = memory_by(&subdevice);
+	for (uint32_t i = 0; i < count && i < TSGS && !bytes; i++)
+		if (a->tsg[i].subdevice && is_of_gpu(&a->tsg[i], g))
+			bytes = memory_by(&a->tsg[i], &a->p);
+	free(a);
 	return bytes;
 }

@@ -12,7 +12,8 @@ PIECE = 16 << 20  # bytes
 ENVIRONMENT = {
     "expandable": {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
     "async": {"PYTORCH_ALLOC_CONF": "backend:cudaMallocAsync", "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-    "jax": {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "1"},  # it keeps to three quarters by itself
+    # JAX keeps to three quarters by itself.
+    "jax": {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_PREALLOCATE": "false", "XLA_PYTHON_CLIENT_MEM_FRACTION": "1"},
     "jax-platform": {"JAX_PLATFORMS": "cuda", "XLA_PYTHON_CLIENT_ALLOCATOR": "platform"},
 }
 
