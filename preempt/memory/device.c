@@ -95,8 +95,8 @@ struct measures {
 	_Atomic bool told; // the driver has said what the process has
 };
 
-// Whether the calling thread is to measure now. had: what the process has by its accounts. At most MEASURES + GROWTH_PART measures are made while
-// a process grows up to its limit, but for those by time.
+// Whether the calling thread is to measure now. had: what the process has by its accounts. While a process grows up to its limit, growth gives
+// at most GROWTH_PART turns.
 static bool takes_turn(struct measures *m, const struct gp_gpu *g, uint64_t had)
 {
 	static const uint64_t EVERY_NS = 100 * 1000 * 1000;
