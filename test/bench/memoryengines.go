@@ -35,9 +35,7 @@ func (s *session) startEngine(ctx context.Context, role, config string) *worker 
 	s.needsModule(ctx, vllm.name)
 	model := filepath.Join(s.files, "small-model")
 	writeModel(model, engineLayers)
-	w := s.startScript(ctx, script{name: "engine.py", role: role, config: config, arguments: words(model, enginePart), environment: engine{}.environment()})
-	w.limits.start = servingStarts
-	return w
+	return s.startScript(ctx, script{name: "engine.py", role: role, config: config, arguments: words(model, enginePart), environment: vllm.environment(), starts: servingStarts})
 }
 
 func (w *worker) engineReady(ctx context.Context) (tokens string) {

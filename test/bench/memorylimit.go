@@ -33,9 +33,7 @@ func measureLimit(ctx context.Context, s *session, name string) {
 			missing += fmt.Sprintf("; NOT TRIED: %s, %s has no %s", way.name, s.options.Python, way.module)
 			continue
 		}
-		w := s.startScript(ctx, script{name: "limit.py", role: "lc", config: config, arguments: []string{way.name}})
-		w.limits.start = servingStarts
-		workers[way.name] = w
+		workers[way.name] = s.startScript(ctx, script{name: "limit.py", role: "lc", config: config, arguments: []string{way.name}, starts: servingStarts})
 	}
 	told := map[string]struct {
 		MiB int `json:"mib"`

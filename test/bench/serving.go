@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -49,14 +50,23 @@ type servingSystem struct {
 	least       float64  // best-effort work is to have, of alone; 0: no target
 }
 
-// servingCase is a server under one load beside training, in one way. Its rows have the name of the case that measured it alone.
+// servingCase is a server under one load beside one kind of best-effort work, in one way. Its rows have the name of the case that measured it alone.
 type servingCase struct {
 	name, of string // of: the case that measures the server alone, which may be this one
 	engine   engine
 	way      way
 	load     phase
+	beside   string // the kind of be.py
 	systems  []servingSystem
 }
+
+const (
+	besideTraining = "train"
+	besideEngine   = "offline"
+)
+
+// besideRivals are further kinds under MPS. With an objective each is to have what any other way leaves it at a p99 that is no later.
+var besideRivals = []string{"gemmfp16", "elementwise", besideEngine}
 
 var (
 	plainSystems = []servingSystem{{name: "alone", alone: true}, {name: "default"}}
@@ -95,13 +105,19 @@ var allServing = func() []servingCase {
 	var plain, mps, library []servingCase
 	for _, perSecond := range []float64{6, 12, 2, 1} {
 		of, load := fmt.Sprintf("vllm-%g", perSecond), steadyLoad(perSecond)
-		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, plainSystems})
-		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, mpsSystems})
-		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, objectives[perSecond]})
+		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, besideTraining, plainSystems})
+		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, besideTraining, mpsSystems})
+		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, besideTraining, objectives[perSecond]})
 	}
-	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), both})
-	plain = append(plain, servingCase{"sglang-6", "sglang-6", sglang, wayPlain, steadyLoad(6), plainSystems})
-	library = append(library, servingCase{"sglang-6-objectives", "sglang-6", sglang, wayLibrary, steadyLoad(6),
+	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), besideTraining, both})
+	for _, kind := range besideRivals {
+		of := "vllm-6-" + kind
+		plain = append(plain, servingCase{of, of, vllm, wayPlain, steadyLoad(6), kind, plainSystems[:1]})
+		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, steadyLoad(6), kind, mpsSystems})
+		library = append(library, servingCase{of + "-objectives-mps", of, vllm, wayBoth, steadyLoad(6), kind, both[2:]})
+	}
+	plain = append(plain, servingCase{"sglang-6", "sglang-6", sglang, wayPlain, steadyLoad(6), besideTraining, plainSystems})
+	library = append(library, servingCase{"sglang-6-objectives", "sglang-6", sglang, wayLibrary, steadyLoad(6), besideTraining,
 		[]servingSystem{{name: "gpreempt"}, objectiveSystem(1.5, 0), objectiveSystem(2, 0)}})
 	return slices.Concat(plain, mps, library)
 }()
@@ -116,20 +132,32 @@ func servingCases() (cases []Case) {
 
 // reference is a server alone, as the case measured it that others are compared with.
 func (s *session) reference(name string) *result.Row {
-	for _, row := range s.report.Cases { // this case has measured it
-		if row.Case == name && row.System == "alone" {
+	for _, row := range s.servedRows(name) {
+		if row.System == result.LCAlone {
 			return &row
-		}
-	}
-	if p := must(Suite{Name: result.ServingSuite}.readParts(s.options.Folder))[name]; p != nil {
-		for _, row := range p.Cases {
-			if row.System == "alone" && row.Serving != nil && row.BE != nil {
-				return &row
-			}
 		}
 	}
 	fail("%s is what this is compared with, and is not measured yet", name)
 	return nil
+}
+
+// servedRows are those of a name that this case, and the ones before it, have measured.
+func (s *session) servedRows(name string) (rows []result.Row) {
+	rows = slices.Clone(s.report.Cases)
+	for _, p := range must(Suite{Name: result.ServingSuite}.readParts(s.options.Folder)) {
+		rows = append(rows, p.Cases...)
+	}
+	return slices.DeleteFunc(rows, func(row result.Row) bool { return row.Case != name || row.Serving == nil || row.BE == nil })
+}
+
+// mostOfRivals is the most that best-effort work had in another way, of alone, with a p99 of at most so many times that alone.
+func (s *session) mostOfRivals(name string, times float64) (most float64) {
+	for _, row := range s.servedRows(name) {
+		if !strings.HasPrefix(row.System, "gpreempt") && row.Ratio != nil && row.Ratio.P99 <= times {
+			most = max(most, row.BE.Share)
+		}
+	}
+	return most
 }
 
 // limited are phases with no more requests than the options say.
@@ -171,7 +199,11 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 var errServerEnded = errors.New("the model server ended")
 
 func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) *worker {
-	one := script{name: "be.py", arguments: []string{"train"}, environment: slices.Clone(system.environment)}
+	one := script{name: "be.py", arguments: []string{c.beside}, environment: slices.Clone(system.environment)}
+	if c.beside == besideEngine {
+		one.starts, one.arguments = servingStarts, append(one.arguments, s.models.folder)
+		one.environment = append(one.environment, c.engine.environment()...)
+	}
 	if c.way.isLibrary() {
 		one.role, one.config = "be", s.models.config
 	}
@@ -247,7 +279,7 @@ func (c servingCase) measureSystem(ctx context.Context, s *session, server *mode
 	if bound > 0 {
 		serving.BoundMs, serving.Held = result.Round(float64(bound)/1e6, 3), result.Round(within(all, bound), 4)
 	}
-	s.add(c.judged(row, system))
+	s.add(c.judged(s, row, system))
 }
 
 var strictTarget = fmt.Sprintf("TTFT and TPOT p99 <= %g x alone", servingAlone)
@@ -257,7 +289,7 @@ func isStrict(row result.Row) bool {
 }
 
 // judged is the row with the target of its system, where it has one.
-func (c servingCase) judged(row result.Row, system servingSystem) result.Row {
+func (c servingCase) judged(s *session, row result.Row, system servingSystem) result.Row {
 	if !c.way.isLibrary() || system.alone {
 		return row
 	}
@@ -267,6 +299,9 @@ func (c servingCase) judged(row result.Row, system servingSystem) result.Row {
 	target, met := strictTarget, isStrict(row)
 	if system.slowdown > 0 {
 		target, met = fmt.Sprintf("TPOT held by >= %g %% of requests", 100*heldAtLeast), row.Serving.Held >= heldAtLeast
+		if slices.Contains(besideRivals, c.beside) {
+			system.least = s.mostOfRivals(c.of, row.Ratio.P99)
+		}
 	}
 	if system.least > 0 {
 		target, met = fmt.Sprintf("%s, BE >= %g of alone", target, system.least), met && row.BE.Share >= system.least

@@ -67,8 +67,8 @@ func TestServingAloneUnderTheLibrary(t *testing.T) {
 	succeed(t, func() {
 		defer withModels(t.Context(), s)()
 		for _, c := range []servingCase{
-			{"vllm-12", "vllm-12", vllm, wayPlain, steadyLoad(12), []servingSystem{{name: result.LCAlone, alone: true}}},
-			{"vllm-12-alone", "vllm-12", vllm, wayLibrary, steadyLoad(12), []servingSystem{{name: result.ServingAloneUnderMPS, alone: true}}},
+			{"vllm-12", "vllm-12", vllm, wayPlain, steadyLoad(12), besideTraining, []servingSystem{{name: result.LCAlone, alone: true}}},
+			{"vllm-12-alone", "vllm-12", vllm, wayLibrary, steadyLoad(12), besideTraining, []servingSystem{{name: result.ServingAloneUnderMPS, alone: true}}},
 		} {
 			c.measure(t.Context(), s, "")
 		}
@@ -79,6 +79,43 @@ func TestServingAloneUnderTheLibrary(t *testing.T) {
 	alone, ours := s.report.Cases[0], s.report.Cases[1]
 	if ours.Ratio == nil || ours.Serving.FirstRatio == nil || ours.Target != "" || ours.Pass != nil || ours.Serving.Steps != nil || ours.BE.Alone != alone.BE.Alone {
 		t.Errorf("%+v, %+v", alone, ours)
+	}
+}
+
+// Other work than training is measured beside the server in each way under MPS.
+func TestServingBesideRivals(t *testing.T) {
+	t.Parallel()
+	var progress bytes.Buffer
+	suite, options := stubs(t, &progress, 2, "vllm-6-offline", "vllm-6-offline-mps", "vllm-6-offline-objectives-mps")
+	options.tests.tools = fakeMPS(t)
+	options.tests.environment = append(options.tests.environment, smallGPU...)
+	report, err := suite.Measure(t.Context(), options)
+	if err != nil || len(report.Failed()) > 0 || len(report.Cases) != 1+len(mpsSystems)+4 {
+		t.Fatalf("%v, %+v\n%s", err, report, &progress)
+	}
+	for _, row := range report.Cases {
+		if objective := strings.HasPrefix(row.System, "gpreempt-mps-"); row.Case != "vllm-6-offline" || row.BE == nil || row.BE.Alone == 0 || objective != (row.Serving.BoundMs > 0) {
+			t.Errorf("%+v\n%s", row, &progress)
+		}
+	}
+}
+
+// Beside such work an objective is to leave what any other way does whose times per token are no later.
+func TestMostOfRivals(t *testing.T) {
+	row := func(name, system string, times, share float64) result.Row {
+		return result.Row{Case: name, System: system, Ratio: &result.Ratio{P99: times}, BE: &result.Share{Share: share}, Serving: &result.Serving{Held: 1}}
+	}
+	s := &session{options: Options{Folder: t.TempDir()}, report: &result.Report{Cases: []result.Row{
+		row("x", "mps-25", 1.2, .3), row("x", "mps-50", 1.5, .5), row("x", "mps", 2.5, .8), row("x", "gpreempt-mps-1.2x", 1, .9), row("y", "mps", 1, .9),
+	}}}
+	c := servingCase{of: "x", way: wayBoth, beside: "gemmfp16"}
+	for times, want := range map[float64]string{1.1: "", 1.2: ", BE >= 0.3 of alone", 1.4: ", BE >= 0.3 of alone", 1.6: ", BE >= 0.5 of alone", 3: ", BE >= 0.8 of alone"} {
+		succeed(t, func() {
+			judged := c.judged(s, row("x", "gpreempt-mps-2x", times, .4), servingSystem{slowdown: 2})
+			if judged.Target != "TPOT held by >= 99 % of requests"+want || *judged.Pass != (times < 1.5) {
+				t.Errorf("at %v x: %q, %v", times, judged.Target, *judged.Pass)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"cmp"
 	"context"
 	"os/exec"
 	"path/filepath"
@@ -23,6 +24,7 @@ type script struct {
 	arguments          []string
 	environment        []string
 	onLast             bool
+	starts             time.Duration // how long it may take to be set up; 0: as others
 }
 
 func (s *session) startScript(ctx context.Context, one script) *worker {
@@ -36,7 +38,9 @@ func (s *session) startScript(ctx context.Context, one script) *worker {
 	p := program{name: name, arguments: append([]string{s.python, filepath.Join(s.files, one.name)}, one.arguments...), onLast: one.onLast,
 		environment: append(s.configuredBy(one.config, one.role).environment(one.role), "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1")}
 	p.environment = append(p.environment, one.environment...)
-	return s.launch(ctx, p, one.role)
+	w := s.launch(ctx, p, one.role)
+	w.limits.start = cmp.Or(one.starts, w.limits.start)
+	return w
 }
 
 // hasModule says whether Python finds a module.

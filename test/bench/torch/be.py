@@ -2,6 +2,7 @@
 each step had completed.
 """
 import argparse
+import os
 import time
 
 import torch
@@ -27,9 +28,23 @@ def training():
     return step
 
 
-def fp64_product():
-    matrix = torch.randn(16384, 16384, device="cuda", dtype=torch.float64)
-    return lambda: torch.mm(matrix, matrix)
+def products(count, size, dtype):
+    matrix = torch.randn(size, size, device="cuda", dtype=dtype)
+
+    def step():
+        for _ in range(count):
+            torch.mm(matrix, matrix)
+    return step
+
+
+def elementwise():
+    """Reads and writes 8 GB each time: the memory's bandwidth."""
+    numbers = torch.ones(8 * 10**9 // 4, device="cuda")
+
+    def step():
+        for _ in range(5):
+            numbers.mul_(1.0)
+    return step
 
 
 def inference():
@@ -43,7 +58,20 @@ def inference():
     return step
 
 
-KINDS = {"train": training, "gemmfp64": fp64_product, "infer": inference}
+def offline(folder):
+    """vLLM without a server: a batch of prompts, greedily."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    from vllm import LLM, SamplingParams
+
+    model = LLM(model=folder, load_format="dummy", max_model_len=1024, gpu_memory_utilization=0.2, kv_cache_memory_bytes=2 << 30,
+                enable_prefix_caching=False, max_num_seqs=32, seed=0)
+    prompts = [{"prompt_token_ids": [3 + (i * 37 + k) % 31000 for k in range(128)]} for i in range(32)]
+    tokens = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True)
+    return lambda: model.generate(prompts, tokens, use_tqdm=False)
+
+
+KINDS = {"train": training, "infer": inference, "elementwise": elementwise, "offline": offline,
+         "gemmfp64": lambda: products(1, 16384, torch.float64), "gemmfp16": lambda: products(10, 8192, torch.float16)}
 
 
 def run(step):
@@ -61,13 +89,14 @@ def run(step):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("of", nargs="*", help="the folder of the model, where the kind is offline")
     parser.add_argument("--fixed-algorithms", action="store_true",
                         help="those that cuDNN thinks best, not those that were the fastest just now")
     options = parser.parse_args()
     if not protocol.begin():
         return
     torch.backends.cudnn.benchmark = not options.fixed_algorithms
-    step = KINDS[options.kind]()
+    step = KINDS[options.kind](*options.of)
     for _ in range(5):
         step()
     torch.cuda.synchronize()

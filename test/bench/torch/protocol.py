@@ -1,5 +1,5 @@
 """What the Python workers share of the protocol that PROTOCOL.md describes: orders are lines on standard input, each is
-answered by one line of JSON on standard output.
+answered by one line of JSON on standard output. All else that a program prints goes to standard error.
 """
 import ctypes
 import gc
@@ -12,6 +12,9 @@ import time
 SPIN_BEFORE_NS = 200_000  # of an arrival: sleeping alone comes back too late
 DRAIN_NS = 1_000_000_000  # how long requests that arrived in time are still served
 
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)  # vLLM writes its log to standard output
+
 
 def begin():
     """Waits for the order init, before which CUDA is not used; False where it does not come."""
@@ -19,7 +22,7 @@ def begin():
 
 
 def answer(facts):
-    print(json.dumps(facts), flush=True)
+    print(json.dumps(facts), file=answers, flush=True)
 
 
 def orders():
