@@ -70,6 +70,7 @@ var besideRivals = []string{"gemmfp16", "elementwise", besideEngine}
 
 var (
 	plainSystems = []servingSystem{{name: "alone", alone: true}, {name: "default"}}
+	mpsAlone     = servingSystem{name: result.ServingAloneOfMPS, alone: true}
 	mpsSystems   = []servingSystem{{name: mpsSystem}, {name: mpsOrdered, environment: []string{lowerPriority}},
 		{name: "mps-50", environment: []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50"}}, {name: "mps-25", environment: []string{"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"}}}
 )
@@ -106,7 +107,7 @@ var allServing = func() []servingCase {
 	for _, perSecond := range []float64{6, 12, 2, 1} {
 		of, load := fmt.Sprintf("vllm-%g", perSecond), steadyLoad(perSecond)
 		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, besideTraining, plainSystems})
-		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, besideTraining, mpsSystems})
+		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, besideTraining, append([]servingSystem{mpsAlone}, mpsSystems...)})
 		library = append(library, servingCase{of + "-objectives", of, vllm, wayLibrary, load, besideTraining, objectives[perSecond]})
 	}
 	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), besideTraining, both})
@@ -153,7 +154,7 @@ func (s *session) servedRows(name string) (rows []result.Row) {
 // mostOfRivals is the most that best-effort work had in another way, of alone, with a p99 of at most so many times that alone.
 func (s *session) mostOfRivals(name string, times float64) (most float64) {
 	for _, row := range s.servedRows(name) {
-		if !strings.HasPrefix(row.System, "gpreempt") && row.Ratio != nil && row.Ratio.P99 <= times {
+		if !strings.HasPrefix(row.System, "gpreempt") && !result.IsServedAlone(row.System) && row.Ratio != nil && row.Ratio.P99 <= times {
 			most = max(most, row.BE.Share)
 		}
 	}

@@ -107,6 +107,7 @@ func TestMostOfRivals(t *testing.T) {
 	}
 	s := &session{options: Options{Folder: t.TempDir()}, report: &result.Report{Cases: []result.Row{
 		row("x", "mps-25", 1.2, .3), row("x", "mps-50", 1.5, .5), row("x", "mps", 2.5, .8), row("x", "gpreempt-mps-1.2x", 1, .9), row("y", "mps", 1, .9),
+		row("x", result.ServingAloneOfMPS, 1, .98),
 	}}}
 	c := servingCase{of: "x", way: wayBoth, beside: "gemmfp16"}
 	for times, want := range map[float64]string{1.1: "", 1.2: ", BE >= 0.3 of alone", 1.4: ", BE >= 0.3 of alone", 1.6: ", BE >= 0.5 of alone", 3: ", BE >= 0.8 of alone"} {

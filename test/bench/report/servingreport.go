@@ -105,6 +105,8 @@ func servingLabel(name string) string {
 		return "MPS, BE 25 % of the SMs"
 	case "gpreempt":
 		return "gpreempt, no objective"
+	case result.ServingAloneOfMPS:
+		return "MPS, each alone"
 	case result.ServingAloneUnderMPS:
 		return "gpreempt under MPS, each alone"
 	case result.ServingUnderMPS:
@@ -138,7 +140,7 @@ func drawFrontier(p *plot, r *result.Report, file string) error {
 	var rivals []result.Row
 	p.x.low, p.x.high, p.y.high = 1, 1, 1
 	for _, row := range cases {
-		if row.Case != frontierCase || row.Ratio == nil || row.BE == nil || row.System == result.ServingAloneUnderMPS {
+		if row.Case != frontierCase || row.Ratio == nil || row.BE == nil || result.IsServedAlone(row.System) {
 			continue
 		}
 		p.x.high = max(p.x.high, row.Ratio.P99+.05)

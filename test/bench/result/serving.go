@@ -8,8 +8,16 @@ const ServingSuite = "serving"
 // ServingUnderMPS is a system of the suite: the library, where all are clients of an MPS server. With an objective -2x and the like follow.
 const ServingUnderMPS = "gpreempt-mps"
 
-// ServingAloneUnderMPS is the same server and the same best-effort work, one after the other: what MPS and the library take by themselves.
-const ServingAloneUnderMPS = "gpreempt-mps-alone"
+// The same server and the same best-effort work, one after the other: what MPS takes by itself, and what MPS and the library take.
+const (
+	ServingAloneOfMPS    = "mps-alone"
+	ServingAloneUnderMPS = "gpreempt-mps-alone"
+)
+
+// IsServedAlone says whether nothing ran beside the server.
+func IsServedAlone(system string) bool {
+	return system == LCAlone || system == ServingAloneOfMPS || system == ServingAloneUnderMPS
+}
 
 // Serving is what became of the requests to a model server, beside the times per output token, which are the row's LC.
 type Serving struct {

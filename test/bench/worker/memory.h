@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 
 enum { MOST_PIECES = 4096, STAGING = 64 << 20, SUMMERS = 8, OUT_OF_MEMORY = 2 }; // the last as CUDA has it
-static const size_t MOST_PINNED = 2ull << 30;                       // at a time, of copies
+static const size_t MOST_PINNED = 2ull << 30;                                    // at a time, of copies
 
 static struct {
 	CUcontext context;
