@@ -112,10 +112,10 @@ var allServing = func() []servingCase {
 	}
 	library = append(library, servingCase{"vllm-6-objectives-mps", "vllm-6", vllm, wayBoth, steadyLoad(6), besideTraining, both})
 	for _, kind := range besideRivals {
-		of := "vllm-6-" + kind
-		plain = append(plain, servingCase{of, of, vllm, wayPlain, steadyLoad(6), kind, plainSystems[:1]})
-		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, steadyLoad(6), kind, mpsSystems})
-		library = append(library, servingCase{of + "-objectives-mps", of, vllm, wayBoth, steadyLoad(6), kind, both[2:]})
+		of, load := "vllm-6-"+kind, phase{6, 100}
+		plain = append(plain, servingCase{of, of, vllm, wayPlain, load, kind, plainSystems[:1]})
+		mps = append(mps, servingCase{of + "-mps", of, vllm, wayMPS, load, kind, mpsSystems})
+		library = append(library, servingCase{of + "-objectives-mps", of, vllm, wayBoth, load, kind, both[2:]})
 	}
 	plain = append(plain, servingCase{"sglang-6", "sglang-6", sglang, wayPlain, steadyLoad(6), besideTraining, plainSystems})
 	library = append(library, servingCase{"sglang-6-objectives", "sglang-6", sglang, wayLibrary, steadyLoad(6), besideTraining,
@@ -126,6 +126,11 @@ var allServing = func() []servingCase {
 func servingCases() (cases []Case) {
 	for _, c := range allServing {
 		seconds := 20 + float64(len(c.systems))*(float64(c.load.count)/c.load.perSecond+5)
+		for i, system := range c.systems {
+			if c.beside == besideEngine && (i == 0 || c.startsAnew(i, system)) {
+				seconds += 40
+			}
+		}
 		cases = append(cases, Case{c.name, "", []string{result.ServingSuite}, seconds, c.measure})
 	}
 	return cases
@@ -170,6 +175,11 @@ func (s *session) limited(phases ...phase) []phase {
 	return phases
 }
 
+// startsAnew says whether best-effort work needs another environment than in the system before.
+func (c servingCase) startsAnew(i int, system servingSystem) bool {
+	return !slices.Equal(system.environment, c.systems[i-1].environment)
+}
+
 func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 	var be *worker
 	finish := func() {
@@ -181,7 +191,7 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 	defer finish()
 	for i, system := range c.systems {
 		server := s.models.server(ctx, s, c.engine, c.way)
-		if be == nil || !slices.Equal(system.environment, c.systems[i-1].environment) {
+		if be == nil || c.startsAnew(i, system) {
 			finish()
 			be = c.startBE(ctx, s, system)
 		}
