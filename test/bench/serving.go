@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gpreempt/gpreempt/test/bench/result"
@@ -65,7 +64,7 @@ const (
 	besideEngine   = "offline"
 )
 
-// besideRivals are further kinds under MPS. With an objective each is to have what any other way leaves it at a p99 that is no later.
+// besideRivals are further kinds. With an objective under MPS each is to have what other ways under MPS leave it, or lie on a line between two.
 var besideRivals = []string{"gemmfp16", "elementwise", besideEngine}
 
 var (
@@ -138,8 +137,8 @@ func servingCases() (cases []Case) {
 
 // reference is a server alone, as the case measured it that others are compared with.
 func (s *session) reference(name string) *result.Row {
-	for _, row := range s.servedRows(name) {
-		if row.System == result.LCAlone {
+	for _, row := range s.rowsOf(name) {
+		if row.System == result.LCAlone && row.Serving != nil && row.BE != nil {
 			return &row
 		}
 	}
@@ -147,23 +146,43 @@ func (s *session) reference(name string) *result.Row {
 	return nil
 }
 
-// servedRows are those of a name that this case, and the ones before it, have measured.
-func (s *session) servedRows(name string) (rows []result.Row) {
+// rowsOf are those of a name that this case, and the ones before it, have measured.
+func (s *session) rowsOf(name string) (rows []result.Row) {
 	rows = slices.Clone(s.report.Cases)
 	for _, p := range must(Suite{Name: result.ServingSuite}.readParts(s.options.Folder)) {
-		rows = append(rows, p.Cases...)
-	}
-	return slices.DeleteFunc(rows, func(row result.Row) bool { return row.Case != name || row.Serving == nil || row.BE == nil })
-}
-
-// mostOfRivals is the most that best-effort work had in another way, of alone, with a p99 of at most so many times that alone.
-func (s *session) mostOfRivals(name string, times float64) (most float64) {
-	for _, row := range s.servedRows(name) {
-		if !strings.HasPrefix(row.System, "gpreempt") && !result.IsServedAlone(row.System) && row.Ratio != nil && row.Ratio.P99 <= times {
-			most = max(most, row.BE.Share)
+		if p.isDone(s.options) {
+			rows = append(rows, p.Cases...)
 		}
 	}
-	return most
+	return slices.DeleteFunc(rows, func(row result.Row) bool { return row.Case != name })
+}
+
+// mostOfRivals is what best-effort work would have by the other ways under MPS, of alone, with a p99 of so many times that alone. Between two
+// ways, and between one and rest, a part of the time in each would lie on a line.
+func (s *session) mostOfRivals(name string, times float64) (most float64) {
+	rows := s.rowsOf(name)
+	points := [][2]float64{{1, 0}} // rest
+	for _, system := range mpsSystems {
+		at := slices.IndexFunc(rows, func(row result.Row) bool { return row.System == system.name })
+		if at < 0 {
+			fail("%s under %s is what this is compared with, and is not measured yet", name, system.name)
+		}
+		if row := rows[at]; row.Note == "" { // all requests were answered
+			points = append(points, [2]float64{row.Ratio.P99, row.BE.Share})
+		}
+	}
+	for _, a := range points {
+		if a[0] > times {
+			continue
+		}
+		most = max(most, a[1])
+		for _, b := range points {
+			if b[0] > times {
+				most = max(most, a[1]+(b[1]-a[1])*(times-a[0])/(b[0]-a[0]))
+			}
+		}
+	}
+	return result.Round(most, 3)
 }
 
 // limited are phases with no more requests than the options say.
@@ -212,7 +231,7 @@ var errServerEnded = errors.New("the model server ended")
 func (c servingCase) startBE(ctx context.Context, s *session, system servingSystem) *worker {
 	one := script{name: "be.py", arguments: []string{c.beside}, environment: slices.Clone(system.environment)}
 	if c.beside == besideEngine {
-		one.starts, one.arguments = servingStarts, append(one.arguments, s.models.folder)
+		one.starts, one.arguments = servingStarts/2, append(one.arguments, s.models.folder)
 		one.environment = append(one.environment, c.engine.environment()...)
 	}
 	if c.way.isLibrary() {

@@ -213,7 +213,7 @@ func (m *models) environment(ctx context.Context, s *session, w way) []string {
 	if !w.isMPS() {
 		return environment
 	}
-	if m.mps == nil {
+	if m.mps == nil || m.mps.hasEnded() {
 		m.mps = s.startMPS(ctx, s.files)
 	}
 	return append(environment, clientOfMPS(m.mps.pipes, os.Getenv(visibleDevicesVariable))...)

@@ -234,6 +234,7 @@ func (r *caseRun) measureAll(ctx context.Context) error {
 	if len(r.todo) == 0 {
 		return nil
 	}
+	began := time.Now()
 	if r.begin != nil {
 		var end func()
 		if err := caught(func() { end = r.begin(ctx, r.s) }); err != nil {
@@ -241,7 +242,6 @@ func (r *caseRun) measureAll(ctx context.Context) error {
 		}
 		defer end()
 	}
-	began := time.Now()
 	var failed error
 	var workers sync.WaitGroup
 	for range max(r.jobs, 1) {

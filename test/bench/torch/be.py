@@ -106,6 +106,8 @@ def main():
             result = run(step)
         elif order == ["stop"]:
             protocol.answer(result)
+    if options.kind == "offline":
+        os._exit(0)  # vLLM's own end takes seconds
 
 
 main()
