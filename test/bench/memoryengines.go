@@ -64,16 +64,22 @@ func (s *session) sumAlone(ctx context.Context, config string, bytes, whole uint
 	return be.sum(ctx)
 }
 
-// starts adds the row of so many starts, of which each says whether all was as alone.
-func (s *session) starts(name string, start func() bool) {
+// starts adds the row of so many starts, of which each says whether all was as alone. One in which a program ends is not.
+func (s *session) starts(ctx context.Context, name string, start func() bool) {
 	count, right := cmp.Or(s.options.Requests, engineStarts), 0
 	for i := range count {
 		began := time.Now()
-		during(fmt.Sprintf("start %d", i+1), func() {
+		err := caught(func() {
 			if start() {
 				right++
 			}
 		})
+		if ctx.Err() != nil {
+			check(err)
+		}
+		if err != nil {
+			s.log("%s: start %d: %v", name, i+1, err)
+		}
 		s.log("%s: %d of %d starts, %.0f s", name, right, i+1, time.Since(began).Seconds())
 	}
 	s.add(valued(name, float64(right), "starts", startsGoal, right == count, "of %d, with the tokens of the engine alone and the contents of best-effort memory", count))
@@ -85,7 +91,7 @@ func measureEngineBehindBE(ctx context.Context, s *session, name string) {
 	be := s.hold(ctx, "be", config, bytes)
 	defer s.finish(be)
 	sum := be.sum(ctx)
-	s.starts(name, func() bool {
+	s.starts(ctx, name, func() bool {
 		w := s.startEngine(ctx, "lc", config)
 		right := func() bool {
 			defer s.finish(w)
@@ -99,7 +105,7 @@ func measureEngineBesideBE(ctx context.Context, s *session, name string) {
 	bytes, least := s.part(besidePart), s.part((1-enginePart)/2) // the half of what the engine leaves
 	tokens, config := s.tokensAlone(ctx), s.swapConfig(name, hostMB(bytes))
 	sums := map[uint64]string{} // alone, by how much it got: where the engine is first, that is less
-	s.starts(name, func() bool {
+	s.starts(ctx, name, func() bool {
 		got, sum, right := s.startBoth(ctx, config, bytes, tokens)
 		if sums[got] == "" {
 			sums[got] = s.sumAlone(ctx, config, got, bytes)
@@ -132,7 +138,7 @@ func measureBEBehindEngine(ctx context.Context, s *session, name string) {
 	w := s.startEngine(ctx, "lc", config)
 	defer s.finish(w)
 	w.engineReady(ctx)
-	s.starts(name, func() bool {
+	s.starts(ctx, name, func() bool {
 		be := s.hold(ctx, "be", config, bytes)
 		defer s.finish(be)
 		return be.sum(ctx) == sum && w.engineOrder(ctx, "generate").Tokens == tokens
