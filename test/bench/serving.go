@@ -62,6 +62,7 @@ type servingCase struct {
 const (
 	besideTraining = "train"
 	besideEngine   = "offline"
+	engineSeconds  = 40 // that it takes to start, about
 )
 
 // besideRivals are further kinds. With an objective under MPS each is to have what other ways under MPS leave it, or lie on a line between two.
@@ -125,9 +126,9 @@ var allServing = func() []servingCase {
 func servingCases() (cases []Case) {
 	for _, c := range allServing {
 		seconds := 20 + float64(len(c.systems))*(float64(c.load.count)/c.load.perSecond+5)
-		for i, system := range c.systems {
-			if c.beside == besideEngine && (i == 0 || c.startsAnew(i, system)) {
-				seconds += 40
+		for i := range c.systems {
+			if c.beside == besideEngine && c.startsAnew(i) {
+				seconds += engineSeconds
 			}
 		}
 		cases = append(cases, Case{c.name, "", []string{result.ServingSuite}, seconds, c.measure})
@@ -195,8 +196,8 @@ func (s *session) limited(phases ...phase) []phase {
 }
 
 // startsAnew says whether best-effort work needs another environment than in the system before.
-func (c servingCase) startsAnew(i int, system servingSystem) bool {
-	return !slices.Equal(system.environment, c.systems[i-1].environment)
+func (c servingCase) startsAnew(i int) bool {
+	return i == 0 || !slices.Equal(c.systems[i].environment, c.systems[i-1].environment)
 }
 
 func (c servingCase) measure(ctx context.Context, s *session, _ string) {
@@ -210,7 +211,7 @@ func (c servingCase) measure(ctx context.Context, s *session, _ string) {
 	defer finish()
 	for i, system := range c.systems {
 		server := s.models.server(ctx, s, c.engine, c.way)
-		if be == nil || c.startsAnew(i, system) {
+		if be == nil || c.startsAnew(i) {
 			finish()
 			be = c.startBE(ctx, s, system)
 		}
